@@ -1,0 +1,1 @@
+"""The kernel of Gatehouse: everything a request passes through. See docs/architecture.md."""

@@ -1,0 +1,344 @@
+"""Settings as frozen, parsed objects: what the configuration file (and the store) says, and nothing that was built from it.
+
+Names and defaults are those of docs/configuration.md. Durations are seconds (float), sizes bytes (int); the YAML forms
+"1s", "50ms", "64MiB" are turned into these by gateway.config.load. A field that is absent has the default written here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from gateway.core.secret import Secret
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
+class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all settings: immutable, keyword-only, unknown keys refused."""
+
+
+class CorsSpec(Spec):
+    """Cross-origin access of browsers to the data listener; off while `origins` is empty."""
+
+    origins: tuple[str, ...] = ()
+    max_age: Seconds = 600.0
+
+
+class TlsSpec(Spec):
+    """Server side TLS of a listener. `client_ca` asks clients for a certificate; `require_client` insists."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+    require_client: bool = False
+
+
+class ListenSpec(Spec):
+    """The two listeners and the bounds on what they read from a client (security.md 8 and 9)."""
+
+    data: str = "127.0.0.1:8080"
+    admin: str = "127.0.0.1:8081"
+    tls: TlsSpec | None = None
+    cors: CorsSpec = CorsSpec()
+    trusted_peers: tuple[str, ...] = ()
+    max_connections: Positive = 4096
+    max_connections_per_peer: Positive = 1024
+    max_header_bytes: Positive = 16 * 1024
+    max_headers: Positive = 64
+    max_body_bytes: Positive = 8 * 1024 * 1024
+    max_json_depth: Positive = 64
+    header_timeout: Seconds = 10.0
+    body_timeout: Seconds = 30.0
+    keep_alive_timeout: Seconds = 75.0
+    drain_timeout: Seconds = 30.0
+
+
+class StoreSpec(Spec):
+    """Where tenants, keys and models that must last are kept: `sqlite` (in the state directory) or a PostgreSQL URL."""
+
+    url: str = "sqlite"
+    poll_interval: Seconds = 0.5
+
+
+class RedisSpec(Spec):
+    """Shared limits and invalidation for several machines."""
+
+    url: Secret
+    timeout_ms: Positive = 50
+
+
+class BatchingSpec(Spec):
+    """Dynamic batching of an ONNX engine: a batch runs when it is full or when its oldest item has waited long enough."""
+
+    max_batch: Annotated[int, Meta(ge=1, le=1024)] = 32
+    max_delay_ms: Annotated[float, Meta(ge=0, le=1000)] = 2.0
+
+
+class HealthSpec(Spec):
+    """Active probing and passive outlier detection of an endpoint."""
+
+    interval: Seconds = 1.0
+    timeout: Seconds = 2.0
+    rise: Positive = 1
+    fall: Positive = 3
+    path: str | None = None
+    slow_start: Seconds = 0.0
+
+
+class TimeoutsSpec(Spec):
+    """Deadlines of an exchange with an engine, each bounded by the request's own."""
+
+    connect: Seconds = 2.0
+    first_byte: Seconds = 120.0
+    between_bytes: Seconds = 60.0
+    total: Seconds = 600.0
+
+
+class ClientTlsSpec(Spec):
+    """TLS towards an external engine: own CA, client certificate, server name."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+
+
+class EngineSpec(Spec):
+    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`) or an OpenAI-compatible server (`external`)."""
+
+    name: Name
+    runtime: Literal["llama.cpp", "onnx", "external"]
+    model: str | None = None
+    device: Annotated[str, Meta(pattern=r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$")] = "cpu"
+    fallback: Literal["cpu"] | None = None
+    slots: Annotated[int, Meta(ge=1, le=1024)] = 8
+    context: Annotated[int, Meta(ge=64, le=4 * 1024 * 1024)] = 2048
+    queue: Annotated[int, Meta(ge=0, le=10000)] = 64
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")] | None = None
+    batching: BatchingSpec = BatchingSpec()
+    options: dict[str, Any] = {}
+    url: str | None = None
+    api_key: Secret | None = None
+    tls: ClientTlsSpec | None = None
+    headers: dict[str, str] = {}
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    health: HealthSpec = HealthSpec()
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    max_idle_connections: Positive = 128
+
+
+class BreakerSpec(Spec):
+    """Circuit breaker of every endpoint: opens after consecutive failures, stays open with growing time."""
+
+    failures: Annotated[int, Meta(ge=1, le=5)] = 5
+    open_for: Seconds = 1.0
+    open_max: Seconds = 30.0
+    max_ejected: Annotated[float, Meta(ge=0, le=1)] = 0.5
+
+
+class QueueSpec(Spec):
+    """Admission beyond the engines' slots: a bounded queue per pool with a deadline for each entry."""
+
+    size: Natural = 256
+    timeout: Seconds = 30.0
+
+
+class RetrySpec(Spec):
+    """Retries before the first byte, inside a budget that is a share of the requests in flight."""
+
+    attempts: Annotated[int, Meta(ge=1, le=10)] = 3
+    budget: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    backoff: Seconds = 0.025
+
+
+class RoutingSpec(Spec):
+    """How a model's pool is used: which selector, over which key, with which bound on the load."""
+
+    policy: Literal["consistent_hash", "least_outstanding", "power_of_two", "round_robin", "weighted"] = "consistent_hash"
+    key: Annotated[str, Meta(pattern=r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$")] = "prefix"
+    bound: Annotated[float, Meta(ge=1.0, le=10.0)] = 1.25
+    breaker: BreakerSpec = BreakerSpec()
+    queue: QueueSpec = QueueSpec()
+    retry: RetrySpec = RetrySpec()
+
+
+class PoolMemberSpec(Spec):
+    """One member of a pool: an engine, with its weight and the model name it knows itself (where it differs)."""
+
+    engine: Name
+    weight: Annotated[float, Meta(ge=0, le=1000)] = 1.0
+    model: str | None = None
+
+
+class ModelSpec(Spec):
+    """A public model name and the pool of engines behind it."""
+
+    name: Name
+    pool: tuple[str | PoolMemberSpec, ...]
+    aliases: tuple[str, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    upstream_model: str | None = None
+    routing: RoutingSpec = RoutingSpec()
+    max_tokens: Positive | None = None
+    created: Natural = 0
+    owned_by: str = "gatehouse"
+
+
+class StaticKeySpec(Spec):
+    """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex."""
+
+    id: Name
+    tenant: Name
+    models: tuple[str, ...]
+    key: Secret | None = None
+    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    priority: Literal["interactive", "standard", "batch"] = "standard"
+    roles: tuple[str, ...] = ()
+
+
+class ApiKeysSpec(Spec):
+    """API keys: those of the configuration; all others live in the store."""
+
+    static: tuple[StaticKeySpec, ...] = ()
+
+
+class IdentitySpec(Spec):
+    """Who may log in and how."""
+
+    api_keys: ApiKeysSpec = ApiKeysSpec()
+    oidc: tuple[dict[str, Any], ...] = ()
+    ldap: tuple[dict[str, Any], ...] = ()
+    mtls: dict[str, Any] | None = None
+    gateway_tokens: dict[str, Any] = {}
+
+
+class RateSpec(Spec):
+    """A token bucket: `rate` units in every `per` seconds, never more than `burst` (default: `rate`) at once."""
+
+    rate: Annotated[float, Meta(gt=0)]
+    per: Annotated[float, Meta(gt=0, le=86400 * 31)] = 1.0
+    burst: Annotated[float, Meta(gt=0)] | None = None
+
+
+class LimitMatchSpec(Spec):
+    """Which requests a limit applies to; patterns with `*`."""
+
+    tenant: str = "*"
+    model: str = "*"
+    key: str = "*"
+
+
+class LimitSpec(Spec):
+    """A limit on requests, tokens or concurrency, with one bucket for each value of `per`."""
+
+    name: Name
+    per: Literal["key", "tenant", "model", "key_model", "tenant_model", "global"] = "key"
+    match: LimitMatchSpec = LimitMatchSpec()
+    requests: RateSpec | None = None
+    tokens: RateSpec | None = None
+    concurrent: Positive | None = None
+
+
+class GuardrailSpec(Spec):
+    """One guardrail: its type (a file of policies/guardrails or gateway/guardrails), where it looks and its own settings."""
+
+    name: Name
+    type: str
+    on: tuple[Literal["request", "response"], ...] = ("request", "response")
+    models: tuple[str, ...] = ("*",)
+    fail_mode: Literal["closed", "open"] = "closed"
+    settings: dict[str, Any] = {}
+
+
+class SinkSpec(Spec):
+    """One audit sink. `file` is the local, chained log that everything else is shipped from."""
+
+    type: str
+    path: str | None = None
+    segment_bytes: Positive = 256 * 1024 * 1024
+    settings: dict[str, Any] = {}
+
+
+class CheckpointSpec(Spec):
+    """How often the head of the audit chain is signed."""
+
+    every: Seconds = 60.0
+
+
+class AuditSpec(Spec):
+    """The audit log; `write` survives kill -9 of the process, `fsync` survives power loss."""
+
+    durability: Literal["async", "write", "fsync"] = "write"
+    sinks: tuple[SinkSpec, ...] = (SinkSpec(type="file"),)
+    encryption: dict[str, Any] | None = None
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    queue: Positive = 65536
+    timeout: Seconds = 5.0
+
+
+class TelemetrySpec(Spec):
+    """Logs, metrics, traces."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+
+class StreamSpec(Spec):
+    """Streams towards clients: comments while an engine is silent, and the bound on what one stream may hold."""
+
+    keep_alive: Seconds = 15.0
+    buffer_bytes: Annotated[int, Meta(ge=16 * 1024, le=256 * 1024)] = 64 * 1024
+
+
+class ConfigSpec(Spec):
+    """The whole configuration file."""
+
+    version: Literal[1]
+    listen: ListenSpec = ListenSpec()
+    state_dir: str = "./var"
+    store: StoreSpec = StoreSpec()
+    redis: RedisSpec | None = None
+    engines: tuple[EngineSpec, ...] = ()
+    models: tuple[ModelSpec, ...] = ()
+    identity: IdentitySpec = IdentitySpec()
+    roles: dict[str, Any] = {}
+    bindings: tuple[dict[str, Any], ...] = ()
+    limits: tuple[LimitSpec, ...] = ()
+    guardrails: tuple[GuardrailSpec, ...] = ()
+    audit: AuditSpec = AuditSpec()
+    telemetry: TelemetrySpec = TelemetrySpec()
+    stream: StreamSpec = StreamSpec()
+    insecure: bool = False
+    watch: bool = False
+
+
+class SidecarSpec(Spec):
+    """What a supervisor tells a sidecar it starts: one JSON line on standard input, which then stays open as the lifeline.
+
+    `device` is the device as the sidecar sees it after placement (`cpu`, or `cuda:0` with one visible device); `wanted`
+    is what the configuration asked for, so that health can show a fallback. `socket` is a Unix socket path (mode 0600).
+    """
+
+    name: str
+    runtime: Literal["llama.cpp", "onnx"]
+    model: str
+    socket: str
+    state_dir: str
+    device: str = "cpu"
+    wanted: str = "cpu"
+    slots: int = 8
+    context: int = 2048
+    queue: int = 64
+    threads: int = 0
+    sha256: str | None = None
+    batching: BatchingSpec = field(default_factory=BatchingSpec)
+    options: dict[str, Any] = {}
+    drain_timeout: float = 30.0
+
+
