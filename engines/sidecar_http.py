@@ -1,0 +1,242 @@
+"""What a sidecar's handlers see of HTTP: requests, responses, errors, the path table, and the care around one call."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+
+WATCH_AFTER = 0.01
+"""Seconds after which the shell starts to watch a request's connection; shorter requests never pay for it."""
+
+PRIORITIES = {b"interactive": 0, b"standard": 1, b"batch": 2}
+"""Value of ``x-gatehouse-priority`` -> rank; lower runs first."""
+JSON = b"application/json"
+SSE = b"text/event-stream; charset=utf-8"
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class ApiError(Exception):
+    """An error that the client reads as the contract's JSON body."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str = "invalid_request_error", code: str = "invalid_value", param: str | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.headers = headers
+
+    def body(self) -> bytes:
+        """`{"error": {"message", "type", "param", "code"}}`, encoded."""
+        return msgspec.json.encode({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
+
+
+def overloaded(message: str, retry_after: int = 1) -> ApiError:
+    """503 with `retry-after`: the queue is full, or the sidecar is draining."""
+    return ApiError(
+        503, message, kind="overloaded_error", code="overloaded", headers=((b"retry-after", str(retry_after).encode()),)
+    )  # fmt: skip
+
+
+def internal_error(request_id: str) -> ApiError:
+    """500 that names only the request; what happened goes to the log."""
+    return ApiError(500, f"internal error (request {request_id})", kind="internal_error", code="internal_error")
+
+
+class Request:
+    """One request, its body read to the end.
+
+    `headers` has lower-case names; `params` the placeholders of the route (``/v2/models/{model}/infer``); `priority` is
+    0 (interactive), 1 (standard) or 2 (batch); `deadline` is absolute, in seconds of `time.monotonic()`, or None.
+    """
+
+    __slots__ = ("body", "deadline", "headers", "method", "params", "path", "priority", "query", "request_id")
+
+    def __init__(
+        self, method: str, path: str, headers: dict[bytes, bytes], body: bytes = b"", params: dict[str, str] | None = None,
+        query: bytes = b"",
+    ) -> None:  # fmt: skip
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.body = body
+        self.params = params or {}
+        self.priority = PRIORITIES.get(headers.get(b"x-gatehouse-priority", b"standard"), 1)
+        self.request_id = headers.get(b"x-request-id", b"-").decode("latin-1")
+        self.deadline: float | None = None
+        left = headers.get(b"x-gatehouse-deadline-ms")
+        if left is not None:
+            try:
+                self.deadline = time.monotonic() + max(0.0, float(int(left)) / 1000)
+            except ValueError:
+                raise ApiError(400, "x-gatehouse-deadline-ms must be a whole number", param="x-gatehouse-deadline-ms") from None
+
+
+class Response:
+    """A whole response. `headers` are added to content-type and content-length."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self, body: bytes, *, status: int = 200, content_type: bytes = JSON, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers
+
+
+class Stream:
+    """A streamed response. `chunks` yields bytes, each sent as it comes; the shell closes the iterator, whatever happens.
+
+    The status line is sent with the first chunk, so that an error raised before it is still a status.
+    """
+
+    __slots__ = ("chunks", "content_type")
+
+    def __init__(self, chunks: AsyncIterator[bytes], content_type: bytes = SSE) -> None:
+        self.chunks = chunks
+        self.content_type = content_type
+
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]
+Found = tuple[Handler, dict[str, str], str]
+"""A handler, the placeholders' values and the route's template (the label of metrics)."""
+
+
+class Router:
+    """Exact paths in one dictionary; templates with `{name}` segments by number of segments."""
+
+    def __init__(self, routes: Mapping[tuple[str, str], Handler]) -> None:
+        self._exact: dict[tuple[str, str], Handler] = {}
+        self._templates: dict[tuple[str, int], list[tuple[list[str], Handler, str]]] = {}
+        for (method, path), handler in routes.items():
+            if "{" in path:
+                segments = path.split("/")
+                self._templates.setdefault((method, len(segments)), []).append((segments, handler, path))
+            else:
+                self._exact[method, path] = handler
+
+    def find(self, method: str, path: str) -> Found | None:
+        """The handler of a request with its placeholders, or None."""
+        handler = self._exact.get((method, path))
+        if handler is not None:
+            return handler, {}, path
+        segments = path.split("/")
+        for template, handler, label in self._templates.get((method, len(segments)), ()):
+            params = {}
+            for part, segment in zip(template, segments, strict=True):
+                if part.startswith("{") and part.endswith("}"):
+                    params[part[1:-1]] = segment
+                elif part != segment:
+                    break
+            else:
+                return handler, params, label
+        return None
+
+
+class Call:
+    """One handler call: its deadline, its client's connection, its response."""
+
+    __slots__ = ("handler", "late", "receive", "request", "send", "started", "task", "watcher")
+
+    def __init__(self, request: Request, handler: Handler, receive: Receive, send: Send) -> None:
+        self.request = request
+        self.handler = handler
+        self.receive = receive
+        self.send = send
+        self.started = False
+        self.late = False
+        self.watcher: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    async def run(self) -> int:
+        """Run the handler and send what it returns; the status (499: the client left)."""
+        loop = asyncio.get_running_loop()
+        self.task = asyncio.current_task()
+        timers = [loop.call_later(WATCH_AFTER, self._watch)]
+        if self.request.deadline is not None:
+            timers.append(loop.call_later(max(0.0, self.request.deadline - time.monotonic()), self._expire))
+        try:
+            return await self._respond()
+        except asyncio.CancelledError:
+            if not self.late:
+                return 499  # the client left: there is nobody to answer
+            if self.task is not None:
+                self.task.uncancel()
+            return await self._fail(ApiError(504, "the deadline has passed", kind="timeout_error", code="engine_timeout"))
+        except ApiError as error:
+            return await self._fail(error)
+        except Exception as exc:  # noqa: BLE001 - boundary: one request's fault must not end the others; answered with 500
+            sys.excepthook(type(exc), exc, exc.__traceback__)
+            return await self._fail(internal_error(self.request.request_id))
+        finally:
+            for timer in timers:
+                timer.cancel()
+            if self.watcher is not None:
+                self.watcher.cancel()
+
+    async def _respond(self) -> int:
+        response = await self.handler(self.request)
+        if isinstance(response, Response):
+            await send_whole(self.send, response)
+            return response.status
+        chunks = response.chunks
+        try:
+            async for chunk in chunks:
+                if not self.started:
+                    await self._head(response.content_type)
+                await self.send({"type": "http.response.body", "body": chunk, "more_body": True})
+        finally:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+        if not self.started:
+            await self._head(response.content_type)
+        await self.send({"type": "http.response.body", "body": b""})
+        return 200
+
+    async def _head(self, content_type: bytes) -> None:
+        self.started = True
+        headers = [(b"content-type", content_type), (b"cache-control", b"no-store")]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _fail(self, error: ApiError) -> int:
+        """An error before the first byte is a status, after it an SSE event and `[DONE]`."""
+        if self.started:
+            await self.send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\ndata: [DONE]\n\n"})
+        else:
+            await send_whole(self.send, Response(error.body(), status=error.status, headers=error.headers))
+        return error.status
+
+    def _watch(self) -> None:
+        self.watcher = asyncio.get_running_loop().create_task(self._gone())
+
+    async def _gone(self) -> None:
+        message = await self.receive()
+        if message["type"] == "http.disconnect" and self.task is not None:
+            self.task.cancel()
+
+    def _expire(self) -> None:
+        self.late = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+async def send_whole(send: Send, response: Response) -> None:
+    headers = [(b"content-type", response.content_type), (b"content-length", str(len(response.body)).encode()), *response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
