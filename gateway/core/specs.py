@@ -22,14 +22,14 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of all settings: immutable, keyword-only, unknown keys refused."""
 
 
-class CorsSpec(Spec):
+class CorsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cross-origin access of browsers to the data listener; off while `origins` is empty."""
 
     origins: tuple[str, ...] = ()
     max_age: Seconds = 600.0
 
 
-class TlsSpec(Spec):
+class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Server side TLS of a listener. `client_ca` asks clients for a certificate; `require_client` insists."""
 
     cert: str
@@ -38,7 +38,7 @@ class TlsSpec(Spec):
     require_client: bool = False
 
 
-class ListenSpec(Spec):
+class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The two listeners and the bounds on what they read from a client (security.md 8 and 9)."""
 
     data: str = "127.0.0.1:8080"
@@ -58,28 +58,28 @@ class ListenSpec(Spec):
     drain_timeout: Seconds = 30.0
 
 
-class StoreSpec(Spec):
+class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where tenants, keys and models that must last are kept: `sqlite` (in the state directory) or a PostgreSQL URL."""
 
     url: str = "sqlite"
     poll_interval: Seconds = 0.5
 
 
-class RedisSpec(Spec):
+class RedisSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Shared limits and invalidation for several machines."""
 
     url: Secret
     timeout_ms: Positive = 50
 
 
-class BatchingSpec(Spec):
+class BatchingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Dynamic batching of an ONNX engine: a batch runs when it is full or when its oldest item has waited long enough."""
 
     max_batch: Annotated[int, Meta(ge=1, le=1024)] = 32
     max_delay_ms: Annotated[float, Meta(ge=0, le=1000)] = 2.0
 
 
-class HealthSpec(Spec):
+class HealthSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Active probing and passive outlier detection of an endpoint."""
 
     interval: Seconds = 1.0
@@ -90,7 +90,7 @@ class HealthSpec(Spec):
     slow_start: Seconds = 0.0
 
 
-class TimeoutsSpec(Spec):
+class TimeoutsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Deadlines of an exchange with an engine, each bounded by the request's own."""
 
     connect: Seconds = 2.0
@@ -99,7 +99,7 @@ class TimeoutsSpec(Spec):
     total: Seconds = 600.0
 
 
-class ClientTlsSpec(Spec):
+class ClientTlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """TLS towards an external engine: own CA, client certificate, server name."""
 
     ca: str | None = None
@@ -108,7 +108,7 @@ class ClientTlsSpec(Spec):
     server_name: str | None = None
 
 
-class EngineSpec(Spec):
+class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`) or an OpenAI-compatible server (`external`)."""
 
     name: Name
@@ -133,7 +133,7 @@ class EngineSpec(Spec):
     max_idle_connections: Positive = 128
 
 
-class BreakerSpec(Spec):
+class BreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Circuit breaker of every endpoint: opens after consecutive failures, stays open with growing time."""
 
     failures: Annotated[int, Meta(ge=1, le=5)] = 5
@@ -142,14 +142,14 @@ class BreakerSpec(Spec):
     max_ejected: Annotated[float, Meta(ge=0, le=1)] = 0.5
 
 
-class QueueSpec(Spec):
+class QueueSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Admission beyond the engines' slots: a bounded queue per pool with a deadline for each entry."""
 
     size: Natural = 256
     timeout: Seconds = 30.0
 
 
-class RetrySpec(Spec):
+class RetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Retries before the first byte, inside a budget that is a share of the requests in flight."""
 
     attempts: Annotated[int, Meta(ge=1, le=10)] = 3
@@ -157,7 +157,7 @@ class RetrySpec(Spec):
     backoff: Seconds = 0.025
 
 
-class RoutingSpec(Spec):
+class RoutingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a model's pool is used: which selector, over which key, with which bound on the load."""
 
     policy: Literal["consistent_hash", "least_outstanding", "power_of_two", "round_robin", "weighted"] = "consistent_hash"
@@ -168,7 +168,7 @@ class RoutingSpec(Spec):
     retry: RetrySpec = RetrySpec()
 
 
-class PoolMemberSpec(Spec):
+class PoolMemberSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One member of a pool: an engine, with its weight and the model name it knows itself (where it differs)."""
 
     engine: Name
@@ -176,7 +176,7 @@ class PoolMemberSpec(Spec):
     model: str | None = None
 
 
-class ModelSpec(Spec):
+class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A public model name and the pool of engines behind it."""
 
     name: Name
@@ -190,7 +190,7 @@ class ModelSpec(Spec):
     owned_by: str = "gatehouse"
 
 
-class StaticKeySpec(Spec):
+class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex."""
 
     id: Name
@@ -202,13 +202,13 @@ class StaticKeySpec(Spec):
     roles: tuple[str, ...] = ()
 
 
-class ApiKeysSpec(Spec):
+class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """API keys: those of the configuration; all others live in the store."""
 
     static: tuple[StaticKeySpec, ...] = ()
 
 
-class IdentitySpec(Spec):
+class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may log in and how."""
 
     api_keys: ApiKeysSpec = ApiKeysSpec()
@@ -218,7 +218,7 @@ class IdentitySpec(Spec):
     gateway_tokens: dict[str, Any] = {}
 
 
-class RateSpec(Spec):
+class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A token bucket: `rate` units in every `per` seconds, never more than `burst` (default: `rate`) at once."""
 
     rate: Annotated[float, Meta(gt=0)]
@@ -226,7 +226,7 @@ class RateSpec(Spec):
     burst: Annotated[float, Meta(gt=0)] | None = None
 
 
-class LimitMatchSpec(Spec):
+class LimitMatchSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which requests a limit applies to; patterns with `*`."""
 
     tenant: str = "*"
@@ -234,7 +234,7 @@ class LimitMatchSpec(Spec):
     key: str = "*"
 
 
-class LimitSpec(Spec):
+class LimitSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A limit on requests, tokens or concurrency, with one bucket for each value of `per`."""
 
     name: Name
@@ -245,7 +245,7 @@ class LimitSpec(Spec):
     concurrent: Positive | None = None
 
 
-class GuardrailSpec(Spec):
+class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One guardrail: its type (a file of policies/guardrails or gateway/guardrails), where it looks and its own settings."""
 
     name: Name
@@ -256,7 +256,7 @@ class GuardrailSpec(Spec):
     settings: dict[str, Any] = {}
 
 
-class SinkSpec(Spec):
+class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One audit sink. `file` is the local, chained log that everything else is shipped from."""
 
     type: str
@@ -265,13 +265,13 @@ class SinkSpec(Spec):
     settings: dict[str, Any] = {}
 
 
-class CheckpointSpec(Spec):
+class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How often the head of the audit chain is signed."""
 
     every: Seconds = 60.0
 
 
-class AuditSpec(Spec):
+class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The audit log; `write` survives kill -9 of the process, `fsync` survives power loss."""
 
     durability: Literal["async", "write", "fsync"] = "write"
@@ -282,21 +282,21 @@ class AuditSpec(Spec):
     timeout: Seconds = 5.0
 
 
-class TelemetrySpec(Spec):
+class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Logs, metrics, traces."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
 
-class StreamSpec(Spec):
+class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Streams towards clients: comments while an engine is silent, and the bound on what one stream may hold."""
 
     keep_alive: Seconds = 15.0
     buffer_bytes: Annotated[int, Meta(ge=16 * 1024, le=256 * 1024)] = 64 * 1024
 
 
-class ConfigSpec(Spec):
+class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration file."""
 
     version: Literal[1]
@@ -318,7 +318,7 @@ class ConfigSpec(Spec):
     watch: bool = False
 
 
-class SidecarSpec(Spec):
+class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a supervisor tells a sidecar it starts: one JSON line on standard input, which then stays open as the lifeline.
 
     `device` is the device as the sidecar sees it after placement (`cpu`, or `cuda:0` with one visible device); `wanted`
@@ -340,5 +340,3 @@ class SidecarSpec(Spec):
     batching: BatchingSpec = field(default_factory=BatchingSpec)
     options: dict[str, Any] = {}
     drain_timeout: float = 30.0
-
-

@@ -1,0 +1,160 @@
+"""The one tree of errors. Each knows its HTTP status and the OpenAI error body it becomes (docs/errors.md).
+
+GatehouseError
+├── ConfigError                      start-up or reload: the configuration is wrong (path, line, nearest key)
+├── RequestError                     400 and 413, 415, 408: what the client sent cannot be used
+│   ├── ContextLengthExceeded        400
+│   └── ModelNotFound                404
+├── AuthenticationError              401
+├── PermissionDenied                 403
+├── ApprovalPending                  409
+├── GuardrailViolation               400
+├── LimitExceeded                    429
+├── Overloaded                       503
+├── EngineError                      502, 503, 507: the engine's side
+│   └── EngineTimeout                504
+├── AuditUnavailable                 503
+├── ClientGone                       never sent: the client left
+└── InternalError                    500
+"""
+
+from __future__ import annotations
+
+import json
+
+
+class GatehouseError(Exception):
+    """Base of all errors that reach a client or an operator.
+
+    message: a sentence for the reader. code: the contract's machine name. param: the field that is wrong.
+    retry_after: seconds after which another try makes sense. headers: further response headers.
+    """
+
+    status = 500
+    type = "internal_error"
+    default_code = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        status: int | None = None,
+        retry_after: float | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.param = param
+        self.retry_after = retry_after
+        self.headers = headers
+        if status is not None:
+            self.status = status
+
+    def body(self) -> bytes:
+        """The OpenAI error object as JSON bytes."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return json.dumps({"error": error}, separators=(",", ":")).encode()
+
+
+class ConfigError(GatehouseError):
+    """The configuration cannot be used. `path` is the setting's path, `line` its line in the file (1-based)."""
+
+    default_code = "invalid_config"
+
+    def __init__(self, message: str, *, path: str | None = None, line: int | None = None, file: str | None = None) -> None:
+        super().__init__(message, param=path)
+        self.path, self.line, self.file = path, line, file
+
+    def __str__(self) -> str:
+        place = ":".join(str(p) for p in (self.file, self.line) if p is not None)
+        return ": ".join(p for p in (place, self.path, self.message) if p)
+
+
+class RequestError(GatehouseError):
+    status = 400
+    type = "invalid_request_error"
+    default_code = "invalid_value"
+
+
+class ContextLengthExceeded(RequestError):
+    default_code = "context_length_exceeded"
+
+
+class ModelNotFound(RequestError):
+    status = 404
+    default_code = "model_not_found"
+
+
+class AuthenticationError(GatehouseError):
+    status = 401
+    type = "authentication_error"
+    default_code = "missing_credentials"
+
+
+class PermissionDenied(GatehouseError):
+    status = 403
+    type = "permission_error"
+    default_code = "policy_denied"
+
+
+class ApprovalPending(GatehouseError):
+    status = 409
+    type = "approval_required"
+    default_code = "approval_pending"
+
+
+class GuardrailViolation(GatehouseError):
+    status = 400
+    type = "guardrail_violation"
+    default_code = "guardrail"
+
+
+class LimitExceeded(GatehouseError):
+    status = 429
+    type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
+
+
+class Overloaded(GatehouseError):
+    status = 503
+    type = "overloaded_error"
+    default_code = "overloaded"
+
+
+class EngineError(GatehouseError):
+    """The engine's side failed. `code` is one of no_healthy_endpoint, engine_failed, model_loading, insufficient_memory.
+
+    `safe`: no byte of a response was received, so another endpoint may be tried. `refused`: the connection was not accepted.
+    """
+
+    safe = False
+    refused = False
+    status = 502
+    type = "engine_error"
+    default_code = "engine_failed"
+
+
+class EngineTimeout(EngineError):
+    status = 504
+    type = "timeout_error"
+    default_code = "engine_timeout"
+
+
+class AuditUnavailable(GatehouseError):
+    status = 503
+    type = "audit_unavailable"
+    default_code = "audit_unavailable"
+
+
+class ClientGone(GatehouseError):
+    """The client closed its connection; nothing can be sent to it. 499 is nginx's status for the log."""
+
+    status = 499
+    default_code = "client_gone"
+
+
+class InternalError(GatehouseError):
+    """Our fault: the client learns the request's id only, the trace goes to the log."""

@@ -1,0 +1,319 @@
+"""Every Protocol by which one part of Gatehouse knows another. The table of a request's life (docs/architecture.md) names them by phase.
+
+`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. What is awaited on the
+hot path is a `Signal` (gateway.core.waiting) or an asyncio future: coroutines that need a current task are run by the
+implementation in a task that it owns (gateway.core.tasks.TaskOwner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from gateway.core.types import (
+    AuditRecord,
+    Decision,
+    Headers,
+    InferenceRequest,
+    IntentRecord,
+    OutcomeRecord,
+    Peer,
+    Principal,
+    ResponseHead,
+    Usage,
+    Verdict,
+)
+from gateway.core.waiting import Maybe, Signal
+
+# --- 2 authenticate
+
+
+class Authenticator(Protocol):
+    """Says who calls, from the headers and the connection alone."""
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        """The principal; None when there is no credential of this kind. Raises AuthenticationError to reject a bad one."""
+        ...
+
+
+# --- 4 authorise
+
+
+class Authorizer(Protocol):
+    """Decides whether a principal may do this. Default deny; memoised by implementation; never raises for a denial."""
+
+    def decide(self, principal: Principal, request: InferenceRequest) -> Decision: ...
+
+    def may_see(self, principal: Principal, model: str) -> bool:
+        """Whether the model is listed for this principal."""
+        ...
+
+
+# --- 5 reserve quota
+
+
+class Reservation(Protocol):
+    """What was taken from the buckets for one exchange; settled exactly once."""
+
+    headers: bytes
+    """x-ratelimit-* lines ("name: value\\r\\n" each), ready to be written into the response head; b"" when unlimited."""
+
+    def settle(self, usage: Usage | None) -> None:
+        """Charges what was really used (None: the exchange was not served, everything is refunded) and ends concurrency."""
+        ...
+
+
+class Limiter(Protocol):
+    """Takes from all the buckets that apply, or from none."""
+
+    def reserve(self, principal: Principal, request: InferenceRequest) -> Maybe[Reservation]:
+        """Raises LimitExceeded (with retry_after and the x-ratelimit headers) when one bucket has too little."""
+        ...
+
+
+# --- 6 and 10 inspect
+
+
+class Guardrail(Protocol):
+    """Reads whole texts. An exception inside is a denial by the pipeline (fail mode `closed`)."""
+
+    name: str
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]: ...
+
+    def stream(self) -> StreamMatcher | None:
+        """A matcher for one choice of one streamed answer, or None when this guardrail cannot work on streams (then the
+        pipeline holds the stream until it ends)."""
+        ...
+
+
+class StreamMatcher(Protocol):
+    """Sees the text of one choice as it grows. Holds back only what could still become part of a match."""
+
+    def feed(self, text: str) -> str:
+        """The part of what was held and what came that is safe to release now. Raises GuardrailViolation to block."""
+        ...
+
+    def finish(self) -> str:
+        """What is still held, at the end of the text. Raises GuardrailViolation to block."""
+        ...
+
+
+# --- 7 audit
+
+
+class AuditLog(Protocol):
+    """Writes records as durably as configured. Records are ordered and chained by the writer."""
+
+    def intent(self, record: IntentRecord) -> Signal[None]:
+        """Completes when the record is durable; fails with AuditUnavailable.
+
+        Raises AuditUnavailable when the queue is full or the log is broken.
+        """
+        ...
+
+    def outcome(self, record: OutcomeRecord) -> None:
+        """Hands the record over; never waits, never raises. A loss turns `accepting` off."""
+        ...
+
+    def event(self, record: AuditRecord) -> Signal[None]: ...
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a sink accepts records now (shown by /readyz)."""
+        ...
+
+    def hash_body(self, body: bytes) -> str:
+        """A keyed hash (BLAKE2b) of a body, in hex; "" when body hashes are off."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class AuditReader(Protocol):
+    """Reads the local audit log for `gatehouse audit tail|verify|export` and the admin API."""
+
+    def tail(self, count: int) -> list[dict[str, Any]]: ...
+
+    def verify(self) -> dict[str, Any]: ...
+
+
+# --- 8 admit and select; 9 dispatch
+
+
+class Receiver(Protocol):
+    """Takes an engine's answer as it arrives; called by the transport, synchronously, in order. After `end` or `failed` nothing follows."""
+
+    def on_head(self, head: ResponseHead) -> None: ...
+
+    def on_body(self, data: bytes) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def on_failed(self, error: Exception) -> None:
+        """An EngineError (engine_failed, or EngineTimeout). `error.safe` tells whether no byte of a response had arrived."""
+        ...
+
+
+class Call(Protocol):
+    """One request under way on one connection."""
+
+    def pause(self) -> None:
+        """Stops reading from the engine until `resume`."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def cancel(self) -> None:
+        """Gives up: the connection is closed, the receiver hears nothing more."""
+        ...
+
+
+class EngineClient(Protocol):
+    """The way to one endpoint: its address, its connections."""
+
+    def send(self, head: bytes, body: bytes, receiver: Receiver) -> Call:
+        """Sends one request. `head`: request line and headers without content-length, host and the final empty line. Never
+        raises for the network: failures reach the receiver, possibly before this returns."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Attempt(Protocol):
+    """One try at one endpoint; owns a slot. Closed exactly once."""
+
+    endpoint_name: str
+    endpoint_header: bytes
+    """`x-gatehouse-endpoint: NAME\\r\\n`."""
+    upstream_model: str | None
+    """The model's name at this endpoint, when it differs from the public one."""
+    request_headers: bytes
+    """Header lines for this endpoint (authorization of an external engine and the like), each with its CRLF."""
+    first_byte_timeout: float
+    idle_timeout: float
+    client: EngineClient
+
+    def close(self, result: AttemptResult) -> None: ...
+
+
+class AttemptResult:
+    """How an attempt ended, for the breaker: success, failure (the engine's fault) or neutral (client errors, cancellation)."""
+
+    SUCCESS: AttemptResult
+    FAILURE: AttemptResult
+    NEUTRAL: AttemptResult
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+AttemptResult.SUCCESS, AttemptResult.FAILURE, AttemptResult.NEUTRAL = (AttemptResult(n) for n in ("success", "failure", "neutral"))
+
+
+class Route(Protocol):
+    """The way to one public model: its pool, selector, queue, retry budget. Made once per model by the router's builder."""
+
+    def acquire(
+        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float
+    ) -> Maybe[Attempt]:
+        """Admission and selection in one decision. `session`: the value of the configured routing header, if any. `tried`:
+        endpoint names to avoid (a retry). `deadline`: monotonic seconds. Raises Overloaded, EngineError(no_healthy_endpoint);
+        a Signal that is abandoned must be given to `abandon`."""
+        ...
+
+    def abandon(self, waiting: Any) -> None:
+        """The waiting request was cancelled: leave the queue, or give back the slot that was just granted."""
+        ...
+
+    def may_retry(self, error: Exception, attempts: int) -> float | None:
+        """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether at least one endpoint can take a request."""
+        ...
+
+
+class Router(Protocol):
+    """All routes of a snapshot."""
+
+    def route(self, model: str) -> Route | None: ...
+
+
+# --- control plane
+
+
+class FleetView(Protocol):
+    """What operators see of engines and endpoints: plain dictionaries, ready for JSON."""
+
+    def engines(self) -> list[dict[str, Any]]: ...
+
+    def endpoints(self) -> list[dict[str, Any]]: ...
+
+
+class ModelControl(Protocol):
+    """Changes to running engines. Each raises GatehouseError with one clear sentence when it cannot be done."""
+
+    async def load(self, engine: str) -> None: ...
+
+    async def unload(self, engine: str) -> None: ...
+
+    async def reload(self, engine: str) -> None: ...
+
+    async def drain(self, endpoint: str) -> None: ...
+
+    async def resume(self, endpoint: str) -> None: ...
+
+
+class ConfigApplier(Protocol):
+    """Build, validate, swap, drain. An invalid configuration changes nothing and raises ConfigError."""
+
+    @property
+    def version(self) -> int: ...
+
+    def current(self) -> dict[str, Any]:
+        """The configuration in force, secrets masked."""
+        ...
+
+    async def apply(self, text: str, *, source: str, dry_run: bool = False) -> dict[str, Any]:
+        """Applies a YAML or JSON text; returns what changed."""
+        ...
+
+    async def reload(self) -> dict[str, Any]:
+        """Reads the configuration file again."""
+        ...
+
+
+class KeyStore(Protocol):
+    """API keys of the store, as the data plane needs them: found by the SHA-256 of the whole key."""
+
+    def lookup(self, digest: bytes, key: str) -> Maybe[Principal | None]:
+        """The principal of an active key, or None; cached both ways, bounded, single flight."""
+        ...
+
+
+class EndpointObserver(Protocol):
+    """Hears what the supervisor and the probes learn of an engine; the routing package's endpoint registry implements it."""
+
+    def engine_ready(self, engine: str, address: str, slots: int) -> None: ...
+
+    def engine_down(self, engine: str, reason: str) -> None: ...
+
+    def engine_draining(self, engine: str) -> None: ...
+
+
+Change = tuple[int, str, Any]
+"""(sequence number, kind, payload): one numbered change on the feed."""
+
+
+class Feed(Protocol):
+    """Numbered changes from the control plane to data workers (hard-parts: processes and the feed)."""
+
+    def publish(self, kind: str, payload: Any) -> int: ...
+
+    def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:
+        """Calls back with each change; returns the way to unsubscribe."""
+        ...

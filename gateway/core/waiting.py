@@ -1,0 +1,152 @@
+"""Waiting without tasks: the hot path's own future and the driver that steps an exchange's coroutine.
+
+An asyncio.Task with two futures costs about 10 microseconds a request. A `Signal` completes once and resumes whoever awaits
+it synchronously, in the setter's stack; a `Driver` steps a coroutine that awaits Signals (and, on slow paths, asyncio
+futures). Nothing here is thread-safe: other threads complete a Signal through `loop.call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Maybe: TypeAlias = T | Awaitable[T]
+"""A value, or an awaitable when it must wait; the fast path returns the value."""
+
+
+class Signal(Generic[T]):
+    """Completes once, with a value or an error; any number of coroutines may await it.
+
+    Those that wait are resumed in order, synchronously, by `set` or `fail`. Completing it again does nothing.
+    """
+
+    __slots__ = ("_callbacks", "done", "error", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def set(self, value: T) -> None:
+        if not self.done:
+            self.value = value
+            self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done:
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        callbacks, self._callbacks = self._callbacks, None
+        if callbacks:
+            for callback in callbacks:
+                callback()
+
+    def add_callback(self, callback: Callable[[], None]) -> None:
+        """Calls back once when complete; at once when it is so already. Callbacks must not raise."""
+        if self.done:
+            callback()
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def remove_callback(self, callback: Callable[[], None]) -> None:
+        if self._callbacks and callback in self._callbacks:
+            self._callbacks.remove(callback)
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class Driver:
+    """Steps one coroutine to its end without a task. `start` runs it to its first wait; `cancel` throws an error into it.
+
+    `on_done(error)` is called exactly once: with None, or with the exception that left the coroutine.
+    """
+
+    __slots__ = ("_coroutine", "_on_done", "_running", "_thrown", "_waiting_on")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], on_done: Callable[[BaseException | None], None]) -> None:
+        self._coroutine: Coroutine[Any, Any, None] | None = coroutine
+        self._on_done = on_done
+        self._waiting_on: Any = None
+        self._running = False
+        self._thrown: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._coroutine is None
+
+    def start(self) -> None:
+        self._step()
+
+    def cancel(self, error: BaseException) -> None:
+        """Throws `error` at the point where the coroutine waits; if it is running (we are called from inside it), at its next wait."""
+        if self._coroutine is None:
+            return
+        if self._running:
+            self._thrown = error
+            return
+        waiting, self._waiting_on = self._waiting_on, None
+        if isinstance(waiting, Signal):
+            waiting.remove_callback(self._step)
+        elif waiting is not None:
+            waiting.remove_done_callback(self._future_done)
+            waiting.cancel()
+        self._step(error)
+
+    def _future_done(self, future: asyncio.Future[Any]) -> None:
+        self._step()
+
+    def _step(self, error: BaseException | None = None) -> None:
+        coroutine = self._coroutine
+        if coroutine is None:
+            return
+        self._waiting_on = None
+        while True:
+            self._running = True
+            try:
+                waiting = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration:
+                self._finish(None)
+                return
+            except BaseException as failure:  # noqa: BLE001 - boundary: the owner settles whatever left the coroutine
+                self._finish(failure)
+                return
+            finally:
+                self._running = False
+            error, self._thrown = self._thrown, None
+            if error is not None:
+                if not isinstance(waiting, Signal):
+                    waiting.cancel()
+                continue
+            if isinstance(waiting, Signal):
+                if waiting.done:
+                    continue
+                self._waiting_on = waiting
+                waiting.add_callback(self._step)
+            else:
+                waiting._asyncio_future_blocking = False
+                self._waiting_on = waiting
+                waiting.add_done_callback(self._future_done)
+            return
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._coroutine = None
+        on_done, self._on_done = self._on_done, _nothing
+        on_done(error)
+
+
+def _nothing(error: BaseException | None) -> None:
+    return None
