@@ -1,0 +1,71 @@
+"""The Snapshot: an immutable configuration together with everything that was built from it. A request pins one for its whole life.
+
+What must survive a reload (connection pools, breakers, buckets, meters) is owned by registries outside, keyed by identity and
+settings; a Snapshot only refers to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.core.ports import AuditLog, Authenticator, Authorizer, Guardrail, Limiter, Route
+from gateway.core.specs import ConfigSpec, ModelSpec
+from gateway.core.types import InferenceRequest, Usage
+
+
+class Meter(Protocol):
+    """Where the exchanges of one model are counted."""
+
+    retries: int
+
+    def record(self, operation: str, status: int, outcome: str, overhead_us: float, seconds: float, usage: Usage | None) -> None: ...
+
+
+class ModelEntry:
+    """One public model, ready to serve: what the pipeline needs without another look-up.
+
+    header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
+    """
+
+    __slots__ = ("fallbacks", "header", "meter", "name", "request_guardrails", "response_guardrails", "route", "routing_header", "spec")
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        route: Route,
+        meter: Meter,
+        request_guardrails: tuple[Guardrail, ...] = (),
+        response_guardrails: tuple[Guardrail, ...] = (),
+        fallbacks: tuple[str, ...] = (),
+    ) -> None:
+        self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
+        self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
+        self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails
+        self.fallbacks = fallbacks
+        key = spec.routing.key
+        if key == "session":
+            self.routing_header: bytes | None = b"x-session-id"
+        else:
+            self.routing_header = key[7:].lower().encode() if key.startswith("header:") else None
+
+
+class Snapshot:
+    """One configuration in force. `models` maps public names and aliases. `parse` is wire's codec, bounded by this configuration."""
+
+    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "parse", "spec", "version")
+
+    def __init__(
+        self,
+        version: int,
+        spec: ConfigSpec,
+        identity: Authenticator,
+        authorizer: Authorizer,
+        limiter: Limiter,
+        audit: AuditLog,
+        models: dict[str, ModelEntry],
+        parse: Callable[[bytes, bytes], InferenceRequest],
+    ) -> None:
+        self.version, self.spec = version, spec
+        self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
+        self.models, self.parse = models, parse

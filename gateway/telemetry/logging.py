@@ -1,0 +1,54 @@
+"""The process's log: one line a record on standard error, as text or JSON. Control characters never reach it raw (log injection)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import TextIO
+
+_ESCAPES = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F, 0x85)} | {
+    0x0A: "\\n",
+    0x0D: "\\r",
+    0x09: "\\t",
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+
+
+def clean(text: str) -> str:
+    """The text with every control character and line separator escaped."""
+    return text.translate(_ESCAPES)
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00Z INFO gatehouse.server: message`; a traceback follows on indented lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        line = f"{stamp} {record.levelname} {record.name}: {clean(record.getMessage())}"
+        if record.exc_info:
+            line += "".join(f"\n    {clean(part)}" for part in self.formatException(record.exc_info).splitlines())
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {"time": round(record.created, 3), "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def setup(level: str, style: str, stream: TextIO | None = None) -> None:
+    """Points all loggers at one handler. level: debug, info, warning or error. style: text or json."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("gatehouse").setLevel(level.upper())
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

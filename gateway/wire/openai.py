@@ -1,0 +1,418 @@
+"""The OpenAI API's requests and answers as typed views. The client's bytes are what is forwarded; the views are what policy reads.
+
+A view declares only the fields that policy, routing and limits need, with their bounds (OpenAI API reference; security.md 8).
+Everything else passes through untouched. `parse` answers a RequestError that names the field.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from gateway.core.errors import RequestError
+from gateway.core.types import InferenceRequest, Usage
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Choices = Annotated[int, Meta(ge=1, le=128)]
+Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
+Stops = Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=16)]
+
+
+class StreamOptions(Struct, gc=False):
+    include_usage: bool | None = None
+
+
+class ImageUrl(Struct, gc=False):
+    url: str
+
+
+class Part(Struct, gc=False):
+    """One part of a message's content; `text` where it is one."""
+
+    type: str
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+
+
+class FunctionCall(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(Struct, gc=False):
+    function: FunctionCall | None = None
+
+
+class Message(Struct, gc=False):
+    role: Annotated[str, Meta(max_length=64)]
+    content: str | list[Part] | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Generation(Struct, gc=False, kw_only=True):
+    """What chat and completions share. The forbidden names (`api_base` and the like) are declared so that they can be removed."""
+
+    model: ModelName
+    stream: bool | None = None
+    stream_options: StreamOptions | None | UnsetType = UNSET
+    max_tokens: Tokens | None = None
+    n: Choices | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop: str | Stops | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=1024)] | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+
+class ChatRequest(Generation, gc=False, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=4096)]
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    def texts(self) -> list[str]:
+        """Every text that a person or a tool wrote, in order: contents, parts, tool-call arguments."""
+        found: list[str] = []
+        for message in self.messages:
+            content = message.content
+            if isinstance(content, str):
+                found.append(content)
+            elif content:
+                found.extend(part.text for part in content if part.text is not None)
+            if message.tool_calls:
+                found.extend(c.function.arguments for c in message.tool_calls if c.function and c.function.arguments)
+        return found
+
+    def replace(self, texts: list[str]) -> None:
+        """Puts one text in the place of each that `texts` gave, in the same order."""
+        new = iter(texts)
+        for message in self.messages:
+            content = message.content
+            if isinstance(content, str):
+                message.content = next(new)
+            elif content:
+                for part in content:
+                    if part.text is not None:
+                        part.text = next(new)
+            for call in message.tool_calls or ():
+                if call.function and call.function.arguments:
+                    call.function.arguments = next(new)
+
+
+class CompletionRequest(Generation, gc=False, kw_only=True):
+    prompt: str | list[str | int | list[int]] = ""
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    best_of: Choices | None = None
+    suffix: str | None = None
+
+    def texts(self) -> list[str]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        return [p for p in self.prompt if isinstance(p, str)]
+
+    def replace(self, texts: list[str]) -> None:
+        self.prompt = texts[0] if isinstance(self.prompt, str) else list(texts)
+
+
+class EmbeddingRequest(Struct, gc=False, kw_only=True):
+    model: ModelName
+    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=262_144)]
+    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    stream: bool | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+    def texts(self) -> list[str]:
+        if isinstance(self.input, str):
+            return [self.input]
+        return [p for p in self.input if isinstance(p, str)]
+
+    def replace(self, texts: list[str]) -> None:
+        self.input = texts[0] if isinstance(self.input, str) else list(texts)
+
+
+class ClassifyRequest(EmbeddingRequest, gc=False, kw_only=True):
+    """POST /v1/classify in vLLM's shape: the same `input` as embeddings."""
+
+
+class RerankRequest(Struct, gc=False, kw_only=True):
+    """POST /v1/rerank in the shape of Cohere and Jina."""
+
+    model: ModelName
+    query: Text
+    documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=2048)]
+    top_n: Annotated[int, Meta(ge=1, le=2048)] | None = None
+    stream: bool | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+    def texts(self) -> list[str]:
+        found = [self.query]
+        for document in self.documents:
+            found.append(document if isinstance(document, str) else str(document.get("text", "")))
+        return found
+
+    def replace(self, texts: list[str]) -> None:
+        self.query = texts[0]
+        for i, text in enumerate(texts[1:]):
+            document = self.documents[i]
+            self.documents[i] = text if isinstance(document, str) else {**document, "text": text}
+
+
+OPERATIONS: dict[bytes, tuple[str, type[Struct]]] = {
+    b"/v1/chat/completions": ("chat", ChatRequest),
+    b"/v1/completions": ("completions", CompletionRequest),
+    b"/v1/embeddings": ("embeddings", EmbeddingRequest),
+    b"/v1/classify": ("classify", ClassifyRequest),
+    b"/v1/rerank": ("rerank", RerankRequest),
+}
+_DECODERS = {path: (operation, msgspec.json.Decoder(view)) for path, (operation, view) in OPERATIONS.items()}
+_FORBIDDEN = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
+_ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+
+
+def check_depth(body: bytes, limit: int) -> None:
+    """Refuses JSON nested deeper than `limit`. Exact; the common case is two counts, because depth cannot exceed the brackets."""
+    if body.count(b"{") + body.count(b"[") <= limit:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(body):
+        mark = match[0]
+        if mark in (b"{", b"["):
+            depth += 1
+            if depth > limit:
+                raise RequestError(f"The body is nested deeper than {limit} levels.", code="invalid_json")
+        elif mark in (b"}", b"]"):
+            depth -= 1
+
+
+def decode_error(error: msgspec.DecodeError) -> RequestError:
+    """The contract's error for what msgspec found wrong."""
+    text = str(error)
+    if not isinstance(error, msgspec.ValidationError):
+        return RequestError(f"The body is not valid JSON: {text}.", code="invalid_json")
+    match = _AT_PATH.search(text)
+    param = match[1] if match and match[1] else None
+    problem = text[: match.start()] if match else text
+    missing = re.search(r"missing required field `([^`]+)`", problem)
+    if missing:
+        param = f"{param}.{missing[1]}" if param else missing[1]
+        return RequestError(f"{param} is required.", param=param, code="missing_required_parameter")
+    place = f"{param}: {problem}" if param else problem
+    return RequestError(f"{place}.", param=param, code="invalid_value")
+
+
+def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
+    """The typed view of a request to one of OPERATIONS' paths.
+
+    The forwarded bytes are the client's own, unless they could be read in two ways (a key given twice or spelled with
+    escapes) or name an upstream: then they are written anew from what was decoded here. Raises RequestError.
+    """
+    operation, decoder = _DECODERS[path]
+    check_depth(body, max_depth)
+    try:
+        view: Any = decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise decode_error(error) from None
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    if (
+        body.count(b'"model"') != 1
+        or (b"\\u00" in body and _ESCAPED_LETTER.search(body))
+        or body.count(b'"stream"') > 1
+        or b'"api_' in body
+        or b'"base_url"' in body
+        or b'"extra_headers"' in body
+    ):
+        body = _rewritten(body, view)
+    if operation != "chat" and operation != "completions":
+        return InferenceRequest(operation, path, view.model, body, view, False, False, len(body) >> 2, 0)
+    if operation == "chat":
+        _check_images(view)
+        wanted = view.max_completion_tokens or view.max_tokens or 0
+    else:
+        wanted = view.max_tokens or 0
+    stream = view.stream is True
+    include_usage = False
+    if stream:
+        options = view.stream_options
+        if options is UNSET:
+            brace = body.index(b"{") + 1
+            body = body[:brace] + b'"stream_options":{"include_usage":true},' + body[brace:]
+        elif options is not None and options.include_usage:
+            include_usage = True
+        else:
+            body = _with(body, stream_options={"include_usage": True})
+    return InferenceRequest(operation, path, view.model, body, view, stream, include_usage, len(body) >> 2, wanted * (view.n or 1))
+
+
+def _check_images(view: ChatRequest) -> None:
+    """No engine is made to fetch what a user names (security.md 7)."""
+    for i, message in enumerate(view.messages):
+        if not isinstance(message.content, list):
+            continue
+        for j, part in enumerate(message.content):
+            image = part.image_url
+            if image is None:
+                continue
+            url = image if isinstance(image, str) else image.url
+            if not url.startswith("data:"):
+                param = f"messages[{i}].content[{j}].image_url"
+                raise RequestError(f"{param}: remote images are not fetched; send a data: URL.", param=param)
+
+
+def _rewritten(body: bytes, view: Any) -> bytes:
+    """The body written anew, so that each key stands once, unescaped, and nothing names an upstream."""
+    document = msgspec.json.decode(body)
+    for name in _FORBIDDEN:
+        document.pop(name, None)
+    return msgspec.json.encode(document)
+
+
+def _with(body: bytes, **fields: Any) -> bytes:
+    """The body with top-level fields set."""
+    document = msgspec.json.decode(body)
+    document.update(fields)
+    return msgspec.json.encode(document)
+
+
+def with_model(body: bytes, name: str) -> bytes:
+    """The body with another model name."""
+    return _with(body, model=name)
+
+
+def with_texts(request: InferenceRequest, texts: list[str]) -> bytes:
+    """The body with the view's texts replaced (a guardrail rewrote them); all other fields keep what the client sent."""
+    request.view.replace(texts)
+    fields = {
+        name: msgspec.to_builtins(getattr(request.view, name))
+        for name in ("prompt", "input", "query", "documents")
+        if hasattr(request.view, name)
+    }
+    document = msgspec.json.decode(request.body)
+    document.update(fields)
+    if isinstance(request.view, ChatRequest):
+        for target, message in zip(document["messages"], request.view.messages, strict=True):
+            _replace_message(target, message)
+    return msgspec.json.encode(document)
+
+
+def _replace_message(target: dict[str, Any], message: Message) -> None:
+    if isinstance(message.content, str):
+        target["content"] = message.content
+    elif message.content:
+        for there, part in zip(target["content"], message.content, strict=True):
+            if part.text is not None:
+                there["text"] = part.text
+    for there, call in zip(target.get("tool_calls") or (), message.tool_calls or (), strict=True):
+        if call.function and call.function.arguments:
+            there["function"]["arguments"] = call.function.arguments
+
+
+# --- answers
+
+
+class PromptDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class UsageView(Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    total_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class AnswerView(Struct, gc=False):
+    usage: UsageView | None = None
+
+
+class Delta(Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Choice(Struct, gc=False):
+    index: int = 0
+    delta: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class ChunkView(Struct, gc=False):
+    """What settle and guardrails read of one streamed chunk."""
+
+    choices: list[Choice] = []
+    usage: UsageView | None = None
+    error: Raw | UnsetType = UNSET
+
+
+_ANSWER = msgspec.json.Decoder(AnswerView)
+CHUNK = msgspec.json.Decoder(ChunkView)
+
+
+def usage_from(view: UsageView | None) -> Usage | None:
+    if view is None:
+        return None
+    details = view.prompt_tokens_details
+    cached = details.cached_tokens or 0 if details is not None else 0
+    return Usage(view.prompt_tokens, view.completion_tokens or 0, cached)
+
+
+def usage_of(body: bytes) -> Usage | None:
+    """The usage an engine reports in a whole answer; None when it reports none or the answer is not JSON."""
+    if b'"usage"' not in body:
+        return None
+    try:
+        return usage_from(_ANSWER.decode(body).usage)
+    except msgspec.DecodeError:
+        return None
+
+
+def answer_texts(document: dict[str, Any]) -> list[str]:
+    """The texts of a whole answer: contents, reasoning and tool-call arguments of each choice, in order."""
+    return [holder[key] for holder, key in _answer_places(document)]
+
+
+def replace_answer_texts(document: dict[str, Any], texts: list[str]) -> None:
+    for (holder, key), text in zip(_answer_places(document), texts, strict=True):
+        holder[key] = text
+
+
+def _answer_places(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    places: list[tuple[dict[str, Any], str]] = []
+    choices = document.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        message = choice.get("message")
+        holders = [(choice, "text")]
+        if isinstance(message, dict):
+            holders += [(message, "content"), (message, "reasoning_content"), (message, "refusal")]
+            for call in message.get("tool_calls") or ():
+                if isinstance(call, dict) and isinstance(call.get("function"), dict):
+                    holders.append((call["function"], "arguments"))
+        places += [(holder, key) for holder, key in holders if isinstance(holder.get(key), str)]
+    return places
