@@ -1,0 +1,454 @@
+"""Who may import whom, and the house rules that a linter does not know (docs/architecture.md).
+
+The checker reads the source with `ast` and imports nothing of it. `check(root)` returns every violation as one readable
+line; the tests run it over this repository, and over small trees with planted violations, to show that it finds them.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = ("gateway", "engines", "policies", "admin")
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
+
+BASE = ("gateway.core", "gateway.wire", "gateway.telemetry")
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    number: int
+    allowed: tuple[str, ...]
+
+
+# The table of docs/architecture.md. A module belongs to the longest name here that it starts with; it may always import its own package.
+TIERS: dict[str, Tier] = {
+    "gateway": Tier(0, ()),
+    "gateway.core": Tier(0, ()),
+    "gateway.wire": Tier(1, ("gateway.core",)),
+    "gateway.telemetry": Tier(1, ("gateway.core",)),
+    "gateway.transport": Tier(1, ("gateway.core",)),
+    "policies": Tier(1, ("gateway.core",)),
+    **{
+        f"gateway.{name}": Tier(2, (*BASE, "gateway.transport"))
+        for name in ("identity", "limits", "guardrails", "routing", "audit", "store", "config")
+    },
+    "engines": Tier(2, (*BASE, "gateway.transport")),
+    "engines.llamacpp": Tier(2, (*BASE, "engines.sidecar")),
+    "engines.onnx": Tier(2, (*BASE, "engines.sidecar")),
+    "admin": Tier(2, BASE),
+    "gateway.pipeline": Tier(3, BASE),
+    "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),
+    "gateway.build": Tier(5, (EVERYTHING,)),
+    "gateway.main": Tier(5, (EVERYTHING,)),
+}
+CORE_MAY_USE = ("msgspec",)  # beside the standard library
+POLICIES_MAY_NOT_USE = (
+    "asyncio",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "http.client",
+    "urllib.request",
+    "httpx",
+    "redis",
+    "sqlalchemy",
+)
+# Tasks are started through gateway.core.tasks.TaskOwner. Who else may, and why: it keeps the task, and cancels or awaits it.
+TASK_OWNERS = {
+    "gateway.core.tasks": "this is the owner",
+    "engines.sidecar": "races the loading of the model against the signal to stop, and cancels the loser",
+    "engines.sidecar_http": "watches for a client that leaves; the request cancels its watcher",
+}
+MUTABLE_CALLS = {"dict", "list", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter", "WeakValueDictionary", "WeakSet"}
+MUTATORS = {
+    *("append", "appendleft", "extend", "insert", "remove", "pop", "popleft", "popitem"),
+    *("add", "discard", "update", "setdefault", "clear", "sort", "reverse"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    target: str
+    line: int
+    local: bool  # inside a function
+
+
+@dataclass(slots=True)
+class Module:
+    name: str
+    path: str
+    tree: ast.Module
+    lines: int
+    is_package: bool
+    imports: list[Import] = field(default_factory=list)
+
+
+def unit_of(module: str) -> str | None:
+    """The row of the table that a module belongs to; None for a module that the table does not know."""
+    fitting = [unit for unit in TIERS if within(module, unit)]
+    best = max(fitting, key=len, default=None)
+    # The bare package `gateway` is a row only for its own __init__: a folder that is new needs a row of its own.
+    return None if best == "gateway" != module else best
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def read_tree(root: Path) -> dict[str, Module]:
+    modules = {}
+    for top in TOP:
+        for path in sorted((root / top).rglob("*.py")):
+            relative = path.relative_to(root)
+            is_package = path.name == "__init__.py"
+            name = ".".join((relative.parent if is_package else relative.with_suffix("")).parts)
+            text = path.read_text(encoding="utf-8")
+            modules[name] = Module(name, relative.as_posix(), ast.parse(text, str(relative)), len(text.splitlines()), is_package)
+    return modules
+
+
+def walk(node: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node below, with whether it stands inside a function."""
+    for child in ast.iter_child_nodes(node):
+        yield child, inside
+        yield from walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+
+def imports_of(module: Module, names: set[str]) -> Iterator[Import]:
+    for node, local in walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, local)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield Import(full if full in names else node.module, node.lineno, local)
+        elif isinstance(node, ast.Call) and called(node) in {"import_module", "__import__"} and node.args:
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and argument.value.split(".")[0] in TOP:
+                yield Import(argument.value, node.lineno, True)
+
+
+def called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def check(root: Path) -> list[str]:
+    modules = read_tree(root)
+    found = []
+    for module in modules.values():
+        module.imports = list(imports_of(module, set(modules)))
+        for rule in (tier_violations, outside_violations, size_violations, task_violations, global_violations, style_violations):
+            found += [f"{module.path}:{line} {text}" for line, text in rule(module)]
+    return found + cycles(modules)
+
+
+def tier_violations(module: Module) -> Iterator[tuple[int, str]]:
+    unit = unit_of(module.name)
+    if unit is None:
+        yield 1, f"{module.name} stands in no tier: give it a row in the table of docs/architecture.md and of tests/test_layering.py"
+        return
+    tier = TIERS[unit]
+    for imported in module.imports:
+        if imported.target.split(".")[0] not in TOP:
+            continue
+        target = unit_of(imported.target)
+        refusal = f"{module.path} may not import {imported.target}"
+        if target in ("gateway.build", "gateway.main") and target != unit and module.name != "gateway.main":
+            yield imported.line, f"{refusal} (nobody imports {target})"
+        elif target is None or target == unit or EVERYTHING in tier.allowed:
+            continue
+        elif not any(within(imported.target, allowed) for allowed in tier.allowed):
+            yield imported.line, f"{refusal} ({reason(unit, target)})"
+
+
+def reason(unit: str, target: str) -> str:
+    ours, theirs = TIERS[unit].number, TIERS[target].number
+    if ours == theirs:
+        return f"tier {ours} packages do not know each other"
+    if theirs > ours:
+        return f"{unit} is of tier {ours}, {target} above it of tier {theirs}"
+    return f"{unit} may import only {', '.join(TIERS[unit].allowed)}"
+
+
+def outside_violations(module: Module) -> Iterator[tuple[int, str]]:
+    for imported in module.imports:
+        top = imported.target.split(".")[0]
+        if within(module.name, "gateway.core") and top not in TOP and top not in sys.stdlib_module_names and top not in CORE_MAY_USE:
+            yield imported.line, f"{module.path} may not import {imported.target} (core uses the standard library and msgspec only)"
+        if within(module.name, "policies") and any(within(imported.target, name) for name in POLICIES_MAY_NOT_USE):
+            yield imported.line, f"{module.path} may not import {imported.target} (policies decide; they do no I/O)"
+
+
+def size_violations(module: Module) -> Iterator[tuple[int, str]]:
+    if module.lines > MAX_FILE_LINES:
+        yield 1, f"has {module.lines} lines, more than {MAX_FILE_LINES}"
+    for node, _ in walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES:
+                yield node.lineno, f"{node.name}() has {length} lines, more than {MAX_FUNCTION_LINES}"
+
+
+def task_violations(module: Module) -> Iterator[tuple[int, str]]:
+    """A task group's `create_task` is structured and fine; the loop's own leaves a task that nobody owns."""
+    dropped = {id(node.value) for node, _ in walk(module.tree) if isinstance(node, ast.Expr)}
+    for node, _ in walk(module.tree):
+        if not isinstance(node, ast.Call) or called(node) not in {"create_task", "ensure_future"}:
+            continue
+        holder = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        if holder not in ("", "asyncio") and not holder.rstrip("()").endswith("loop"):
+            continue
+        if id(node) in dropped:
+            yield node.lineno, f"{called(node)}() and the task is dropped: nobody owns, awaits or cancels it"
+        elif module.name not in TASK_OWNERS:
+            yield (
+                node.lineno,
+                f"{called(node)}() outside {', '.join(TASK_OWNERS)}: use TaskOwner.spawn, or name an owner and why in TASK_OWNERS",
+            )
+
+
+def global_violations(module: Module) -> Iterator[tuple[int, str]]:
+    names = mutable_globals(module.tree)
+    for node, inside in walk(module.tree):
+        if isinstance(node, ast.Global):
+            yield node.lineno, f"global {', '.join(node.names)}: state belongs to an object that somebody owns"
+        elif isinstance(node, ast.expr) and inside and (name := mutated(node)) in names:
+            yield node.lineno, f"changes the module global {name}: state belongs to an object that somebody owns"
+
+
+def mutable_globals(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in tree.body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        display = isinstance(value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
+        if display or (isinstance(value, ast.Call) and called(value) in MUTABLE_CALLS):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def mutated(node: ast.expr) -> str | None:
+    """The plain name that this node changes in place: `x[..] = `, `del x[..]`, `x.append(..)`."""
+    holder = None
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        holder = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        holder = node.func.value
+    return holder.id if isinstance(holder, ast.Name) else None
+
+
+def style_violations(module: Module) -> Iterator[tuple[int, str]]:
+    for node, _ in walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield node.lineno, "relative import: write the absolute name"
+    for imported in module.imports:
+        if imported.local and imported.target.split(".")[0] in TOP:
+            yield imported.line, f"{imported.target} is imported inside a function: import it at the top, or cut the dependency"
+
+
+def cycles(modules: dict[str, Module]) -> list[str]:
+    """One line for every circle of imports, found depth first; imports for type checking count too."""
+    graph = {name: sorted({i.target for i in module.imports if i.target in modules} - {name}) for name, module in modules.items()}
+    found: list[str] = []
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in path:
+            circle = path[path.index(name) :]
+            found.append("circular import: " + " -> ".join([*circle, name]))
+        elif name not in done:
+            path.append(name)
+            for target in graph[name]:
+                visit(target)
+            path.pop()
+            done.add(name)
+
+    for name in graph:
+        visit(name)
+    return found
+
+
+# --- this repository -------------------------------------------------------------------------------------------------
+
+
+def test_the_source_keeps_its_layers_and_house_rules() -> None:
+    violations = check(ROOT)
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def test_the_checker_reads_the_whole_source() -> None:
+    modules = read_tree(ROOT)
+    assert {"gateway", "gateway.core", "engines", "policies", "admin"} <= set(modules)
+    assert all(unit_of(name) for name in modules)
+
+
+# --- the checker itself, on small trees with planted violations ------------------------------------------------------
+
+
+def plant(root: Path, **files: str) -> list[str]:
+    """Writes `gateway__core__x="..."` as gateway/core/x.py, with the packages around it, and checks the tree."""
+    for key, text in files.items():
+        path = root.joinpath(*key.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in [path.parent, *path.parent.parents]:
+            if folder == root:
+                break
+            (folder / "__init__.py").touch()
+        path.write_text(text, encoding="utf-8")
+    return check(root)
+
+
+ALLOWED = {
+    "core reaches the standard library and msgspec": {"gateway__core__a": "import msgspec\nimport os.path\n"},
+    "its own package": {"gateway__routing__a": "from gateway.routing import b\n", "gateway__routing__b": ""},
+    "tier 2 reaches tiers 0 and 1": {
+        "gateway__audit__a": "from gateway.core import b\nimport gateway.wire.c\nfrom gateway.transport.d import e\n",
+        "gateway__core__b": "",
+        "gateway__wire__c": "",
+        "gateway__transport__d": "e = 1\n",
+    },
+    "a sidecar reaches its shell": {"engines__onnx__a": "from engines.sidecar import App\n", "engines__sidecar": "App = 1\n"},
+    "the supervisor's side reaches the transport": {"engines__supervisor": "import gateway.transport.a\n", "gateway__transport__a": ""},
+    "the server reaches the pipeline": {"gateway__server__a": "import gateway.pipeline.b\n", "gateway__pipeline__b": ""},
+    "the composition root reaches everything": {
+        "gateway__build": "import admin.a\nimport engines.b\nimport policies.c\nimport gateway.server.d\n",
+        "gateway__main": "import gateway.build\nimport admin.a\n",
+        "admin__a": "",
+        "engines__b": "",
+        "policies__c": "",
+        "gateway__server__d": "",
+    },
+    "a task group owns its tasks": {"gateway__pipeline__a": "async def f(group):\n    group.create_task(f(group))\n"},
+    "the owner of tasks may start them": {"gateway__core__tasks": "import asyncio\n\ndef f(c):\n    return asyncio.create_task(c)\n"},
+    "a constant table is read": {"policies__a": "TABLE = {1: 2}\n\ndef f(x):\n    y = {}\n    y[x] = TABLE[x]\n    return y\n"},
+    "a function of 60 lines": {"policies__a": "def f():\n" + "    x = 1\n" * 59},
+    "a file of 500 lines": {"policies__a": "x = 1\n" * 500},
+}
+
+
+@pytest.mark.parametrize("files", ALLOWED.values(), ids=ALLOWED)
+def test_what_is_allowed_passes(tmp_path: Path, files: dict[str, str]) -> None:
+    assert plant(tmp_path, **files) == []
+
+
+FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
+    "tier 2 packages": (
+        {"gateway__routing__x": "\nimport gateway.audit.y\n", "gateway__audit__y": ""},
+        "gateway/routing/x.py:2 gateway/routing/x.py may not import gateway.audit.y (tier 2 packages do not know each other)",
+    ),
+    "tier 2 packages, by name from the package": (
+        {"gateway__limits__x": "from gateway import store\n", "gateway__store__y": ""},
+        "may not import gateway.store (tier 2 packages do not know each other)",
+    ),
+    "gateway and engines": (
+        {"gateway__routing__x": "from engines.supervisor import Supervisor\n", "engines__supervisor": "Supervisor = 1\n"},
+        "gateway/routing/x.py may not import engines.supervisor (tier 2 packages do not know each other)",
+    ),
+    "admin and the transport": (
+        {"admin__x": "import gateway.transport.y\n", "gateway__transport__y": ""},
+        "admin/x.py may not import gateway.transport.y (admin may import only gateway.core, gateway.wire, gateway.telemetry)",
+    ),
+    "a sidecar and the transport": (
+        {"engines__onnx__x": "import gateway.transport.y\n", "gateway__transport__y": ""},
+        "(engines.onnx may import only gateway.core, gateway.wire, gateway.telemetry, engines.sidecar)",
+    ),
+    "a sidecar and the supervisor": ({"engines__onnx__x": "import engines.supervisor\n", "engines__supervisor": ""}, "engines.supervisor"),
+    "two sidecars": ({"engines__onnx__x": "import engines.llamacpp.y\n", "engines__llamacpp__y": ""}, "tier 2 packages do not know"),
+    "core and what is above it": (
+        {"gateway__core__x": "import gateway.wire.y\n", "gateway__wire__y": ""},
+        "gateway.wire above it of tier 1",
+    ),
+    "core and other packages": (
+        {"gateway__core__x": "import httpx\n"},
+        "may not import httpx (core uses the standard library and msgspec only)",
+    ),
+    "the pipeline and an implementation": (
+        {"gateway__pipeline__x": "import gateway.transport.y\n", "gateway__transport__y": ""},
+        "gateway/pipeline/x.py may not import gateway.transport.y",
+    ),
+    "for type checking too": (
+        {
+            "policies__x": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gateway.wire import y\n",
+            "gateway__wire__y": "",
+        },
+        "policies/x.py may not import gateway.wire.y",
+    ),
+    "policies and I/O": ({"policies__x": "import asyncio\n"}, "policies/x.py may not import asyncio (policies decide; they do no I/O)"),
+    "policies and I/O, from a package": ({"policies__x": "from urllib.request import urlopen\n"}, "urllib.request"),
+    "the composition root": ({"admin__x": "import gateway.build\n", "gateway__build": ""}, "(nobody imports gateway.build)"),
+    "main, even for the composition root": (
+        {"gateway__build": "import gateway.main\n", "gateway__main": ""},
+        "(nobody imports gateway.main)",
+    ),
+    "a module without a row": ({"gateway__novel": ""}, "gateway.novel stands in no tier"),
+    "an import inside a function": (
+        {"gateway__wire__x": "def f():\n    from gateway.core import y\n    return y\n", "gateway__core__y": ""},
+        "gateway/wire/x.py:2 gateway.core.y is imported inside a function",
+    ),
+    "an import by name": (
+        {"gateway__wire__x": "import importlib\nimportlib.import_module('gateway.core.y')\n", "gateway__core__y": ""},
+        "gateway.core.y is imported inside a function",
+    ),
+    "a relative import": ({"policies__x": "from . import y\n", "policies__y": ""}, "policies/x.py:1 relative import"),
+    "a circle": (
+        {
+            "policies__x": "from policies.y import b\na = 1\n",
+            "policies__y": "from policies import z\n",
+            "policies__z": "import policies.x\n",
+        },
+        "circular import: policies.x -> policies.y -> policies.z -> policies.x",
+    ),
+    "a long file": ({"policies__x": "x = 1\n" * 501}, "policies/x.py:1 has 501 lines, more than 500"),
+    "a long function": ({"policies__x": "def f():\n" + "    x = 1\n" * 60}, "f() has 61 lines, more than 60"),
+    "a long method": ({"policies__x": "class A:\n    async def f(self):\n" + "        x = 1\n" * 60}, "f() has 61 lines"),
+    "a bare task": (
+        {"gateway__audit__x": "import asyncio\n\ndef f(c):\n    asyncio.create_task(c)\n"},
+        "gateway/audit/x.py:4 create_task() and the task is dropped",
+    ),
+    "a bare task of the loop": ({"admin__x": "def f(self, c):\n    self._loop.create_task(c)\n"}, "create_task() "),
+    "a bare task of the running loop": (
+        {"admin__x": "import asyncio\n\ndef f(c):\n    asyncio.get_running_loop().create_task(c)\n"},
+        "create_task() ",
+    ),
+    "a bare task by its own name": (
+        {"admin__x": "from asyncio import ensure_future\n\ndef f(c):\n    ensure_future(c)\n"},
+        "ensure_future() ",
+    ),
+    "a kept task outside an owner": (
+        {"gateway__audit__x": "import asyncio\n\ndef f(c):\n    return asyncio.create_task(c)\n"},
+        "gateway/audit/x.py:4 create_task() outside gateway.core.tasks",
+    ),
+    "a dropped task in an owner": (
+        {"gateway__core__tasks": "import asyncio\n\ndef f(c):\n    asyncio.create_task(c)\n"},
+        "gateway/core/tasks.py:4 create_task() and the task is dropped",
+    ),
+    "a global statement": ({"policies__x": "n = 0\n\ndef f():\n    global n\n    n += 1\n"}, "policies/x.py:4 global n"),
+    "a global that is written to": (
+        {"policies__x": "SEEN: dict[int, int] = {}\n\ndef f(x):\n    SEEN[x] = 1\n"},
+        "changes the module global SEEN",
+    ),
+    "a global that is deleted from": ({"policies__x": "SEEN = dict()\n\ndef f(x):\n    del SEEN[x]\n"}, "changes the module global SEEN"),
+    "a global that is appended to": ({"policies__x": "SEEN = [1]\n\ndef f(x):\n    SEEN.append(x)\n"}, "changes the module global SEEN"),
+}
+
+
+@pytest.mark.parametrize(("files", "expected"), FORBIDDEN.values(), ids=FORBIDDEN)
+def test_what_is_forbidden_is_found(tmp_path: Path, files: dict[str, str], expected: str) -> None:
+    violations = plant(tmp_path, **files)
+    assert len(violations) == 1, violations
+    assert expected in violations[0]
+
+
+def test_every_circle_is_named_once(tmp_path: Path) -> None:
+    found = plant(tmp_path, policies__a="import policies.b\n", policies__b="import policies.a\n", policies__c="import policies.a\n")
+    assert found == ["circular import: policies.a -> policies.b -> policies.a"]
