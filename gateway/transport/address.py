@@ -1,0 +1,80 @@
+"""Addresses of endpoints: `http://host:port[/base]`, `https://host:port[/base]`, `unix:/path`; and TLS towards them."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from gateway.core.errors import ConfigError
+from gateway.core.specs import ClientTlsSpec
+
+MAX_UNIX_PATH = 107
+"""Bytes that fit into sockaddr_un.sun_path on Linux, without the final zero."""
+
+
+class Address(Struct, frozen=True):
+    """Where an endpoint is. `host_header`: the value of Host. `base_path`: what every path is prefixed with, without a final slash."""
+
+    scheme: Literal["http", "https", "unix"]
+    host: str
+    port: int
+    path: str
+    host_header: bytes
+    base_path: bytes
+
+
+def parse_address(text: str) -> Address:
+    """Parses an endpoint's address. Raises ConfigError with one sentence that says what is wrong with it."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/"):
+            raise ConfigError(f"{text!r}: a Unix socket needs an absolute path, such as unix:/run/engine.sock")
+        if len(path.encode()) > MAX_UNIX_PATH:
+            raise ConfigError(f"{text!r}: the path of a Unix socket is limited to {MAX_UNIX_PATH} bytes")
+        return Address("unix", "", 0, path, b"localhost", b"")
+    try:
+        url = urlsplit(text)
+        port = url.port
+        host = (url.hostname or "").encode("idna").decode("ascii") if ":" not in (url.hostname or "") else url.hostname or ""
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a usable address: {error}") from error
+    if url.scheme not in ("http", "https") or not host:
+        raise ConfigError(f"{text!r}: an address is http://host:port, https://host:port or unix:/path")
+    if url.username is not None or url.password is not None or url.query or url.fragment:
+        raise ConfigError(f"{url.scheme}://{host}: an address has no user, query or fragment")
+    if any(c <= " " or c == "\x7f" for c in text) or (not text.isascii() and not url.path.isascii()):
+        raise ConfigError(f"{text!r}: an address has no spaces or control characters")
+    secure = url.scheme == "https"
+    shown = f"[{host}]" if ":" in host else host
+    header = shown if port is None or port == (443 if secure else 80) else f"{shown}:{port}"
+    return Address(
+        "https" if secure else "http",
+        host,
+        port if port is not None else (443 if secure else 80),
+        "",
+        header.encode("ascii"),
+        url.path.rstrip("/").encode("ascii"),
+    )
+
+
+def tls_context(spec: ClientTlsSpec | None) -> ssl.SSLContext:
+    """A verifying client context: TLS 1.2 or newer, own CA instead of the system's where given, client certificate where given.
+
+    Raises ConfigError when a file cannot be read or does not hold what it should.
+    """
+    spec = spec or ClientTlsSpec()
+    try:
+        context = ssl.create_default_context(cafile=spec.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the CA file {spec.ca!r} cannot be used: {error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if spec.cert is not None:
+        try:
+            context.load_cert_chain(spec.cert, spec.key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"the client certificate {spec.cert!r} cannot be used: {error}") from error
+    return context

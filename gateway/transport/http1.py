@@ -1,0 +1,389 @@
+"""One client connection of HTTP/1.1 (RFC 9112) as an asyncio protocol: bytes in, calls of a Receiver out, no tasks, no futures.
+
+The parser's callbacks only record. What was recorded is handed to the receiver after the parser has eaten the whole read,
+so that nothing a receiver does (cancel, pause, send another request) happens inside the parser, and so that bytes that
+follow a response are seen before its connection is given to anybody else. The body's callback is `list.append` itself and
+the headers' is `dict.setdefault`: both are called from C without a Python frame.
+
+A connection is reused only when its response was read to the end, the engine keeps it open, nothing followed the response
+and the whole request had been sent. Interim responses (1xx) are skipped. HEAD and upgrades are not supported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Protocol, cast
+
+import httptools
+
+from gateway.core.errors import EngineError, EngineTimeout
+from gateway.core.ports import Receiver
+from gateway.core.types import ResponseHead
+
+log = logging.getLogger("gatehouse.transport")
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Bound on a response's head, on its trailers and on whatever else carries no body (chunk extensions), in bytes."""
+MAX_HEADERS = 128
+"""Bound on the number of different header fields in one head."""
+
+
+class ProtocolViolation(Exception):
+    """The engine's bytes are not an HTTP/1.1 response that we accept; raised inside the parser's callbacks only."""
+
+
+class Owner(Protocol):
+    """What a connection needs of the client that it belongs to."""
+
+    in_flight: int
+    failed: int
+
+    def release(self, connection: Connection) -> None:
+        """The connection is idle and clean: keep it or close it."""
+        ...
+
+    def retire(self, connection: Connection) -> None:
+        """The connection is closing: it must not be given to a call any more. May come more than once."""
+        ...
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is closed."""
+        ...
+
+    def redial(self, call: EngineCall) -> None:
+        """The kept connection was stale: send the call's request once more, on a fresh connection."""
+        ...
+
+
+class EngineCall:
+    """One request under way: the Call that `EngineClient.send` returns. It ends exactly once: end, failure or cancellation.
+
+    `due` is the monotonic time of the next deadline, set by the first sweep that sees the call; 0.0 before that.
+    `active`: bytes came since the last sweep. `heard`: any byte of the response came.
+    """
+
+    __slots__ = (
+        "active",
+        "connecting",
+        "connection",
+        "done",
+        "due",
+        "first_byte_timeout",
+        "heard",
+        "idle_timeout",
+        "owner",
+        "paused",
+        "receiver",
+        "request",
+        "reused",
+    )
+
+    def __init__(self, owner: Owner, receiver: Receiver, request: bytes, first_byte_timeout: float, idle_timeout: float) -> None:
+        self.owner, self.receiver, self.request = owner, receiver, request
+        self.first_byte_timeout, self.idle_timeout = first_byte_timeout, idle_timeout
+        self.connection: Connection | None = None
+        self.connecting: asyncio.Task[None] | None = None
+        self.active = self.heard = self.paused = self.done = self.reused = False
+        self.due = 0.0
+
+    def pause(self) -> None:
+        """Stops reading from the engine. What the read in progress holds still arrives."""
+        if not self.paused and not self.done:
+            self.paused = True
+            if self.connection is not None:
+                self.connection.pause()
+
+    def resume(self) -> None:
+        if self.paused and not self.done:
+            self.paused = False
+            if self.connection is not None:
+                self.connection.resume()
+
+    def cancel(self) -> None:
+        """Gives up: closes the connection, or the attempt to connect. Does nothing after the end."""
+        if self.done:
+            return
+        self.done = True
+        self.owner.in_flight -= 1
+        self._leave()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the call with an error: its connection is closed, its receiver told. Does nothing after the end."""
+        if self.done:
+            return
+        self.done = True
+        self.owner.in_flight -= 1
+        self.owner.failed += 1
+        self._leave()
+        try:
+            self.receiver.on_failed(error)
+        except Exception:
+            log.exception("a receiver failed while it was told of a failure")
+
+    def overdue(self, now: float) -> bool:
+        """Whether a deadline has passed; for the sweep, which also starts and renews the deadlines here."""
+        if self.active or self.paused or not self.due:
+            self.active = False
+            self.due = now + (self.idle_timeout if self.heard else self.first_byte_timeout)
+            return False
+        return now >= self.due
+
+    def expire(self) -> None:
+        """A deadline has passed."""
+        what = "went silent in the middle of its answer" if self.heard else "did not answer in time"
+        self.fail(failure(f"The engine {what}.", safe=not self.heard, kind=EngineTimeout))
+
+    def _leave(self) -> None:
+        connection, self.connection = self.connection, None
+        connecting, self.connecting = self.connecting, None
+        self.request = b""
+        if connection is not None:
+            connection.drop()
+        elif connecting is not None:
+            connecting.cancel()
+
+
+def failure(
+    message: str, *, safe: bool, refused: bool = False, cause: BaseException | None = None, kind: type[EngineError] = EngineError
+) -> EngineError:
+    """An EngineError for a receiver. The message is for the client: it names no address; the cause is for the log."""
+    error = kind(message)
+    error.safe, error.refused = safe, refused
+    error.__cause__ = cause
+    return error
+
+
+class Connection(asyncio.Protocol):
+    """A connection to one endpoint; carries one call at a time. `generation`: the owner's when it was opened.
+
+    `idle_since`: the owner's coarse monotonic time at the release, in seconds.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_complete",
+        "_dropped",
+        "_feed",
+        "_head",
+        "_headers",
+        "_interim",
+        "_keep",
+        "_owner",
+        "_parser",
+        "_quiet",
+        "_transport",
+        "_until_close",
+        "call",
+        "generation",
+        "idle_since",
+        "on_body",
+        "on_header",
+    )
+
+    def __init__(self, owner: Owner, generation: int) -> None:
+        self._owner, self.generation = owner, generation
+        self.idle_since = 0.0
+        self.call: EngineCall | None = None
+        self._transport: asyncio.Transport | None = None
+        self._chunks: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._head: ResponseHead | None = None
+        self._quiet = 0  # bytes read since something was handed to the receiver
+        self._complete = self._interim = self._keep = self._until_close = self._dropped = False
+        self.on_body = self._chunks.append
+        self.on_header = self._headers.setdefault
+        self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+
+    # --- towards the engine
+
+    def start(self, call: EngineCall) -> bool:
+        """Sends the call's request. False, and nothing done, when the connection is closing already."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        self.call = call
+        call.connection = self
+        if call.paused:
+            transport.pause_reading()
+        transport.write(call.request)
+        return True
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Closes an idle connection in good order."""
+        self._shut()
+        if self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        """Closes at once, whatever is under way; unsent and unread bytes are thrown away."""
+        self._shut()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _shut(self) -> None:
+        self.call = None
+        self._dropped = True
+        self._chunks.clear()
+        self._owner.retire(self)
+
+    # --- from the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
+        if self._dropped:
+            transport.abort()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        call = self.call
+        if call is None:  # nobody asked for this: the connection cannot be trusted any more
+            self.drop()
+            return
+        call.heard = call.active = True
+        violation: Exception | None = None
+        try:
+            self._feed(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            violation = error
+        chunks = self._chunks
+        try:
+            if self._head is not None and not self._hand_head(call, len(data)):
+                return
+            if chunks:
+                self._quiet = 0
+                body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                chunks.clear()
+                call.receiver.on_body(body)
+                if call.done:
+                    return
+            elif violation is None and not self._complete:
+                self._quiet += len(data)
+                if self._quiet > MAX_HEAD_BYTES:
+                    violation = ProtocolViolation("a head, trailer or chunk extension without end")
+        except Exception as error:  # noqa: BLE001 - boundary: a receiver that fails ends its own call only
+            call.fail(error)
+            return
+        if self._complete:
+            self._finish(call, violation is None and self._keep)
+        elif violation is not None:
+            call.fail(failure("The engine's answer is not valid HTTP.", safe=False, cause=violation))
+
+    def eof_received(self) -> bool:
+        """The engine closes. Leaves the idle list now: `connection_lost` comes only in a later turn of the loop."""
+        if self.call is None:
+            self._owner.retire(self)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        call, self.call = self.call, None
+        self._owner.retire(self)
+        self._owner.lost(self)
+        self._feed = self._parser = self._transport = None
+        if call is None:
+            return
+        call.connection = None
+        if not call.heard:
+            if call.reused:
+                self._owner.redial(call)
+            else:
+                call.fail(failure("The engine closed the connection before it answered.", safe=True, cause=exc))
+        elif self._until_close and exc is None:
+            self._end(call)
+        else:
+            call.fail(failure("The engine closed the connection in the middle of its answer.", safe=False, cause=exc))
+
+    # --- from the parser: record only
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise ProtocolViolation("bytes after the end of the response")
+
+    def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
+        status = parser.get_status_code()
+        if status < 200:
+            if status == 101:
+                raise ProtocolViolation("an upgrade that was not asked for")
+            self._interim = True
+            headers.clear()
+            return
+        if len(headers) > MAX_HEADERS:
+            raise ProtocolViolation("too many header fields")
+        fields = [(name.lower(), value) for name, value in headers.items()]
+        headers.clear()
+        self._keep = parser.should_keep_alive()
+        self._until_close = not self._keep and status not in (204, 304) and not any(name in _FRAMING for name, _ in fields)
+        self._head = ResponseHead(status, fields)
+
+    def on_message_complete(self) -> None:
+        if self._interim:
+            self._interim = False
+        else:
+            self._complete = True
+
+    # --- towards the receiver
+
+    def _hand_head(self, call: EngineCall, size: int) -> bool:
+        """False when the call does not go on here."""
+        head, self._head = self._head, None
+        assert head is not None
+        if self._quiet + size > MAX_HEAD_BYTES and sum(len(n) + len(v) + 4 for n, v in head.headers) > MAX_HEAD_BYTES:
+            call.fail(failure("The engine's answer is not valid HTTP.", safe=False, cause=ProtocolViolation("a head too large")))
+            return False
+        if head.status == 408 and call.reused and not self._keep:
+            # The engine gave up waiting on the idle connection just as we used it (RFC 9110, 15.5.9): stale like a close.
+            self.drop()
+            call.connection = None
+            call.heard = False
+            self._owner.redial(call)
+            return False
+        self._quiet = 0
+        call.request = b""
+        call.receiver.on_head(head)
+        return not call.done
+
+    def _finish(self, call: EngineCall, keep: bool) -> None:
+        """The response is complete: first the connection, then the receiver, whose next request may use it."""
+        transport = self._transport
+        assert transport is not None
+        if keep and not transport.get_write_buffer_size() and not transport.is_closing():
+            self.call = None
+            self._complete = self._keep = False
+            self._headers.clear()  # trailers
+            if call.paused:
+                transport.resume_reading()
+            self._owner.release(self)
+        else:
+            self.drop()
+        self._end(call)
+
+    def _end(self, call: EngineCall) -> None:
+        call.done = True
+        call.connection = None
+        self._owner.in_flight -= 1
+        try:
+            call.receiver.on_end()
+        except Exception as error:  # noqa: BLE001 - boundary: the end was not taken, so the receiver hears of its failure
+            self._owner.failed += 1
+            try:
+                call.receiver.on_failed(error)
+            except Exception:
+                log.exception("a receiver failed while it was told of a failure")
+
+
+_FRAMING = (b"content-length", b"transfer-encoding")

@@ -1,0 +1,206 @@
+"""The way to one endpoint: its kept connections, its deadlines, its counters.
+
+No timer, no task and no future for a request that finds an idle connection. Its deadlines are looked at by `tick`, which the
+owner of all clients calls every 50 to 100 ms; they are late by up to two ticks and never early. Only connecting uses a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from gateway.core.errors import EngineTimeout
+from gateway.core.ports import Receiver
+from gateway.core.specs import ClientTlsSpec
+from gateway.core.tasks import TaskOwner
+from gateway.transport.address import Address, parse_address, tls_context
+from gateway.transport.http1 import Connection, EngineCall, failure
+
+
+class EndpointClient:
+    """The EngineClient of one endpoint. Needs a running loop from the first `send` on.
+
+    Counters, plain integers for metrics: `in_flight` calls now, `opened` connections, `reused` sends on a kept connection,
+    `retried` sends repeated because a kept connection was stale, `failed` calls that ended in an error.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: ClientTlsSpec | None = None,
+        connect_timeout: float = 2.0,
+        max_idle: int = 128,
+        idle_seconds: float = 55.0,
+    ) -> None:
+        self.in_flight = self.opened = self.reused = self.retried = self.failed = 0
+        self._tls_spec = tls
+        self._connect_timeout, self._max_idle, self._idle_seconds = connect_timeout, max_idle, idle_seconds
+        self._idle: list[Connection] = []
+        self._connections: set[Connection] = set()
+        self._opening: set[EngineCall] = set()
+        self._tasks = TaskOwner("transport")
+        self._generation = 0
+        self._closed = False
+        self._emptied: asyncio.Future[None] | None = None
+        self._now = time.monotonic()
+        self._tls: ssl.SSLContext | None = None
+        self._set_address(address)
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    @property
+    def base_path(self) -> bytes:
+        """What the address says every path begins with ("/base", or nothing); the caller puts it into the request line."""
+        return self._address.base_path
+
+    @property
+    def address(self) -> Address:
+        return self._address
+
+    def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> EngineCall:
+        """Sends one request; see EngineClient. Timeouts in seconds, counted from the sending and from the last byte."""
+        request = b"%b%b%d\r\n\r\n%b" % (head, self._fixed, len(body), body)
+        call = EngineCall(self, receiver, request, first_byte_timeout, idle_timeout)
+        self.in_flight += 1
+        idle = self._idle
+        while idle:
+            if idle.pop().start(call):
+                call.reused = True
+                self.reused += 1
+                return call
+        self._connect(call)
+        return call
+
+    def tick(self, now: float) -> None:
+        """Ends calls whose deadline has passed and connections that were idle too long. `now`: monotonic seconds."""
+        self._now = now
+        overdue = [call for c in self._connections if (call := c.call) is not None and call.overdue(now)]
+        for call in overdue:
+            call.expire()
+        idle, limit = self._idle, now - self._idle_seconds
+        while idle and idle[0].idle_since < limit:  # last in, first out: the oldest are in front
+            idle[0].close()
+
+    def replace(self, address: str) -> None:
+        """The endpoint has moved, or its process has restarted: nothing new goes to the old one; calls under way end there."""
+        self._set_address(address)
+        self._generation += 1
+        for connection in self._idle[:]:
+            connection.close()
+
+    async def aclose(self, grace: float = 0.0) -> None:
+        """Gives calls under way `grace` seconds, fails those that are left, closes every connection. Safe to call again."""
+        self._closed = True
+        for connection in self._idle[:]:
+            connection.close()
+        if grace > 0:
+            await self._until_empty(grace)
+        for call in [*self._opening, *(c.call for c in self._connections if c.call is not None)]:
+            call.fail(failure("The gateway closed its connection to the engine.", safe=not call.heard))
+        await self._tasks.aclose()
+        for connection in list(self._connections):
+            connection.drop()
+        await self._until_empty(1.0)
+
+    # --- the connections' owner (http1.Owner)
+
+    def release(self, connection: Connection) -> None:
+        if connection.generation == self._generation and len(self._idle) < self._max_idle and not self._closed:
+            connection.idle_since = self._now
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def retire(self, connection: Connection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._emptied is not None and not self._connections and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def redial(self, call: EngineCall) -> None:
+        self.retried += 1
+        call.reused = False
+        call.active = False
+        call.due = 0.0
+        self._connect(call)
+
+    # --- connecting
+
+    def _set_address(self, address: str) -> None:
+        parsed = parse_address(address)
+        if parsed.scheme == "https" and self._tls is None:
+            self._tls = tls_context(self._tls_spec)
+        self._address = parsed
+        self._fixed = b"host: " + parsed.host_header + b"\r\ncontent-length: "
+
+    def _connect(self, call: EngineCall) -> None:
+        if self._closed:
+            call.fail(failure("The gateway closed its connection to the engine.", safe=True))
+            return
+        self._opening.add(call)
+        call.connecting = self._tasks.spawn(self._open(call), name="connect")
+
+    async def _open(self, call: EngineCall) -> None:
+        """Connects under the connect deadline and sends the call's request."""
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                connection = await self._dial()
+        except TimeoutError as error:
+            outcome = failure("The engine did not accept a connection in time.", safe=True, cause=error, kind=EngineTimeout)
+        except OSError as error:
+            refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+            outcome = failure("The engine does not accept connections.", safe=True, refused=refused, cause=error)
+        else:
+            self.opened += 1
+            self._connections.add(connection)
+            if not call.done and connection.start(call):
+                return
+            connection.drop()
+            outcome = failure("The engine closed the connection before it answered.", safe=True)
+        finally:
+            call.connecting = None
+            self._opening.discard(call)
+        call.fail(outcome)
+
+    async def _dial(self) -> Connection:
+        """A connected connection, to the first address that accepts one. Raises OSError: that of the last address."""
+        loop, address = asyncio.get_running_loop(), self._address
+        if address.scheme == "unix":
+            return await self._established(lambda factory: loop.create_unix_connection(factory, address.path))
+        tls, name = None, None
+        if address.scheme == "https":
+            tls, name = self._tls, (self._tls_spec.server_name if self._tls_spec is not None else None) or address.host
+        # Resolved here, so that the error of each address is seen: the loop folds those of several addresses into one text.
+        error: OSError = OSError("no address")
+        for _, _, _, _, where in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
+            host, port = str(where[0]), int(where[1])
+            try:
+                return await self._established(partial(loop.create_connection, host=host, port=port, ssl=tls, server_hostname=name))
+            except OSError as failed:
+                error = failed
+        raise error
+
+    async def _established(self, connect: Callable[[Callable[[], Connection]], Awaitable[object]]) -> Connection:
+        connection = Connection(self, self._generation)
+        try:
+            await connect(lambda: connection)
+        except BaseException:  # a cancellation may come when the transport exists already: it must not outlive this attempt
+            connection.drop()
+            raise
+        return connection
+
+    async def _until_empty(self, seconds: float) -> None:
+        if self._connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._emptied], timeout=seconds)
