@@ -1,0 +1,180 @@
+# shellcheck shell=bash
+# What the scripts beside this file share: finding Python, the environment in .venv, hash-checked installs, system
+# packages, and the one build of llama-cpp-python. Source it; it changes nothing by itself.
+#
+# GATEHOUSE_PYTHON      the Python to make .venv with (else python3, then python3.14 .. python3.11)
+# GATEHOUSE_VENV        where the environment lives (else .venv)
+# GATEHOUSE_CMAKE_ARGS  added to the CMake flags of llama.cpp, for instance -DGGML_CUDA=on
+# XDG_CACHE_HOME        built wheels are kept in $XDG_CACHE_HOME/gatehouse (else ~/.cache/gatehouse)
+
+ROOT="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)"
+VENV="${GATEHOUSE_VENV:-$ROOT/.venv}"
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/gatehouse"
+
+say() { printf '%s\n' "$*" >&2; }
+die() {
+    say "error: $*"
+    exit 1
+}
+
+# --- system packages ---------------------------------------------------------------------------------------------
+
+# as_root COMMAND...: runs it as root, through sudo where needed; status 1 without running it where neither is to be had.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+        sudo "$@"
+    else
+        return 1
+    fi
+}
+
+# Packages start their services when installed unless a policy says no. Ours are started by the tests, on free ports.
+without_services() {
+    local policy=/usr/sbin/policy-rc.d status=0 ours=""
+    if [ ! -e "$policy" ]; then
+        ours=yes
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+    fi
+    "$@" || status=$?
+    [ -z "$ours" ] || as_root rm -f "$policy"
+    return "$status"
+}
+
+# install_packages NAME...: Debian packages, without recommended ones. Names what is missing and fails where it may not.
+install_packages() {
+    [ $# -gt 0 ] || return 0
+    command -v apt-get >/dev/null || die "missing: $*. There is no apt-get here: install these packages' equivalents, then run this again"
+    as_root true || die "missing: $*. Run: sudo apt-get install $*"
+    say "installing system packages: $*"
+    as_root apt-get update -q >/dev/null || say "warning: apt-get update failed; going on with the lists that are here"
+    without_services as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null ||
+        die "apt-get could not install: $*"
+}
+
+# --- Python ------------------------------------------------------------------------------------------------------
+
+find_python() {
+    local candidate
+    for candidate in ${GATEHOUSE_PYTHON:+"$GATEHOUSE_PYTHON"} python3 python3.14 python3.13 python3.12 python3.11; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    die "Python 3.11 or later is needed, and none was found as python3 or python3.11 .. python3.14. On Debian 12, Ubuntu 24.04 and" \
+        "later: apt-get install python3 python3-venv. Another one: GATEHOUSE_PYTHON=/path/to/python3"
+}
+
+ensure_venv() {
+    [ ! -x "$VENV/bin/python" ] || return 0
+    local python
+    python="$(find_python)"
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        install_packages "$("$python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}-venv")')"
+    fi
+    say "making $VENV with $("$python" --version)"
+    "$python" -m venv "$VENV"
+}
+
+pip() { "$VENV/bin/python" -m pip --disable-pip-version-check "$@"; }
+
+# digest FILE...: one SHA-256 over what the files hold.
+digest() { cat -- "$@" | sha256sum | cut -c1-64; }
+
+# once NAME VALUE COMMAND...: runs the command unless it succeeded in this environment for the same value.
+once() {
+    local stamp="$VENV/.gatehouse-$1" value="$2"
+    shift 2
+    if [ -r "$stamp" ] && [ "$(<"$stamp")" = "$value" ]; then return 0; fi
+    "$@" || return
+    printf '%s\n' "$value" >"$stamp"
+}
+
+# --- llama-cpp-python --------------------------------------------------------------------------------------------
+
+# The flags of the build. A native build uses AMX where the CPU advertises it, and crashed there in llama_decode. The other
+# instruction sets are named one by one, on or off as this CPU has them: ggml's own default without GGML_NATIVE turns them on
+# everywhere, or off everywhere where SOURCE_DATE_EPOCH is set. The multimodal library is a third of the build; nothing here loads it.
+llama_cmake_args() {
+    local args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF" flags feature option
+    if [ "$(uname -m)" = x86_64 ] && [ -r /proc/cpuinfo ]; then
+        flags=" $(sed -n '/^flags/{s/^[^:]*: *//p;q}' /proc/cpuinfo) "
+        for feature in sse4_2:SSE42 avx:AVX avx2:AVX2 bmi2:BMI2 fma:FMA f16c:F16C; do
+            option=OFF
+            if [[ $flags == *" ${feature%:*} "* ]]; then option=ON; fi
+            args+=" -DGGML_${feature#*:}=$option"
+        done
+    fi
+    printf '%s' "$args${GATEHOUSE_CMAKE_ARGS:+ $GATEHOUSE_CMAKE_ARGS}"
+}
+
+# The name of the build in the cache: what was built (version and hash), with what, for which Python and platform.
+llama_key() {
+    local version python
+    version="$(sed -n 's/^llama-cpp-python==\([0-9.]*\).*/\1/p' "$ROOT/requirements/llama.txt")"
+    python="$(sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' "$VENV/pyvenv.cfg")"
+    printf '%s-py%s-%s-%s-%s' "$version" "$python" "$(uname -s)" "$(uname -m)" \
+        "$( (cat "$ROOT/requirements/llama.txt" "$ROOT/requirements/llama-build.txt"; llama_cmake_args) | sha256sum | cut -c1-12)"
+}
+
+ensure_compiler() {
+    if command -v cc >/dev/null && command -v c++ >/dev/null; then return 0; fi
+    say "llama.cpp is built from source and needs a C and a C++ compiler"
+    install_packages build-essential
+}
+
+# build_llama DIRECTORY: builds the wheel from the hash-checked source, under hash-checked tools, into DIRECTORY, all or nothing.
+build_llama() {
+    local target="$1" work started=$SECONDS
+    ensure_compiler
+    work="$(mktemp -d "$CACHE/wheels/.build.XXXXXX")"
+    # The trap's text is expanded now: `work` is gone when it runs.
+    # shellcheck disable=SC2064
+    trap "rm -rf -- '$work'" EXIT
+    say "building llama-cpp-python, once (3 to 4 minutes on 2 cores): $(llama_cmake_args)"
+    "$VENV/bin/python" -m venv "$work/tools"
+    "$work/tools/bin/python" -m pip install -q --disable-pip-version-check --require-hashes --only-binary :all: -r "$ROOT/requirements/llama-build.txt"
+    # Without pip's cache: it would hand out a wheel that was built with other flags.
+    PATH="$work/tools/bin:$PATH" CMAKE_ARGS="$(llama_cmake_args)" CMAKE_BUILD_PARALLEL_LEVEL="$(getconf _NPROCESSORS_ONLN)" \
+        "$work/tools/bin/python" -m pip wheel -q --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps --require-hashes \
+        -r "$ROOT/requirements/llama.txt" -w "$work/wheel" || die "llama-cpp-python did not build; the compiler's message is above"
+    mv -- "$work/wheel" "$target"
+    rm -rf -- "$work"
+    trap - EXIT
+    say "built in $((SECONDS - started)) s, kept in $target"
+}
+
+install_llama() {
+    local directory="$1" wheels
+    mkdir -p "$CACHE/wheels"
+    (
+        flock 9 # one build at a time; whoever waited finds it done
+        [ -d "$directory" ] || build_llama "$directory"
+    ) 9>"$CACHE/wheels/.lock"
+    wheels=("$directory"/llama_cpp_python-*.whl)
+    pip install -q --no-deps --no-index --force-reinstall "${wheels[0]}"
+    "$VENV/bin/python" -c 'import llama_cpp; llama_cpp.llama_backend_init()' || die "llama-cpp-python was built but does not load"
+}
+
+# --- the environment ---------------------------------------------------------------------------------------------
+
+install_pinned() { pip install -q --require-hashes --only-binary :all: -r "$1"; }
+
+install_project() { pip install -q --no-deps --no-build-isolation --no-index -e "$ROOT"; }
+
+# ensure_environment NAME: .venv with requirements/NAME.txt, llama-cpp-python and this project. What is there already is
+# left alone: then it costs some tens of milliseconds.
+ensure_environment() {
+    local requirements="$ROOT/requirements/$1.txt"
+    ensure_venv
+    exec 8>"$VENV/.gatehouse-lock"
+    flock 8 # two scripts started together install once
+    once "$1" "$(digest "$requirements")" install_pinned "$requirements"
+    once build "$(digest "$ROOT/requirements/build.txt")" install_pinned "$ROOT/requirements/build.txt"
+    once llama "$(llama_key)" install_llama "$CACHE/wheels/$(llama_key)"
+    once project "$(digest "$ROOT/pyproject.toml") $ROOT" install_project
+    exec 8>&-
+}
