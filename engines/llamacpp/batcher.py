@@ -1,0 +1,425 @@
+"""Continuous batching: one decode thread that runs llama.cpp, one event loop that talks to clients.
+
+The two meet at two places only. The loop appends to an inbox (new jobs, cancellations) and rings a bell; the decode thread
+empties it between two steps and never waits for the loop. After each step the decode thread hands all new tokens of all
+sequences over with one `call_soon_threadsafe`. Text, stop strings and HTTP are the loop's work and run while the decode
+thread is inside llama.cpp, which releases the GIL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engines.llamacpp.native import Batch, Context, Model
+from engines.llamacpp.prefix import Line, Lines
+from engines.llamacpp.sampling import GrammarError, Sampler, TopLogprobs, logprobs_of
+from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, share
+from engines.sidecar import ApiError, overloaded
+
+BACKLOG = 256
+"""A client that has this many tokens unread stops generating until it reads."""
+MAX_FAULTS = 3
+"""Steps in a row that may fail before the engine calls itself failed (and is restarted by its supervisor)."""
+_RATE_WINDOW = 2.0
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(slots=True)
+class Event:
+    """One step's result for one sequence: a token (None at a bare end), and why it ended, if it did."""
+
+    token: int | None
+    piece: bytes = b""
+    logprobs: TopLogprobs | None = None
+    finish: Finish | None = None
+    error: ApiError | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job(Work):
+    """One sequence to generate. The first fields are the request, `mailbox` its reader, the rest belongs to the decode thread."""
+
+    index: int = 0
+    tokens: list[int]
+    sampler: Sampler
+    max_tokens: int
+    mailbox: Mailbox
+    logprobs: int | None = None
+    ignore_eos: bool = False
+    prompt_logprobs: bool = False
+    line: Line | None = None
+    reused: int = 0
+    generated: int = 0
+    last: int = 0
+    produced: int = 0
+    consumed: int = 0
+    output: int = -1
+    prompt_scores: list[TopLogprobs] = field(default_factory=list)
+
+
+class Mailbox:
+    """The loop's end of the jobs of one request: events in order, for one reader."""
+
+    __slots__ = ("_events", "_waiter")
+
+    def __init__(self) -> None:
+        self._events: list[tuple[Job, Event]] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, job: Job, event: Event) -> None:
+        """Called by the batcher, on the loop."""
+        self._events.append((job, event))
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def get(self) -> list[tuple[Job, Event]]:
+        """All events that have come since the last call, at least one."""
+        if not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        events, self._events = self._events, []
+        for job, _event in events:
+            job.consumed += 1
+        return events
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of the decode thread; read by others, each a single assignment."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    decode_seconds: float = 0.0
+    requests: int = 0
+    cancelled: int = 0
+    longest_step: float = 0.0
+    faults: int = 0
+    in_use: int = 0
+    waiting: int = 0
+    cells_used: int = 0
+    rate: float = 0.0
+    _window: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def produced(self, count: int, now: float) -> None:
+        """So many tokens were generated in the step that ended at `now`."""
+        self.generated_tokens += count
+        window = self._window
+        window.append((now, count))
+        while now - window[0][0] > _RATE_WINDOW:
+            window.popleft()
+        span = max(now - window[0][0], 0.05)
+        self.rate = sum(item[1] for item in window) / span if len(window) > 1 else 0.0
+
+    def rate_at(self, now: float) -> float:
+        """Tokens a second over the last two seconds; 0 when nothing was generated lately."""
+        return self.rate if self._window and now - self._window[-1][0] < _RATE_WINDOW else 0.0
+
+
+class Batcher:
+    """Runs jobs on one context. `slots` sequences at once, `queue` more may wait."""
+
+    def __init__(self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, stall: float = 2.5) -> None:
+        self._model = model
+        self._context = context
+        self.slots = slots
+        self.queue = queue
+        self.stats = Stats()
+        self.costs = StepCosts(stall)
+        self.failed: str | None = None
+        self._batch = Batch(batch)
+        self._lines = Lines(lines, context.cells, partial=model.partial_memory)
+        self._inbox: deque[tuple[Literal["add", "cancel", "wake", "close"], Job | None]] = deque()
+        self._bell = threading.Event()
+        self._waiting: list[Job] = []
+        self._running: list[Job] = []
+        self._outbox: list[tuple[Job, Event]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outstanding = 0
+        self._arrivals = 0
+        self._closed = False
+        self._faults = 0
+        self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+
+    # -- the loop's side ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the decode thread; events go to the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def check_room(self, count: int = 1) -> None:
+        """Raise 503 when `count` more jobs do not fit into slots and queue. On the loop."""
+        if self.failed is not None:
+            raise ApiError(503, f"the engine failed: {self.failed}", kind="engine_error", code="engine_failed")
+        if self._outstanding + count > self.slots + self.queue:
+            raise overloaded(f"{self._outstanding} requests are running or waiting; no more are taken")
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue jobs that belong together. On the loop; raises 503 when they do not fit, and then closes their samplers."""
+        try:
+            self.check_room(len(jobs))
+        except ApiError:
+            for job in jobs:
+                job.sampler.close()
+            raise
+        self._outstanding += len(jobs)
+        for job in jobs:
+            self._arrivals += 1
+            job.arrival = self._arrivals
+            self._inbox.append(("add", job))
+        self._bell.set()
+
+    def cancel(self, job: Job) -> None:
+        """Stop a job; its slot is free at the next step. No further events come. On the loop; harmless when it has ended."""
+        if not job.ended:
+            self._inbox.append(("cancel", job))
+            self._bell.set()
+
+    def resume(self, job: Job) -> None:
+        """The reader has caught up. On the loop."""
+        if job.paused:
+            self._inbox.append(("wake", job))
+            self._bell.set()
+
+    def close(self) -> None:
+        """End the decode thread after its step and wait for it; what runs is dropped."""
+        self._inbox.append(("close", None))
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _deliver(self, events: list[tuple[Job, Event]]) -> None:
+        for job, event in events:
+            if event.finish is not None or event.error is not None:
+                self._outstanding -= 1
+            job.mailbox.put(job, event)
+
+    def _released(self) -> None:
+        self._outstanding -= 1
+
+    # -- the decode thread's side -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._turn()
+                self._faults = 0
+            except Exception as exc:  # noqa: BLE001 - boundary: a fault ends the jobs of this step, not the engine
+                self._fault(exc)
+        for job in (*self._running, *self._waiting):
+            job.sampler.close()
+
+    def _turn(self) -> None:
+        """Empty the inbox, admit, run one step or sleep until the bell rings."""
+        self._bell.clear()
+        self._read_inbox()
+        self._admit()
+        plan = share(self._running, self._batch.capacity, self.costs.budget(self._batch.capacity))
+        self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
+        if plan:
+            self._step(plan)
+            self._flush()
+        elif not self._closed:
+            self._flush()
+            self._bell.wait(self._until_deadline())
+
+    def _until_deadline(self) -> float | None:
+        soonest = min((job.deadline for job in self._waiting), default=math.inf)
+        return None if soonest == math.inf else max(0.001, soonest - time.monotonic())
+
+    def _read_inbox(self) -> None:
+        while self._inbox:
+            kind, job = self._inbox.popleft()
+            if job is None:
+                self._closed = True
+            elif kind == "add":
+                self._waiting.append(job)
+                self.stats.requests += 1
+            elif kind == "wake":
+                job.paused = False
+            elif not job.ended:
+                self.stats.cancelled += 1
+                self._end(job)
+                self._call(self._released)
+
+    def _admit(self) -> None:
+        if not self._waiting:
+            return
+        admitted, expired = admit(self._waiting, self.slots - len(self._running), time.monotonic())
+        for job in expired:
+            self._end(job, Event(None, error=ApiError(504, "the deadline has passed", kind="timeout_error", code="engine_timeout")))
+        for job in admitted:
+            self._waiting.remove(job)
+            self._place(job)
+            self._running.append(job)
+
+    def _place(self, job: Job) -> None:
+        """Give the job a line and what can be reused of the KV memory."""
+        if job.prompt_logprobs:
+            placement = self._lines.place(job.tokens[:1])
+        else:
+            placement = self._lines.place(job.tokens)
+        line, reuse = placement.line, placement.reuse
+        if placement.source is not None:
+            self._context.trim(line.seq, 0)
+            self._context.copy(placement.source.seq, line.seq, reuse)
+        elif not self._context.trim(line.seq, reuse):
+            self._context.trim(line.seq, 0)
+            del line.tokens[:]
+            reuse = 0
+        job.line, job.done, job.reused = line, reuse, reuse
+        self.stats.prompt_tokens += len(job.tokens)
+        self.stats.cached_tokens += reuse
+
+    def _step(self, plan: Plan[Job]) -> None:
+        batch = self._batch
+        batch.clear()
+        prefilled = 0
+        for job in plan.decode:
+            line = _line(job)
+            job.output = batch.add(line.seq, len(line.tokens), (job.last,), output_last=True)
+            line.tokens.append(job.last)
+        for job, count in plan.prefill:
+            line = _line(job)
+            piece = job.tokens[job.done : job.done + count]
+            last = job.done + count == job.prompt
+            start = batch.count
+            job.output = batch.add(line.seq, job.done, piece, output_last=last)
+            if job.prompt_logprobs:
+                batch.output[start : batch.count] = 1
+            line.tokens.extend(piece)
+            prefilled += count
+        started = time.monotonic()
+        self._decode()
+        self.stats.steps += 1
+        self._harvest(plan)
+        now = time.monotonic()
+        self.costs.observe(len(plan.decode), prefilled, now - started)
+        self.stats.decode_seconds += now - started
+        self.stats.longest_step = max(self.stats.longest_step, now - started)
+        self.stats.cells_used = self._lines.used()
+
+    def _decode(self) -> None:
+        """Run the batch; make room among the cached lines first, and once more when llama.cpp finds none."""
+        for line in self._lines.room(0):
+            self._context.trim(line.seq, 0)
+        status = self._context.decode(self._batch)
+        if status == 1:
+            for line in self._lines.room(self._context.cells):
+                self._context.trim(line.seq, 0)
+            status = self._context.decode(self._batch)
+        if status != 0:
+            raise RuntimeError(f"llama_decode returned {status}")
+
+    def _harvest(self, plan: Plan[Job]) -> None:
+        """Sample one token for every sequence that has logits."""
+        produced = 0
+        for job in plan.decode:
+            produced += self._sample(job)
+        for job, count in plan.prefill:
+            if job.prompt_logprobs:
+                self._score_prompt(job, count)
+            job.done += count
+            if job.done == job.prompt:
+                job.decoding = True
+                produced += self._sample(job)
+        self.stats.produced(produced, time.monotonic())
+
+    def _score_prompt(self, job: Job, count: int) -> None:
+        """Log-probabilities of the prompt's tokens that follow those of this chunk (`echo` with `logprobs`)."""
+        first = job.output - count + 1
+        for offset in range(count):
+            following = job.done + offset + 1
+            if following < job.prompt:
+                scores = logprobs_of(self._context.logits(first + offset), job.tokens[following], job.logprobs or 0)
+                job.prompt_scores.append(scores)
+
+    def _sample(self, job: Job) -> int:
+        """Sample, note and queue one token; how many were produced (0 or 1)."""
+        if job.max_tokens == 0:
+            self._end(job, Event(None, finish="length"))
+            return 0
+        try:
+            token = job.sampler.sample(self._context, job.output)
+        except GrammarError as exc:
+            self._end(job, Event(None, error=ApiError(400, str(exc), param="grammar", code="invalid_grammar")))
+            return 0
+        if self._model.is_end(token) and not job.ignore_eos:
+            self._end(job, Event(None, finish="stop"))
+            return 0
+        scores = logprobs_of(self._context.logits(job.output), token, job.logprobs) if job.logprobs is not None else None
+        job.generated += 1
+        job.produced += 1
+        job.last = token
+        event = Event(token, self._model.piece(token), scores)
+        if job.generated >= job.max_tokens:
+            event.finish = "length"
+            self._end(job, event)
+        else:
+            self._outbox.append((job, event))
+            job.paused = job.produced - job.consumed > BACKLOG
+        return 1
+
+    def _end(self, job: Job, event: Event | None = None) -> None:
+        """The job leaves its slot; its line keeps what was computed."""
+        job.ended = True
+        if job.line is not None:
+            self._lines.release(job.line)
+            job.line = None
+            self._running.remove(job)
+        elif job in self._waiting:
+            self._waiting.remove(job)
+        job.sampler.close()
+        if event is not None:
+            self._outbox.append((job, event))
+
+    def _fault(self, exc: Exception) -> None:
+        """A step failed: end every running job with an error and start again from an empty memory."""
+        traceback.print_exception(exc, file=sys.stderr)
+        self.stats.faults += 1
+        self._faults += 1
+        for job in list(self._running):
+            error = ApiError(500, "the engine failed in this step", kind="engine_error", code="engine_failed")
+            job.line = None  # the memory is cleared below: nothing to keep
+            self._running.remove(job)
+            self._end(job, Event(None, error=error))
+        self._context.clear()
+        self._lines.forget()
+        self._flush()
+        if self._faults >= MAX_FAULTS:
+            self.failed = f"{type(exc).__name__}: {exc}"
+
+    def _flush(self) -> None:
+        """Hand everything new over to the loop, in one call."""
+        if self._outbox:
+            events, self._outbox = self._outbox, []
+            self._call(self._deliver, events)
+
+    def _call(self, function: object, *args: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
+
+
+def _line(job: Job) -> Line:
+    if job.line is None:
+        raise RuntimeError("a job without a line was planned")
+    return job.line
+
+
+def new_seed() -> int:
+    """A seed for requests that name none."""
+    return random.SystemRandom().randrange(2**32 - 1)

@@ -1,0 +1,130 @@
+"""From messages to a prompt: the chat template of the GGUF, rendered by jinja2 in its sandbox."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engines.llamacpp.params import unsupported
+from engines.sidecar import ApiError
+
+ROLES = frozenset({"system", "user", "assistant", "tool"})
+MAX_PROMPT_CHARS = 16 * 1024 * 1024
+
+
+def _tojson(value: Any, indent: int | None = None, ensure_ascii: bool = False, **options: Any) -> str:
+    """The filter that chat templates expect: plain JSON, without jinja's HTML escapes."""
+    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, **options)
+
+
+def _raise(message: object) -> NoReturn:
+    raise jinja2.TemplateError(str(message))
+
+
+def _now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
+class ChatTemplate:
+    """A compiled template. `render` is thread-safe and takes time that grows with the messages: not for the event loop."""
+
+    def __init__(self, source: str, *, bos: str, eos: str) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+        )  # fmt: skip
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _now
+        self.source = source
+        self._special = {"bos_token": bos, "eos_token": eos}
+        self._error: str | None = None
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as exc:
+            self._error = str(exc)
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None,
+        generate: bool = True, extra: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """The prompt for these messages. Raises ApiError 400 when the template refuses them or fails."""
+        if self._error is not None:
+            raise ApiError(400, f"the model's chat template is broken: {self._error}", param="messages", code="chat_template_failed")
+        values = {**(extra or {}), **self._special, "messages": messages, "tools": tools, "add_generation_prompt": generate}
+        parts = []
+        size = 0
+        try:
+            for part in self._template.generate(values):
+                size += len(part)
+                if size > MAX_PROMPT_CHARS:
+                    raise ApiError(400, "the prompt is too long", param="messages", code="context_length_exceeded")
+                parts.append(part)
+        except ApiError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - boundary: a template is a program of the model's author; it fails its request only
+            raise ApiError(400, f"the chat template refused: {exc}", param="messages", code="chat_template_failed") from None
+        return "".join(parts)
+
+
+def normalise(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as templates expect them: text parts joined, `developer` as `system`, tool arguments as objects. Raises ApiError 400."""
+    return [_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
+
+
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    role = message.get("role")
+    if role == "developer":
+        role = "system"
+    if role not in ROLES:
+        raise ApiError(400, f"{where}.role must be one of developer, system, user, assistant, tool", param=f"{where}.role")
+    result = {**message, "role": role, "content": _content(message.get("content"), f"{where}.content", role)}
+    calls = message.get("tool_calls")
+    if calls is None:
+        result.pop("tool_calls", None)
+    else:
+        result["tool_calls"] = _calls(calls, f"{where}.tool_calls")
+    if role == "tool" and not isinstance(message.get("tool_call_id", ""), str):
+        raise ApiError(400, f"{where}.tool_call_id must be a string", param=f"{where}.tool_call_id")
+    return result
+
+
+def _content(content: Any, where: str, role: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None and role == "assistant":
+        return ""
+    if not isinstance(content, list) or not content:
+        raise ApiError(400, f"{where} must be a text or a list of parts", param=where)
+    texts = []
+    for at, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text":
+            raise unsupported(f"{where}[{at}]", "only parts of type text are")
+        if not isinstance(part.get("text"), str):
+            raise ApiError(400, f"{where}[{at}].text must be a string", param=f"{where}[{at}].text")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    """Tool calls of an earlier turn, with their arguments decoded, as most templates want them."""
+    if not isinstance(calls, list):
+        raise ApiError(400, f"{where} must be a list", param=where)
+    result = []
+    for at, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ApiError(400, f"{where}[{at}].function needs a name", param=f"{where}[{at}].function")
+        arguments = function.get("arguments", "{}")
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments or "{}")
+            except (ValueError, RecursionError):
+                raise ApiError(400, f"{where}[{at}].function.arguments is not JSON", param=f"{where}[{at}].function.arguments") from None
+        result.append({**call, "type": "function", "function": {**function, "arguments": arguments}})
+    return result

@@ -1,0 +1,109 @@
+"""A loaded model with everything that serves it, and the preparation of requests in a thread beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from engines.llamacpp.batcher import Batcher, Job, Mailbox, new_seed
+from engines.llamacpp.chat import ChatTemplate
+from engines.llamacpp.generation import Generation
+from engines.llamacpp.native import Context, Model
+from engines.llamacpp.params import Defaults
+from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams
+from engines.sidecar import ApiError, Request
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Engine:
+    """What the handlers work with. `context_size` is the most tokens (prompt and answer) one request may have."""
+
+    name: str
+    model: Model
+    context: Context
+    batcher: Batcher
+    template: ChatTemplate | None
+    bos_text: str
+    defaults: Defaults
+    context_size: int
+    created: int
+    executor: ThreadPoolExecutor
+
+    async def prepare(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
+        """Run blocking work in the executor. When the caller is cancelled meanwhile, `undo` gets the result."""
+        future = asyncio.get_running_loop().run_in_executor(self.executor, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: undo(done.result()) if not done.cancelled() and done.exception() is None else None)
+            raise
+
+    def check_length(self, prompt: int, max_tokens: int | None, param: str) -> int:
+        """The number of tokens to generate at most. Raises ApiError 400 when prompt and answer do not fit into the context."""
+        limit = self.context_size
+        if prompt >= limit:
+            message = f"the prompt has {prompt} tokens; this model's context is {limit} tokens, prompt and answer together"
+            raise ApiError(400, message, param=param, code="context_length_exceeded")
+        if max_tokens is None:
+            return limit - prompt
+        if prompt + max_tokens > limit:
+            message = f"{prompt} prompt tokens and max_tokens {max_tokens} are more than this model's context of {limit} tokens"
+            raise ApiError(400, message, param="max_tokens", code="context_length_exceeded")
+        return max_tokens
+
+
+@dataclass(slots=True)
+class Prompted:
+    """One prompt's share of a request: its tokens and how many choices to generate from it."""
+
+    tokens: list[int]
+    choices: int
+    max_tokens: int
+
+
+def build(
+    engine: Engine, request: Request, prompts: Sequence[Prompted], params: SamplingParams, *, stops: tuple[str, ...], seeded: bool,
+    logprobs: int | None = None, ignore_eos: bool = False, score_prompt: bool = False,
+) -> Generation:  # fmt: skip
+    """Jobs with their samplers, not submitted yet. Blocking (grammars are compiled). Raises ApiError 400 for a bad grammar.
+
+    Choices of one prompt share its KV: all but the first wait until the first has read the prompt.
+    """
+    mailbox = Mailbox()
+    jobs: list[Job] = []
+    try:
+        for prompt in prompts:
+            first: Job | None = None
+            for number in range(prompt.choices):
+                seed = (params.seed + number) % (2**32 - 1) if seeded else new_seed()
+                job = Job(
+                    priority=request.priority, arrival=0, prompt=len(prompt.tokens), deadline=request.deadline or math.inf, after=first,
+                    index=len(jobs), tokens=prompt.tokens, max_tokens=prompt.max_tokens, mailbox=mailbox, logprobs=logprobs,
+                    ignore_eos=ignore_eos, prompt_logprobs=score_prompt and first is None,
+                    sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
+                )  # fmt: skip
+                jobs.append(job)
+                first = first or job
+    except GrammarError as exc:
+        for job in jobs:
+            job.sampler.close()
+        raise ApiError(400, str(exc), param="grammar", code="invalid_grammar") from None
+    return Generation(engine.batcher, mailbox, jobs, stops)
+
+
+def discard(generation: Generation) -> None:
+    """Free what `build` made for a request that was never submitted."""
+    for job in generation.jobs:
+        job.sampler.close()
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -1,0 +1,117 @@
+"""The loop's side of a request: its choices, their text, and what of it may be sent. No HTTP, no JSON."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from engines.llamacpp.batcher import Batcher, Event, Finish, Job, Mailbox
+from engines.llamacpp.sampling import TopLogprobs
+from engines.llamacpp.text import Assembler
+
+
+@dataclass(slots=True)
+class Delta:
+    """News of one choice: certain text, the tokens it was made of with their scores (when asked for), and the end."""
+
+    index: int
+    text: str
+    scores: list[tuple[int, TopLogprobs]] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+class Choice:
+    """One sequence of a request."""
+
+    __slots__ = ("_scores", "assembler", "finish", "job", "tokens")
+
+    def __init__(self, job: Job, stops: tuple[str, ...]) -> None:
+        self.job = job
+        self.assembler = Assembler(stops)
+        self.tokens = 0
+        self.finish: Finish | None = None
+        self._scores: list[tuple[int, TopLogprobs]] = []
+
+    def take(self, event: Event) -> Delta:
+        """Add one event. Raises the event's error."""
+        if event.error is not None:
+            raise event.error
+        text = ""
+        if event.token is not None:
+            self.tokens += 1
+            text = self.assembler.feed(event.piece)
+            if event.logprobs is not None:
+                self._scores.append((event.token, event.logprobs))
+        finish = event.finish
+        if self.assembler.stopped is None and finish is not None:
+            text += self.assembler.finish()
+        if self.assembler.stopped is not None:
+            finish = "stop"
+            if not text:
+                self._scores = []
+        self.finish = finish
+        scores = self._scores
+        if scores and (text or finish is not None):
+            self._scores = []
+        else:
+            scores = []
+        return Delta(self.job.index, text, scores, finish)
+
+
+class Generation:
+    """All choices of one request. Iterate `deltas`; closing the iterator early cancels what still runs."""
+
+    def __init__(self, batcher: Batcher, mailbox: Mailbox, jobs: Sequence[Job], stops: tuple[str, ...]) -> None:
+        self._batcher = batcher
+        self._mailbox = mailbox
+        self._choices = {id(job): Choice(job, stops) for job in jobs}
+        self.jobs = jobs
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompts, each counted once however many choices share it."""
+        return sum(job.prompt for job in self.jobs if job.after is None)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were in the KV memory already."""
+        return sum(job.reused for job in self.jobs if job.after is None)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated so far, over all choices."""
+        return sum(choice.tokens for choice in self._choices.values())
+
+    def submit(self) -> None:
+        """Queue the jobs; raises ApiError 503 when they do not fit."""
+        self._batcher.submit(self.jobs)
+
+    def cancel(self) -> None:
+        """Stop everything that still runs; the slots are free at the next step."""
+        for choice in self._choices.values():
+            if choice.finish is None:
+                self._batcher.cancel(choice.job)
+
+    async def deltas(self) -> AsyncIterator[list[Delta]]:
+        """What each hand-over of the decode thread brought, until every choice has ended. Raises ApiError."""
+        open_choices = len(self._choices)
+        try:
+            while open_choices:
+                news: list[Delta] = []
+                for job, event in await self._mailbox.get():
+                    choice = self._choices[id(job)]
+                    if choice.finish is not None:
+                        continue  # tokens that were under way when a stop string was found
+                    delta = choice.take(event)
+                    if delta.finish is not None:
+                        open_choices -= 1
+                        if event.finish is None:
+                            self._batcher.cancel(job)
+                    elif job.paused:
+                        self._batcher.resume(job)
+                    if delta.text or delta.finish is not None or delta.scores:
+                        news.append(delta)
+                if news:
+                    yield news
+        finally:
+            self.cancel()

@@ -1,0 +1,246 @@
+"""The thin layer over llama.cpp's C interface: a model, a context, a batch. The only module that calls llama_cpp's functions
+besides `sampling`. Nothing here decides anything.
+
+Threads: `Model.tokenize` and `Model.piece` only read the vocabulary and may run in any thread; everything of `Context` belongs to
+the decode thread. The C calls release the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy
+from numpy.typing import NDArray
+
+_LOG_LEVEL_ERROR = 4
+_LOG_KEEP = 20
+
+
+class NativeError(Exception):
+    """llama.cpp refused; the message ends with what it logged."""
+
+
+class NativeLog:
+    """Takes llama.cpp's log away from standard error and keeps the last errors, which say why a load failed."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_LOG_KEEP)
+        self._callback = llama_cpp.llama_log_callback(self._write)
+        llama_cpp.llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _write(self, level: int, text: bytes, user_data: Any) -> None:
+        if level >= _LOG_LEVEL_ERROR and (line := text.decode("utf-8", "replace").strip()):
+            self._lines.append(line[:500])
+
+    def last(self) -> str:
+        """The first error since the last call, which is the cause of those after it, or an empty string."""
+        line = self._lines[0] if self._lines else ""
+        self._lines.clear()
+        return line
+
+
+class Model:
+    """A loaded GGUF model and its vocabulary."""
+
+    def __init__(
+        self, path: str, log: NativeLog, *, gpu_layers: int, use_mmap: bool, use_mlock: bool, main_gpu: int = 0, split: bool = False
+    ) -> None:  # fmt: skip
+        llama_cpp.llama_backend_init()
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        modes = {
+            (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
+            (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
+            (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
+            (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
+        }
+        params.load_mode = modes[use_mmap, use_mlock]
+        params.main_gpu = main_gpu
+        params.split_mode = llama_cpp.LLAMA_SPLIT_MODE_LAYER if split else llama_cpp.LLAMA_SPLIT_MODE_NONE
+        log.last()
+        self.handle = llama_cpp.llama_model_load_from_file(path.encode(), params)
+        if not self.handle:
+            raise NativeError(log.last() or "llama.cpp could not load the file")
+        self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
+        self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
+        self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self.handle)
+        self.n_embd: int = llama_cpp.llama_model_n_embd(self.handle)
+        self.size: int = llama_cpp.llama_model_size(self.handle)
+        self.has_encoder: bool = llama_cpp.llama_model_has_encoder(self.handle)
+        self.has_decoder: bool = llama_cpp.llama_model_has_decoder(self.handle)
+        self.partial_memory: bool = not (
+            llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle)
+        )
+        self.add_bos: bool = llama_cpp.llama_vocab_get_add_bos(self.vocab)
+        self.bos: int = llama_cpp.llama_vocab_bos(self.vocab)
+        self.eos: int = llama_cpp.llama_vocab_eos(self.vocab)
+        self._pieces: dict[int, bytes] = {}
+        self._special_pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Tokens of a text. `add_special` adds BOS where the model wants it; `parse_special` reads control tokens in the text."""
+        data = text.encode("utf-8", "surrogatepass") if text.isascii() else text.encode("utf-8", "replace")
+        size = len(data) + 8
+        while True:
+            buffer = (ctypes.c_int32 * size)()
+            count = llama_cpp.llama_tokenize(self.vocab, data, len(data), buffer, size, add_special, parse_special)
+            if count >= 0:
+                return list(buffer[:count])
+            if count == -(2**31):
+                raise NativeError("the text is too long to tokenize")
+            size = -count
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a generated token adds to the text; empty for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._to_piece(token, special=False)
+        return piece
+
+    def special_piece(self, token: int) -> bytes:
+        """The bytes of a token, control tokens written out."""
+        piece = self._special_pieces.get(token)
+        if piece is None:
+            piece = self._special_pieces[token] = self._to_piece(token, special=True)
+        return piece
+
+    def _to_piece(self, token: int, special: bool) -> bytes:
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, size, 0, special)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a generation (EOS, end of turn, ...)."""
+        end = self._ends.get(token)
+        if end is None:
+            end = self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self.vocab, token))
+        return end
+
+    def close(self) -> None:
+        """Free the weights."""
+        if self.handle:
+            llama_cpp.llama_model_free(self.handle)
+            self.handle = None
+
+
+class Batch:
+    """A reusable llama_batch over numpy arrays, one sequence a token."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.token = numpy.zeros(capacity, numpy.int32)
+        self.pos = numpy.zeros(capacity, numpy.int32)
+        self.seq = numpy.zeros(capacity, numpy.int32)
+        self.output = numpy.zeros(capacity, numpy.int8)
+        self._n_seq = numpy.ones(capacity, numpy.int32)
+        start = self.seq.ctypes.data
+        self._seq_pointers = numpy.arange(start, start + 4 * capacity, 4, dtype=numpy.uintp)
+        self.count = 0
+
+    def clear(self) -> None:
+        """Forget what was added."""
+        self.count = 0
+
+    def add(self, seq: int, position: int, tokens: Sequence[int], *, output_last: bool) -> int:
+        """Append consecutive tokens of one sequence; the index of the last one, whose logits can be asked for."""
+        start, end = self.count, self.count + len(tokens)
+        if end > self.capacity:
+            raise ValueError("batch is full")
+        self.token[start:end] = tokens
+        self.pos[start:end] = numpy.arange(position, position + len(tokens), dtype=numpy.int32)
+        self.seq[start:end] = seq
+        self.output[start:end] = 0
+        self.output[end - 1] = output_last
+        self.count = end
+        return end - 1
+
+    def native(self) -> Any:
+        """The C structure; valid until the next `add`."""
+        batch = llama_cpp.llama_batch()
+        batch.n_tokens = self.count
+        batch.token = self.token.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.pos = self.pos.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.n_seq_id = self._n_seq.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+        batch.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(ctypes.POINTER(ctypes.c_int32)))
+        batch.logits = self.output.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        return batch
+
+
+class Context:
+    """A llama.cpp context: the KV memory of all sequences, and decode."""
+
+    def __init__(
+        self, model: Model, log: NativeLog, *, cells: int, sequences: int, batch: int, micro_batch: int, threads: int, threads_batch: int,
+        embeddings: bool = False, pooling: int = -1, unified: bool = True, flash: int = -1,
+    ) -> None:  # fmt: skip
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = cells
+        params.n_batch = batch
+        params.n_ubatch = micro_batch
+        params.n_seq_max = sequences
+        params.n_threads = threads
+        params.n_threads_batch = threads_batch
+        params.kv_unified = unified
+        params.flash_attn_type = flash
+        params.embeddings = embeddings
+        params.pooling_type = pooling
+        params.swa_full = True
+        params.no_perf = True
+        log.last()
+        self._model = model
+        self.handle = llama_cpp.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            raise NativeError(log.last() or "llama.cpp could not create a context")
+        self.cells: int = llama_cpp.llama_n_ctx(self.handle)
+        self.memory = llama_cpp.llama_get_memory(self.handle)
+        self.pooling: int = llama_cpp.llama_pooling_type(self.handle)
+
+    def decode(self, batch: Batch) -> int:
+        """Run the batch. 0: done; 1: no room in the KV memory; negative or 2: failed."""
+        return int(llama_cpp.llama_decode(self.handle, batch.native()))
+
+    def encode(self, batch: Batch) -> int:
+        """Run the batch through an encoder-only model. 0: done; negative: failed."""
+        return int(llama_cpp.llama_encode(self.handle, batch.native()))
+
+    def logits(self, index: int) -> NDArray[numpy.float32]:
+        """Logits (n_vocab) of one token of the last batch; a view that the next decode overwrites."""
+        pointer = llama_cpp.llama_get_logits_ith(self.handle, index)
+        return numpy.ctypeslib.as_array(pointer, shape=(self._model.n_vocab,))
+
+    def embedding_of(self, seq: int, index: int) -> NDArray[numpy.float32]:
+        """A copy of the pooled embedding of a sequence, or, with pooling `none`, of one token."""
+        if self.pooling == llama_cpp.LLAMA_POOLING_TYPE_NONE:
+            pointer = llama_cpp.llama_get_embeddings_ith(self.handle, index)
+        else:
+            pointer = llama_cpp.llama_get_embeddings_seq(self.handle, seq)
+        if not pointer:
+            raise NativeError("the model gave no embedding")
+        return numpy.ctypeslib.as_array(pointer, shape=(self._model.n_embd,)).copy()
+
+    def trim(self, seq: int, keep: int) -> bool:
+        """Keep the first `keep` positions of a sequence. False: this memory cannot be cut there, and nothing was changed."""
+        return bool(llama_cpp.llama_memory_seq_rm(self.memory, seq, keep, -1))
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let `target` share the first `length` positions of `source`."""
+        llama_cpp.llama_memory_seq_cp(self.memory, source, target, 0, length)
+
+    def clear(self) -> None:
+        """Forget every sequence."""
+        llama_cpp.llama_memory_clear(self.memory, True)
+
+    def close(self) -> None:
+        """Free the KV memory."""
+        if self.handle:
+            llama_cpp.llama_free(self.handle)
+            self.handle = None

@@ -1,0 +1,141 @@
+"""Reuse of what is already in the KV memory: which line a new prompt takes, and how much of it need not be computed.
+
+A *line* is one llama.cpp sequence: the tokens whose KV it holds. A request occupies a line; when it ends, the line keeps
+its tokens until something better needs the room (least recently used first). A new prompt is compared with every line:
+
+- the line's whole content starts the prompt (the next turn of a conversation): the line is taken over;
+- a shared beginning only (the same system prompt): another line is given that beginning by sharing the KV cells,
+  which costs no computation and, in llama.cpp's unified memory, no room until the two differ.
+
+Pure: the caller applies the decisions to llama.cpp's memory. Rooms are counted in cells (tokens); shared cells are counted
+for each line, so the true use is never above the count.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy
+
+MIN_REUSE = 8
+"""Shorter common beginnings (a BOS token, a template's first words) are not worth a copy."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One sequence of the KV memory: `tokens` are those whose KV is present, or will be when the step under way ends."""
+
+    seq: int
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    busy: bool = False
+    pinned: bool = False
+    stamp: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Placement:
+    """Where a prompt goes: keep `reuse` positions of `line`, after copying them from `source` where there is one."""
+
+    line: Line
+    reuse: int
+    source: Line | None = None
+
+
+def common(left: array[int], right: array[int]) -> int:
+    """Length of the common beginning of two token sequences."""
+    size = min(len(left), len(right))
+    if size == 0 or left[0] != right[0]:
+        return 0
+    differ = numpy.frombuffer(left, numpy.int32, size) != numpy.frombuffer(right, numpy.int32, size)
+    at = int(differ.argmax())
+    return at if differ[at] else size
+
+
+class Lines:
+    """All lines of a context. `partial`: the memory can be cut at any position (recurrent models cannot)."""
+
+    def __init__(self, count: int, cells: int, *, partial: bool = True) -> None:
+        self.cells = cells
+        self._lines = [Line(seq) for seq in range(count)]
+        self._partial = partial
+        self._clock = 0
+
+    def place(self, prompt: Sequence[int]) -> Placement:
+        """Choose the line for a prompt and mark it busy; its `tokens` are then what is reused. Raises LookupError: none is free."""
+        wanted = array("i", prompt)
+        best, length = self._longest(wanted)
+        idle = [line for line in self._lines if not line.busy and not line.pinned]
+        if not idle:
+            raise LookupError("every line is busy")
+        if best is None:
+            return self._take(min(idle, key=_worth), 0)
+        whole = length == len(best.tokens)
+        if best in idle and (whole or idle == [best]):
+            return self._take(best, length)
+        target = min((line for line in idle if line is not best), key=_worth)
+        return self._take(target, length, best)
+
+    def release(self, line: Line, *, keep: bool = True) -> None:
+        """The request has ended; its tokens stay for the next one, or are forgotten."""
+        line.busy = False
+        if not keep:
+            line.tokens = array("i")
+        self._touch(line)
+
+    def pin(self, line: Line) -> None:
+        """Keep a line's content for ever (a system prompt named in the settings)."""
+        line.busy, line.pinned = False, True
+
+    def room(self, need: int) -> list[Line]:
+        """Forget least recently used lines until `need` cells are free; those forgotten, for the caller to clear."""
+        gone = []
+        idle = sorted((line for line in self._lines if line.tokens and not line.busy and not line.pinned), key=_worth)
+        free = self.cells - self.used()
+        for line in idle:
+            if free >= need:
+                break
+            free += len(line.tokens)
+            line.tokens = array("i")
+            gone.append(line)
+        return gone
+
+    def used(self) -> int:
+        """Cells in use, shared ones counted for each line."""
+        return sum(len(line.tokens) for line in self._lines)
+
+    def forget(self) -> None:
+        """Nothing is in the memory any more (it was cleared)."""
+        for line in self._lines:
+            line.tokens = array("i")
+            line.busy = line.pinned = False
+
+    def _longest(self, prompt: array[int]) -> tuple[Line | None, int]:
+        """The line with the longest usable beginning of the prompt; the last token must always be computed for its logits."""
+        best, length = None, MIN_REUSE - 1
+        for line in self._lines:
+            shared = common(line.tokens, prompt)
+            if not self._partial and (line.busy or shared < len(line.tokens) or shared >= len(prompt)):
+                continue
+            shared = min(shared, len(prompt) - 1)
+            if shared > length or (best is not None and shared == length and best.busy and not line.busy):
+                best, length = line, shared
+        return best, length if best is not None else 0
+
+    def _take(self, line: Line, reuse: int, source: Line | None = None) -> Placement:
+        line.tokens = (source or line).tokens[:reuse]
+        line.busy = True
+        self._touch(line)
+        if source is not None:
+            self._touch(source)
+        return Placement(line, reuse, source)
+
+    def _touch(self, line: Line) -> None:
+        self._clock += 1
+        line.stamp = self._clock
+
+
+def _worth(line: Line) -> tuple[bool, int]:
+    """Order of sacrifice: empty lines first, then the least recently used."""
+    return bool(line.tokens), line.stamp

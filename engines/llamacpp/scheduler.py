@@ -1,0 +1,124 @@
+"""Who shares the next step: pure decisions on a plain view, no model, no clock, no thread.
+
+A step is one `llama_decode` over a batch. Every sequence that is generating puts one token in it; prompts that are still
+being read ("prefill") fill the rest, in chunks so small that the step does not stall the streams under way: the chunk's
+size follows from what steps and prompt tokens have cost so far (:class:`StepCosts`).
+
+Admission to a free slot is by priority, then arrival. Fairness between tenants is the gateway's work, not this file's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+MIN_CHUNK = 16
+"""Smallest prefill chunk beside running streams, in tokens."""
+FREE_STEP = 0.025
+"""A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
+FIRST_CHUNK = 32
+"""Chunk beside running streams while nothing has been measured yet, in tokens."""
+_SMOOTHING = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One sequence as the scheduler sees it.
+
+    `prompt` counts the prompt's tokens, `done` those already in the KV memory. `decoding` means that the prompt is read and
+    tokens are being generated. `paused`: its client does not read; it keeps its slot and generates nothing. `after` is
+    work that must be decoding (or gone) first, because its prompt's KV will be shared.
+    """
+
+    priority: int
+    arrival: int
+    prompt: int
+    deadline: float = math.inf
+    after: Work | None = None
+    done: int = 0
+    decoding: bool = False
+    paused: bool = False
+    ended: bool = False
+
+
+W = TypeVar("W", bound=Work)
+
+
+@dataclass(slots=True)
+class Plan(Generic[W]):
+    """The next batch: one token each of `decode`, so many prompt tokens each of `prefill`."""
+
+    decode: list[W] = field(default_factory=list)
+    prefill: list[tuple[W, int]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.decode or self.prefill)
+
+
+def admit(waiting: Iterable[W], free: int, now: float) -> tuple[list[W], list[W]]:
+    """(admitted, expired) among those that wait: at most `free` of them, by priority, then arrival; past deadlines never."""
+    admitted: list[W] = []
+    expired: list[W] = []
+    for work in sorted(waiting, key=lambda item: (item.priority, item.arrival)):
+        if work.deadline <= now:
+            expired.append(work)
+        elif len(admitted) < free and (work.after is None or work.after.decoding or work.after.ended):
+            admitted.append(work)
+    return admitted, expired
+
+
+def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
+    """The next batch of at most `capacity` tokens, of which at most `budget` are prompt tokens when streams are under way.
+
+    Prompts are read one after the other (priority, then arrival): the first is finished soonest, and none is later for it.
+    """
+    plan: Plan[W] = Plan()
+    for work in running:
+        if work.decoding and not work.paused and len(plan.decode) < capacity:
+            plan.decode.append(work)
+    left = capacity - len(plan.decode)
+    if plan.decode:
+        left = min(left, budget)
+    for work in sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.arrival)):
+        if left <= 0:
+            break
+        count = min(work.prompt - work.done, left)
+        if count > 0:
+            plan.prefill.append((work, count))
+            left -= count
+    return plan
+
+
+class StepCosts:
+    """What steps cost, smoothed: seconds of a step that only decodes, and seconds a prompt token adds.
+
+    `stall` is how much longer than a usual step one may become by prompt tokens in it.
+    """
+
+    def __init__(self, stall: float = 2.5) -> None:
+        self.stall = stall
+        self.step: float | None = None
+        self.token: float | None = None
+
+    def observe(self, decode: int, prefill: int, seconds: float) -> None:
+        """Learn from a step with so many decoded sequences and prompt tokens."""
+        if prefill == 0:
+            self.step = _smooth(self.step, seconds)
+        elif decode == 0:
+            if prefill >= MIN_CHUNK:
+                self.token = _smooth(self.token, seconds / prefill)
+        elif self.step is not None:
+            self.token = _smooth(self.token, max(seconds - self.step, seconds * 0.05) / prefill)
+
+    def budget(self, capacity: int) -> int:
+        """Prompt tokens that fit into a step beside running streams."""
+        if self.step is None or self.token is None:
+            return min(FIRST_CHUNK, capacity)
+        target = max(self.step * self.stall, FREE_STEP)
+        return max(MIN_CHUNK, min(capacity, int((target - self.step) / self.token)))
+
+
+def _smooth(old: float | None, new: float) -> float:
+    return new if old is None else old + _SMOOTHING * (new - old)

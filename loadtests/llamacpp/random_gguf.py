@@ -1,0 +1,172 @@
+"""Writes GGUF files with random weights: small ones for tests, a 200M-parameter one for benchmarks.
+
+The format is described in ggml's docs/gguf.md (version 3). Weights are random, so the text is noise; everything else (vocabulary,
+template, tensors) is what a real llama-architecture file has.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+ALIGNMENT = 32
+F32, F16, Q8_0 = 0, 1, 8
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a llama-architecture model."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    feed_forward: int = 128
+    context: int = 2048
+    extra_words: int = 0
+
+    @property
+    def parameters(self) -> int:
+        """Weights in all matrices, for a vocabulary of `len(vocabulary(self))` tokens."""
+        head = self.width // self.heads
+        attention = 2 * self.width * self.width + 2 * self.width * head * self.kv_heads
+        return self.layers * (attention + 3 * self.width * self.feed_forward) + 2 * self.width * len(vocabulary(self.extra_words)[0])
+
+
+def vocabulary(extra_words: int = 0) -> tuple[list[str], list[float], list[int]]:
+    """Tokens, scores, types of a SentencePiece-style vocabulary: control tokens, 256 bytes, ASCII, some words, invented words."""
+    tokens = [("<unk>", 0.0, UNKNOWN), ("<s>", 0.0, CONTROL), ("</s>", 0.0, CONTROL)]
+    tokens += [(f"<0x{byte:02X}>", 0.0, BYTE) for byte in range(256)]
+    tokens += [("<|im_start|>", 0.0, CONTROL), ("<|im_end|>", 0.0, CONTROL)]
+    tokens += [(word, 0.0, USER_DEFINED) for word in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
+    plain = [chr(code) for code in range(33, 127)] + ["▁"]
+    plain += ["th", "the", "▁the", "he", "el", "hel", "hello", "▁hello", "wor", "world", "▁world", '":', '{"', '"}', "▁a", "in", "er", "on"]
+    tokens += [(word, -float(rank), NORMAL) for rank, word in enumerate(plain)]
+    tokens += [(f"▁w{number:x}q", -float(1000 + number), NORMAL) for number in range(extra_words)]
+    return [token[0] for token in tokens], [token[1] for token in tokens], [token[2] for token in tokens]
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, str):
+        return struct.pack("<I", 8) + _string(value)
+    head = struct.pack("<I", 9)
+    if isinstance(value[0], str):
+        return head + struct.pack("<IQ", 8, len(value)) + b"".join(map(_string, value))
+    if isinstance(value[0], float):
+        return head + struct.pack("<IQ", 6, len(value)) + struct.pack(f"<{len(value)}f", *value)
+    return head + struct.pack("<IQ", 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
+
+
+def quantise(weights: NDArray[numpy.float32]) -> bytes:
+    """Q8_0: blocks of 32 values as a half-precision scale and 32 signed bytes."""
+    blocks = weights.reshape(-1, 32)
+    scale = (numpy.abs(blocks).max(axis=1) / 127.0).astype(numpy.float16)
+    divisor = numpy.where(scale == 0, numpy.float32(1), scale.astype(numpy.float32))
+    out = numpy.empty(len(blocks), numpy.dtype([("d", "<f2"), ("q", "i1", 32)]))
+    out["d"] = scale
+    out["q"] = numpy.rint(blocks / divisor[:, None]).clip(-127, 127)
+    return out.tobytes()
+
+
+def metadata(shape: Shape, *, template: str | None = CHATML, **changes: Any) -> dict[str, Any]:
+    """Key-values of a file; `changes` replace or (None) remove entries, with `__` for the dots of a key."""
+    tokens, scores, types = vocabulary(shape.extra_words)
+    values: dict[str, Any] = {
+        "general.architecture": "llama", "general.name": "random", "general.file_type": 7,
+        "llama.block_count": shape.layers, "llama.context_length": shape.context, "llama.embedding_length": shape.width,
+        "llama.feed_forward_length": shape.feed_forward, "llama.attention.head_count": shape.heads,
+        "llama.attention.head_count_kv": shape.kv_heads, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": shape.width // shape.heads, "llama.rope.freq_base": 10000.0, "llama.vocab_size": len(tokens),
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.token_type": types, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_space_prefix": False,
+    }  # fmt: skip
+    if template is not None:
+        values["tokenizer.chat_template"] = template
+    for key, value in changes.items():
+        values[key.replace("__", ".")] = value
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and numpy shapes (rows, columns) of the tensors."""
+    vocab = len(vocabulary(shape.extra_words)[0])
+    kv = shape.width // shape.heads * shape.kv_heads
+    yield "token_embd.weight", (vocab, shape.width)
+    yield "output_norm.weight", (shape.width,)
+    yield "output.weight", (vocab, shape.width)
+    for layer in range(shape.layers):
+        block = f"blk.{layer}."
+        yield block + "attn_norm.weight", (shape.width,)
+        yield block + "attn_q.weight", (shape.width, shape.width)
+        yield block + "attn_k.weight", (kv, shape.width)
+        yield block + "attn_v.weight", (kv, shape.width)
+        yield block + "attn_output.weight", (shape.width, shape.width)
+        yield block + "ffn_norm.weight", (shape.width,)
+        yield block + "ffn_gate.weight", (shape.feed_forward, shape.width)
+        yield block + "ffn_up.weight", (shape.feed_forward, shape.width)
+        yield block + "ffn_down.weight", (shape.width, shape.feed_forward)
+
+
+def write(path: Path, shape: Shape, *, values: Mapping[str, Any] | None = None, seed: int = 1, kind: int = Q8_0, scale: float = 1.0) -> Path:
+    """Write a model file; `scale` stretches the output layer (larger: more decided, less uniform text)."""
+    values = metadata(shape) if values is None else values
+    entries: Sequence[tuple[str, tuple[int, ...]]] = list(tensors(shape))
+    head = [b"GGUF", struct.pack("<IQQ", 3, len(entries), len(values))]
+    head += [_string(key) + _value(value) for key, value in values.items()]
+    offset = 0
+    for name, dims in entries:
+        number = F32 if len(dims) == 1 else kind
+        head.append(_string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *reversed(dims), number, offset))
+        offset += _padded(_bytes(dims, number))
+    data = b"".join(head)
+    generator = numpy.random.default_rng(seed)
+    with path.open("wb") as file:
+        file.write(data + bytes(-len(data) % ALIGNMENT))
+        for name, dims in entries:
+            body = _tensor(generator, name, dims, kind, scale)
+            file.write(body + bytes(-len(body) % ALIGNMENT))
+    return path
+
+
+def _tensor(generator: numpy.random.Generator, name: str, dims: tuple[int, ...], kind: int, scale: float) -> bytes:
+    if len(dims) == 1:
+        return numpy.ones(dims, numpy.float32).tobytes()
+    weights = generator.standard_normal(dims, numpy.float32) / numpy.float32(dims[-1] ** 0.5)
+    if name == "output.weight":
+        weights *= numpy.float32(scale)
+    if kind == Q8_0:
+        return quantise(weights)
+    return weights.astype(numpy.float16 if kind == F16 else numpy.float32).tobytes()
+
+
+def _bytes(dims: tuple[int, ...], kind: int) -> int:
+    count = int(numpy.prod(dims))
+    return {F32: count * 4, F16: count * 2, Q8_0: count // 32 * 34}[kind]
+
+
+def _padded(size: int) -> int:
+    return size + -size % ALIGNMENT
