@@ -84,7 +84,8 @@ pip() { "$VENV/bin/python" -m pip --disable-pip-version-check "$@"; }
 # digest FILE...: one SHA-256 over what the files hold.
 digest() { cat -- "$@" | sha256sum | cut -c1-64; }
 
-# once NAME VALUE COMMAND...: runs the command unless it succeeded in this environment for the same value.
+# once NAME VALUE COMMAND...: runs the command unless it succeeded in this environment for the same value. The command runs
+# where `set -e` is off (the left side of ||): each of its steps says itself what a failure means.
 once() {
     local stamp="$VENV/.gatehouse-$1" value="$2"
     shift 2
@@ -135,13 +136,14 @@ build_llama() {
     # shellcheck disable=SC2064
     trap "rm -rf -- '$work'" EXIT
     say "building llama-cpp-python, once (3 to 4 minutes on 2 cores): $(llama_cmake_args)"
-    "$VENV/bin/python" -m venv "$work/tools"
-    "$work/tools/bin/python" -m pip install -q --disable-pip-version-check --require-hashes --only-binary :all: -r "$ROOT/requirements/llama-build.txt"
+    "$VENV/bin/python" -m venv "$work/tools" || die "no environment for the build in $work"
+    "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: \
+        -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
     # Without pip's cache: it would hand out a wheel that was built with other flags.
     PATH="$work/tools/bin:$PATH" CMAKE_ARGS="$(llama_cmake_args)" CMAKE_BUILD_PARALLEL_LEVEL="$(getconf _NPROCESSORS_ONLN)" \
-        "$work/tools/bin/python" -m pip wheel -q --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps --require-hashes \
+        "$work/tools/bin/python" -m pip wheel -qq --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps --require-hashes \
         -r "$ROOT/requirements/llama.txt" -w "$work/wheel" || die "llama-cpp-python did not build; the compiler's message is above"
-    mv -- "$work/wheel" "$target"
+    mv -- "$work/wheel" "$target" || die "could not move the wheel to $target"
     rm -rf -- "$work"
     trap - EXIT
     say "built in $((SECONDS - started)) s, kept in $target"
@@ -153,17 +155,17 @@ install_llama() {
     (
         flock 9 # one build at a time; whoever waited finds it done
         [ -d "$directory" ] || build_llama "$directory"
-    ) 9>"$CACHE/wheels/.lock"
+    ) 9>"$CACHE/wheels/.lock" || return
     wheels=("$directory"/llama_cpp_python-*.whl)
-    pip install -q --no-deps --no-index --force-reinstall "${wheels[0]}"
+    pip install -qq --no-deps --no-index --force-reinstall "${wheels[0]}" || return
     "$VENV/bin/python" -c 'import llama_cpp; llama_cpp.llama_backend_init()' || die "llama-cpp-python was built but does not load"
 }
 
 # --- the environment ---------------------------------------------------------------------------------------------
 
-install_pinned() { pip install -q --require-hashes --only-binary :all: -r "$1"; }
+install_pinned() { pip install -qq --require-hashes --only-binary :all: -r "$1"; }
 
-install_project() { pip install -q --no-deps --no-build-isolation --no-index -e "$ROOT"; }
+install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e "$ROOT"; }
 
 # ensure_environment NAME: .venv with requirements/NAME.txt, llama-cpp-python and this project. What is there already is
 # left alone: then it costs some tens of milliseconds.
