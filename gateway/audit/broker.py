@@ -1,0 +1,374 @@
+"""The audit log as the pipeline sees it: group commit through a writer thread.
+
+The event loop only appends record objects to a list. The first intent of a batch schedules one hand-over; the writer's thread
+encodes, chains and writes the whole batch and completes its one Signal. While it works, the next batch gathers, so the work for each
+request falls as the load grows. Outcomes wait for the next intent, 5 ms at most.
+
+When the log cannot be written (an error, or a write that hangs for longer than `timeout`), what waits fails with AuditUnavailable,
+new intents are refused at once, outcomes are kept up to `queue` records, and each second one batch is tried: an event that tells
+what happened, then the kept outcomes. The first that succeeds opens the log again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from gateway.audit.crypto import BodyHasher, load_body_key, load_signer
+from gateway.audit.sinks import local_sink
+from gateway.audit.sinks.file import FileSink
+from gateway.audit.writer import ChainWriter
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError
+from gateway.core.specs import AuditSpec
+from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
+from gateway.core.waiting import Signal
+
+log = logging.getLogger("gatehouse.audit")
+
+FLUSH_DELAY: Final = 0.005
+TICK: Final = 1.0
+_HEAL_BATCH: Final = 4096
+
+Job = list[AuditRecord] | Callable[[], None]
+
+
+class AuditBroker:
+    """Implements gateway.core.ports.AuditLog. Life: construct (reads or makes the keys; ConfigError), `start`, `aclose`.
+
+    Everything but the writer's thread belongs to the event loop that `start` ran on.
+    """
+
+    def __init__(
+        self,
+        spec: AuditSpec,
+        state_dir: str,
+        *,
+        writer: str = "0",
+        config: int = 0,
+        clock: Clock | None = None,
+        sink: FileSink | None = None,
+        tick: float = TICK,
+    ) -> None:
+        if spec.encryption is not None:
+            raise ConfigError("encryption of audit records is not available yet", path="audit.encryption")
+        self._spec, self._clock, self._tick = spec, clock or SystemClock(), tick
+        chosen = sink or local_sink(spec, state_dir, writer)
+        self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
+        self.hash_body: Callable[[bytes], str] = BodyHasher(load_body_key(state_dir))
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = _completed()
+        # the batch that gathers
+        self._pending: list[AuditRecord] = []
+        self._signal: Signal[None] | None = None
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        # the batch that is being written
+        self._inflight: list[AuditRecord] | None = None
+        self._inflight_signal: Signal[None] | None = None
+        self._since = 0.0
+        self._healing = False
+        # how many records the gathering batch may hold: intents none while closed or broken
+        self._room = 0
+        self._outcome_room = 0
+        # the fault, and what it cost
+        self._fault: str | None = "not started"
+        self._fault_time = 0.0
+        self._refused = self._lost = 0
+        self._checkpoint_due = 0.0
+        self._idle: asyncio.Event | None = None
+        self._closing = False
+
+    # --- the port
+
+    @property
+    def accepting(self) -> bool:
+        return self._fault is None
+
+    @property
+    def fault(self) -> str | None:
+        """Why nothing is accepted, or None."""
+        return self._fault
+
+    @property
+    def records(self) -> int:
+        """How many lines have been written since the start."""
+        return self._writer.written
+
+    def intent(self, record: IntentRecord) -> Signal[None]:
+        pending = self._pending
+        if len(pending) >= self._room:
+            raise self._refusal()
+        pending.append(record)
+        return self._signal or self._open_batch()
+
+    def outcome(self, record: OutcomeRecord) -> None:
+        pending = self._pending
+        if len(pending) >= self._outcome_room:
+            self._lose()
+            return
+        pending.append(record)
+        if self._timer is None and not self._scheduled:
+            self._flush_later()
+
+    def event(self, record: AuditRecord) -> Signal[None]:
+        """As `intent`, but a refusal is a failed Signal: nothing raises."""
+        if len(self._pending) >= self._room:
+            log.error("an audit event could not be recorded: %s", getattr(record, "event", type(record).__name__))
+            signal: Signal[None] = Signal()
+            signal.fail(self._refusal())
+            return signal
+        self._pending.append(record)
+        return self._signal or self._open_batch()
+
+    # --- gathering
+
+    def _open_batch(self) -> Signal[None]:
+        if self._spec.durability == "async":
+            if self._timer is None and not self._scheduled:
+                self._flush_later()
+            return self._ready
+        signal: Signal[None] = Signal()
+        self._signal = signal
+        if self._inflight is None and not self._scheduled:
+            self._scheduled = True
+            self._running_loop().call_soon(self._hand_over_soon)
+        return signal
+
+    def _flush_later(self) -> None:
+        if self._loop is not None:
+            self._timer = self._loop.call_later(FLUSH_DELAY, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._pending and self._inflight is None and self._fault is None:
+            self._hand_over()
+
+    def _hand_over_soon(self) -> None:
+        self._scheduled = False
+        if self._inflight is None and self._fault is None and self._pending:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Gives the gathered batch to the writer, which must be free."""
+        batch = self._pending
+        self._pending = []
+        self._inflight, self._inflight_signal, self._signal = batch, self._signal, None
+        self._room = self._outcome_room = self._spec.queue - len(batch)
+        self._since = self._clock.monotonic()
+        self._jobs.put(batch)
+
+    # --- the writer's thread
+
+    def _run(self) -> None:
+        take = self._jobs.get
+        write = self._writer.write
+        while (job := take()) is not None:
+            error: Exception | None = None
+            try:
+                if isinstance(job, list):
+                    write(job)  # type: ignore[arg-type]
+                else:
+                    job()
+            except Exception as failure:  # noqa: BLE001 - boundary: whatever a write raises refuses the requests that wait for it
+                error = failure
+            if not self._post(error):
+                return
+
+    def _post(self, error: Exception | None) -> bool:
+        try:
+            self._running_loop().call_soon_threadsafe(self._done, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return False
+        return True
+
+    # --- back on the loop
+
+    def _done(self, error: Exception | None) -> None:
+        """The writer finished a job."""
+        batch, signal = self._inflight, self._inflight_signal
+        self._inflight = self._inflight_signal = None
+        self._room = self._outcome_room = self._spec.queue
+        if error is not None:
+            self._keep(batch or [])
+            if signal is not None:
+                signal.fail(_unavailable(str(error)))
+            self._break(_reason(error))
+        elif self._fault is not None:
+            self._after_fault()
+        elif self._signal is not None and not self._scheduled:
+            self._hand_over()
+        elif self._pending and self._timer is None:
+            self._flush_later()
+        if self._fault is not None:
+            self._room = 0
+        if self._idle is not None:
+            self._idle.set()
+        if signal is not None:
+            signal.set(None)
+
+    def _break(self, reason: str) -> None:
+        """The log takes no records: fails what waits, keeps the outcomes."""
+        if self._fault is None:
+            self._fault, self._fault_time = reason, self._clock.wall()
+            log.error("the audit log takes no records: %s", reason)
+        self._room = 0
+        signal, self._signal = self._signal, None
+        if signal is not None:
+            waiting, self._pending = self._pending, []
+            self._keep(waiting)
+            signal.fail(_unavailable(reason))
+
+    def _keep(self, batch: list[AuditRecord]) -> None:
+        """Puts the outcomes of a batch that was not written back, as many as there is room for; counts the rest."""
+        kept: list[AuditRecord] = [record for record in batch if isinstance(record, OutcomeRecord)]
+        kept += self._pending
+        room = self._spec.queue
+        self._lost += max(0, len(kept) - room)
+        self._pending = kept[:room]
+
+    def _after_fault(self) -> None:
+        """A job succeeded while the log counted as broken: the healing batch, or a write that hung and came back."""
+        if not self._healing:
+            self._heal()
+            return
+        self._healing = False
+        log.warning("the audit log takes records again, after %s", self._fault)
+        self._fault = None
+        if self._pending and self._timer is None:
+            self._flush_later()
+
+    def _heal(self) -> None:
+        """Tries the log with an event that tells what happened and with the first of the kept outcomes."""
+        detail = {"reason": self._fault, "since": self._fault_time, "refused_intents": self._refused, "lost_records": self._lost}
+        event = EventRecord(self._clock.wall(), "audit.recovered", actor="gatehouse", target=f"audit-{self.writer}", detail=detail)
+        self._refused = self._lost = 0
+        waiting = self._pending
+        self._pending = [event, *waiting[:_HEAL_BATCH]]
+        self._healing = True
+        self._hand_over()
+        self._pending = waiting[_HEAL_BATCH:]
+        self._room = 0
+
+    def _lose(self) -> None:
+        self._lost += 1
+        if self._fault is None:
+            self._break("the queue is full")
+
+    @property
+    def writer(self) -> str:
+        return self._writer.sink.writer
+
+    def _refusal(self) -> AuditUnavailable:
+        self._refused += 1
+        return _unavailable(self._fault or "the queue is full")
+
+    # --- each second
+
+    def _on_tick(self) -> None:
+        now = self._clock.monotonic()
+        self._ticker = self._running_loop().call_later(self._tick, self._on_tick)
+        if self._inflight is not None:
+            if now - self._since >= self._spec.timeout:
+                self._hang()
+        elif self._fault is not None:
+            if not self._closing:
+                self._heal()
+        elif now >= self._checkpoint_due:
+            self._checkpoint_due = now + self._spec.checkpoint.every
+            self._order(self._writer.checkpoint)
+
+    def _hang(self) -> None:
+        signal, self._inflight_signal = self._inflight_signal, None
+        reason = f"a write has been waiting for {self._spec.timeout:g} s"
+        self._break(reason)
+        if signal is not None:
+            signal.fail(_unavailable(reason))
+
+    def _order(self, job: Callable[[], None]) -> None:
+        """Has the writer do something else than a batch, when it is free."""
+        self._inflight, self._since = [], self._clock.monotonic()
+        self._jobs.put(job)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Repairs and opens the log and starts the writer's thread. Raises ConfigError when the log cannot be opened."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._loop.run_in_executor(None, self._writer.open)
+        except OSError as error:
+            self._writer.abandon()
+            raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
+        self._thread.start()
+        self._fault = None
+        self._room = self._outcome_room = self._spec.queue
+        self._checkpoint_due = self._clock.monotonic() + self._spec.checkpoint.every
+        self._ticker = self._loop.call_later(self._tick, self._on_tick)
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """Writes what waits, the last checkpoint, and ends the thread; gives up after `timeout` seconds (default: the setting)."""
+        if self._closing or self._loop is None:
+            return
+        self._closing = True
+        self._room = 0
+        if self._thread.is_alive():
+            try:
+                await asyncio.wait_for(self._finish(), self._spec.timeout if timeout is None else timeout)
+            except TimeoutError:
+                log.error("the audit log could not be closed in time; %d records are lost", len(self._pending) + self._lost)
+        self._outcome_room = 0
+        self._fault = self._fault or "closed"
+        for timer in (self._timer, self._ticker):
+            if timer is not None:
+                timer.cancel()
+        self._jobs.put(None)
+
+    async def _finish(self) -> None:
+        """Everything that waits, then the writer's own farewell."""
+        await self._free()
+        if self._fault is not None:
+            self._heal()
+            await self._free()
+        while self._pending and self._fault is None:
+            self._hand_over()
+            await self._free()
+        if self._fault is not None:
+            log.error("the audit log is closed while it takes no records; %d are lost", len(self._pending) + self._lost)
+        self._order(self._writer.close if self._fault is None else self._writer.abandon)
+        await self._free()
+
+    async def _free(self) -> None:
+        """Waits until the writer has nothing to do."""
+        while self._inflight is not None:
+            self._idle = asyncio.Event()
+            await self._idle.wait()
+        self._idle = None
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise _unavailable("not started")
+        return self._loop
+
+
+def _completed() -> Signal[None]:
+    signal: Signal[None] = Signal()
+    signal.set(None)
+    return signal
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return error.message if isinstance(error, GatehouseError) else f"{type(error).__name__}: {error}"
+
+
+def _unavailable(reason: str) -> AuditUnavailable:
+    return AuditUnavailable(f"the audit log takes no records: {reason}", retry_after=1.0)

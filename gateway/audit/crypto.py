@@ -1,0 +1,169 @@
+"""Keys of the audit log: keyed hashes of bodies, Ed25519 signatures of checkpoints.
+
+Keys live in `<state_dir>/keys`, mode 0600, made at the first use; several processes that start at once agree on one. A body hash
+is a letter for the algorithm and 32 hex characters: `b` keyed BLAKE2b with a 16 byte digest (RFC 7693), `s` the first 16 bytes of
+HMAC-SHA256 (RFC 2104), which is faster for bodies over 64 KiB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from gateway.audit.record import CheckpointRecord, encode_json
+from gateway.core.errors import ConfigError
+
+BODY_KEY: Final = "audit-body.key"
+SIGNING_KEY: Final = "audit-signing.pem"
+PUBLIC_KEY: Final = "audit-signing.pub.pem"
+_LARGE: Final = 64 * 1024
+_CONTEXT: Final = b"gatehouse audit checkpoint 1\n"
+
+
+class BodyHasher:
+    """Keyed hashes of bodies: who has the log but not the key cannot confirm a guess of a body."""
+
+    __slots__ = ("_copy", "_key")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._copy = hashlib.blake2b(key=key, digest_size=16).copy
+
+    def __call__(self, body: bytes) -> str:
+        if len(body) > _LARGE:
+            return "s" + hmac.digest(self._key, body, "sha256")[:16].hex()
+        digest = self._copy()
+        digest.update(body)
+        return "b" + digest.hexdigest()
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """A public key's short name: 16 hex characters of the SHA-256 of its 32 bytes."""
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def _statement(checkpoint: CheckpointRecord) -> bytes:
+    unsigned = msgspec.structs.replace(checkpoint, signature="")
+    return _CONTEXT + encode_json(unsigned)
+
+
+class Signer:
+    """Signs checkpoints."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.key_id = key_id(key.public_key())
+        self.verifier = CheckpointVerifier(key.public_key())
+
+    def sign(self, checkpoint: CheckpointRecord) -> CheckpointRecord:
+        """The same checkpoint with this key's name and signature."""
+        named = msgspec.structs.replace(checkpoint, key=self.key_id)
+        return msgspec.structs.replace(named, signature=self._key.sign(_statement(named)).hex())
+
+
+class CheckpointVerifier:
+    """Says whether a checkpoint was signed by the holder of one key."""
+
+    def __init__(self, key: Ed25519PublicKey) -> None:
+        self._key = key
+        self.key_id = key_id(key)
+
+    def genuine(self, checkpoint: CheckpointRecord) -> bool:
+        try:
+            self._key.verify(bytes.fromhex(checkpoint.signature), _statement(checkpoint))
+        except (InvalidSignature, ValueError):
+            return False
+        return checkpoint.key == self.key_id
+
+
+def load_body_key(state_dir: str) -> bytes:
+    """The key of the body hashes. Raises ConfigError when it cannot be read or made, or others could read it."""
+    key = _load_or_create(_keys(state_dir) / BODY_KEY, lambda: os.urandom(32))
+    if len(key) != 32:
+        raise ConfigError(f"{BODY_KEY} must hold 32 bytes", path="state_dir")
+    return key
+
+
+def load_signer(state_dir: str) -> Signer:
+    """The signing key; its public half is written beside it for auditors. Raises ConfigError as `load_body_key`."""
+    directory = _keys(state_dir)
+    pem = _load_or_create(directory / SIGNING_KEY, _new_signing_key)
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{SIGNING_KEY} is not a PEM private key: {error}", path="state_dir") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{SIGNING_KEY} is not an Ed25519 key", path="state_dir")
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    _load_or_create(directory / PUBLIC_KEY, lambda: public, mode=0o644)
+    return Signer(key)
+
+
+def load_verifier(path: str | Path) -> CheckpointVerifier:
+    """A public key from a PEM file. Raises ConfigError."""
+    try:
+        key = serialization.load_pem_public_key(Path(path).read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"cannot read the public key {path}: {error}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigError(f"{path} is not an Ed25519 public key")
+    return CheckpointVerifier(key)
+
+
+def _new_signing_key() -> bytes:
+    return Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _keys(state_dir: str) -> Path:
+    directory = Path(state_dir) / "keys"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot create {directory}: {error.strerror}", path="state_dir") from error
+    return directory
+
+
+def _load_or_create(path: Path, make: Callable[[], bytes], mode: int = 0o600) -> bytes:
+    """Reads the file, or makes it whole in one step (a hard link), so that a crash leaves no half key and a race has one winner."""
+    try:
+        if not path.exists():
+            _create(path, make(), mode)
+        data = path.read_bytes()
+        if mode == 0o600 and path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} can be read by others: chmod 600 it", path="state_dir")
+    except OSError as error:
+        raise ConfigError(f"cannot read or create {path}: {error.strerror}", path="state_dir") from error
+    return data
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)

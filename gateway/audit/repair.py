@@ -1,0 +1,210 @@
+"""What a writer finds of its log when it starts: where the chain goes on, what was torn, what was damaged.
+
+Torn is a bad end of the newest segment with nothing well formed after it: a write that a crash or a power loss interrupted. It is
+moved to a side file and cut off. Everything else that does not fit (a bad line before good ones, a log that ends before a line that
+a signed checkpoint covers) is damage: nothing is touched, and the chain goes on in a new segment whose header names the place.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.audit.chain import GENESIS, ChainError, check_line, read_line
+from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord
+from gateway.audit.sinks.file import FileSink, checkpoints_name, sync_directory
+
+_CHECKPOINT_MAX = 4096
+_decode_header = msgspec.json.Decoder(SegmentRecord).decode
+_decode_checkpoint = msgspec.json.Decoder(CheckpointRecord).decode
+
+
+class Torn(msgspec.Struct):
+    """The bad end of a file: moved away from `offset` on."""
+
+    offset: int
+    reason: str
+
+
+class Found(msgspec.Struct):
+    """Where the chain goes on: after line `seq` with hash `head`, in `segment` (0: there is none yet).
+
+    closed: the last writer closed the log. torn: what must be cut off first. broken: go on in a new segment.
+    """
+
+    seq: int = 0
+    head: str = GENESIS
+    segment: int = 0
+    closed: bool = True
+    torn: Torn | None = None
+    broken: dict[str, Any] | None = None
+
+
+class _Scan:
+    """Reads one segment line by line until its end or its first bad line."""
+
+    def __init__(self, path: Path, covered: int) -> None:
+        self.path, self.covered = path, covered
+        self.lines = 0
+        self.offset = 0
+        self.seq = 0
+        self.head = b""
+        self.covered_head = ""
+        self.last = self.last_but_one = b""
+        self.problem = ""
+        self.follows = False
+
+    def run(self) -> None:
+        with self.path.open("rb") as file:
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                try:
+                    self._line(line)
+                except ChainError as error:
+                    self.problem = str(error)
+                    self._look_after(file)
+                    return
+
+    def _line(self, line: bytes) -> None:
+        if self.lines == 0:
+            self._header(line)
+        self.head = check_line(line, self.seq + 1, self.head)
+        self.seq += 1
+        self.lines += 1
+        self.offset += len(line)
+        self.last_but_one, self.last = self.last, line
+        if self.seq == self.covered:
+            self.covered_head = self.head.decode()
+
+    def _header(self, line: bytes) -> None:
+        claims, header = read_line(line), read_header(line)
+        if claims is None or header is None:
+            raise ChainError("the segment has no header")
+        self.seq, self.head = claims.seq - 1, header.previous.encode()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last words are those of a clean close."""
+        return b'"kind":"checkpoint"' in self.last[:64] and b'"event":"audit.closed"' in self.last_but_one[:128]
+
+    def _look_after(self, file: Any) -> None:
+        """After a bad line: is there any well formed one, and what does the last of them claim?"""
+        for line in iter(lambda: file.readline(MAX_LINE), b""):
+            if (claims := read_line(line)) is not None:
+                self.follows = True
+                self.seq, self.head = max(self.seq, claims.seq), claims.hash.encode()
+
+
+def read_header(line: bytes) -> SegmentRecord | None:
+    """The segment header in a line, if that is what it is."""
+    if b'"kind":"segment"' not in line[:64]:
+        return None
+    try:
+        return _decode_header(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def read_checkpoint(line: bytes) -> CheckpointRecord | None:
+    """The checkpoint in a line of the checkpoints file or of the chain, if that is what it is."""
+    try:
+        return _decode_checkpoint(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def examine(sink: FileSink, verifier: CheckpointVerifier, checkpoint: CheckpointRecord | None) -> Found:
+    """Reads the newest segment and says where and how to go on. Changes nothing. Raises OSError."""
+    signed = checkpoint if checkpoint is not None and verifier.genuine(checkpoint) else None
+    segments = sink.segments()
+    if not segments:
+        return _judge(Found(), signed, "") if signed else Found()
+    number, path = segments[-1]
+    scan = _Scan(path, signed.covers if signed else 0)
+    scan.run()
+    if scan.lines == 0 and not scan.follows:
+        return _empty(sink, segments, scan, signed)
+    found = Found(seq=scan.seq, head=scan.head.decode(), segment=number, closed=scan.closed)
+    if scan.problem and scan.follows:
+        found.broken = {"segment": number, "line": scan.lines + 1, "reason": scan.problem}
+    elif scan.problem:
+        found.torn, found.closed = Torn(scan.offset, scan.problem), False
+    return _judge(found, signed, scan.covered_head)
+
+
+def _empty(sink: FileSink, segments: list[tuple[int, Path]], scan: _Scan, signed: CheckpointRecord | None) -> Found:
+    """A segment without one good line: the crash came between its creation and its header. The one before says where we are."""
+    number, _ = segments[-1]
+    before = Found()
+    if len(segments) > 1:
+        scan_before = _Scan(segments[-2][1], signed.covers if signed else 0)
+        scan_before.run()
+        before = Found(seq=scan_before.seq, head=scan_before.head.decode() or GENESIS)
+        if scan_before.problem:
+            before.broken = {"segment": segments[-2][0], "line": scan_before.lines + 1, "reason": scan_before.problem}
+        before = _judge(before, signed, scan_before.covered_head)
+    elif signed:
+        before = _judge(before, signed, "")
+    before.segment, before.closed = number, False
+    before.torn = Torn(0, scan.problem) if scan.problem else None
+    return before
+
+
+def _judge(found: Found, signed: CheckpointRecord | None, head: str) -> Found:
+    """Holds what was found against the newest signed checkpoint."""
+    if signed is None or found.broken:
+        return found
+    reason = ""
+    if signed.covers > found.seq:
+        reason = f"the log ends at {found.seq}, before the signed checkpoint at {signed.covers}"
+    elif head and head != signed.head:
+        reason = f"line {signed.covers} is not the one that was signed"
+    if reason:
+        found.broken = {"segment": signed.segment, "line": 0, "reason": reason}
+        found.torn = None
+        if signed.covers > found.seq:
+            found.seq, found.head = signed.covers, signed.head
+        found.segment = max(found.segment, signed.segment)
+    return found
+
+
+def set_aside(sink: FileSink, torn: Torn) -> Path:
+    """Moves the torn end of the current segment to a side file, which is on the disk before anything is cut. Raises OSError."""
+    side = sink.path.with_name(f"{sink.path.stem}.torn-{torn.offset}-{os.urandom(4).hex()}")
+    descriptor = os.open(side, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with sink.path.open("rb") as source:
+            source.seek(torn.offset)
+            for block in iter(lambda: source.read(1 << 20), b""):
+                _write_all(descriptor, block)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_directory(side.parent)
+    sink.cut(torn.offset)
+    return side
+
+
+def _write_all(descriptor: int, block: bytes) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def last_checkpoint(directory: Path, writer: str) -> tuple[CheckpointRecord | None, int]:
+    """The newest whole line of the checkpoints file and the size up to its end. (None, 0) where there is none. Raises OSError."""
+    path = directory / checkpoints_name(writer)
+    if not path.exists():
+        return None, 0
+    with path.open("rb") as file:
+        skipped = max(0, file.seek(0, os.SEEK_END) - 2 * _CHECKPOINT_MAX)
+        file.seek(skipped)
+        data = file.read()
+    end = data.rfind(b"\n") + 1
+    if end == 0:
+        return None, 0
+    start = data.rfind(b"\n", 0, end - 1) + 1
+    return read_checkpoint(data[start:end]), skipped + end

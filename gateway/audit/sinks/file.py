@@ -1,0 +1,213 @@
+"""The local audit log: numbered segments of one writer in one directory, only ever appended to.
+
+`audit-<writer>-<number>.jsonl` are the segments, `checkpoints-<writer>.jsonl` the signed checkpoints, `audit-<writer>.lock` keeps a
+second process out. Directories have mode 0700, files 0600. A write is all or nothing: what a failed one left behind is cut off
+before anything else is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+from typing import Final, Protocol
+
+from gateway.core.errors import ConfigError
+
+_NAME = re.compile(r"audit-([A-Za-z0-9_]{1,32})-(\d{8,})\.jsonl")
+_WRITER = re.compile(r"[A-Za-z0-9_]{1,32}")
+
+
+class Files(Protocol):
+    """The system calls that can fail or hang under load; replaced in tests."""
+
+    def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int: ...
+
+    def fdatasync(self, descriptor: int) -> None: ...
+
+    def ftruncate(self, descriptor: int, length: int) -> None: ...
+
+
+class SystemFiles:
+    pwrite = staticmethod(os.pwrite)
+    fdatasync = staticmethod(os.fdatasync)
+    ftruncate = staticmethod(os.ftruncate)
+
+
+SYSTEM: Final = SystemFiles()
+
+
+def segment_name(writer: str, number: int) -> str:
+    return f"audit-{writer}-{number:08d}.jsonl"
+
+
+def checkpoints_name(writer: str) -> str:
+    return f"checkpoints-{writer}.jsonl"
+
+
+def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
+    """The segments in a directory by writer, each writer's in order of their numbers."""
+    found: dict[str, list[tuple[int, Path]]] = {}
+    for path in directory.iterdir():
+        if match := _NAME.fullmatch(path.name):
+            found.setdefault(match[1], []).append((int(match[2]), path))
+    return {writer: sorted(found[writer]) for writer in sorted(found)}
+
+
+class AppendFile:
+    """One file that whole batches are appended to. `size`: bytes that are known to be good."""
+
+    def __init__(self, path: Path, *, create: bool, files: Files = SYSTEM) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
+        self.path, self._files = path, files
+        self._descriptor = os.open(path, flags, 0o600)
+        self.size = os.fstat(self._descriptor).st_size
+        self._dirty = False
+        if create:
+            sync_directory(path.parent)
+
+    def append(self, data: bytes, *, sync: bool) -> None:
+        """Writes all of `data`, with fdatasync where asked, or raises OSError and leaves the file as it was (at the latest, before
+        the next append)."""
+        if self._dirty:
+            self.cut()
+        self._dirty = True
+        try:
+            self._write(data)
+            if sync:
+                self._files.fdatasync(self._descriptor)
+        except OSError:
+            try:
+                self.cut()
+            except OSError:  # still dirty: cut before the next append
+                pass
+            raise
+        self.size += len(data)
+        self._dirty = False
+
+    def _write(self, data: bytes) -> None:
+        written = self._files.pwrite(self._descriptor, memoryview(data), self.size)
+        while written < len(data):
+            more = self._files.pwrite(self._descriptor, memoryview(data)[written:], self.size + written)
+            if more <= 0:
+                raise OSError(5, "nothing could be written")
+            written += more
+
+    def cut(self, size: int | None = None) -> None:
+        """Cuts the file back to what is good, or to `size`."""
+        if size is not None:
+            self.size = size
+        self._files.ftruncate(self._descriptor, self.size)
+        self._dirty = False
+
+    def sync(self) -> None:
+        self._files.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FileSink:
+    """The segments of one writer. `open` takes the lock; `begin` or `resume` choose the segment; then `write`."""
+
+    def __init__(self, directory: Path, writer: str, *, segment_bytes: int, sync: bool, files: Files = SYSTEM) -> None:
+        if not _WRITER.fullmatch(writer):
+            raise ConfigError(f"{writer!r} is no writer id: letters, digits and underscores, 32 at most")
+        self.directory, self.writer, self.sync, self.files = directory, writer, sync, files
+        self._segment_bytes = segment_bytes
+        self._file: AppendFile | None = None
+        self._lock = -1
+        self.segment = 0
+
+    def open(self) -> None:
+        """Makes the directory and takes the lock. Raises ConfigError when that is impossible."""
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(self.directory / f"audit-{self.writer}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise ConfigError(f"another process writes the audit log in {self.directory}", path="audit.sinks") from error
+        except OSError as error:
+            self.close()
+            raise ConfigError(f"cannot write the audit log in {self.directory}: {error.strerror}", path="audit.sinks") from error
+
+    def segments(self) -> list[tuple[int, Path]]:
+        """This writer's segments in order."""
+        return list_segments(self.directory).get(self.writer, [])
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the segment has no line yet, so that its header must come first."""
+        return self._current.size == 0
+
+    @property
+    def full(self) -> bool:
+        return self._current.size >= self._segment_bytes
+
+    @property
+    def size(self) -> int:
+        return self._current.size
+
+    @property
+    def path(self) -> Path:
+        return self._current.path
+
+    def resume(self, number: int) -> None:
+        """Goes on in an existing segment."""
+        self._switch(number, create=False)
+
+    def begin(self, number: int) -> None:
+        """Starts a new segment; the first batch must begin with its header. Raises OSError, and the current segment stays."""
+        self._switch(number, create=True)
+
+    def _switch(self, number: int, *, create: bool) -> None:
+        file = AppendFile(self.directory / segment_name(self.writer, number), create=create, files=self.files)
+        if self._file is not None:
+            self._file.close()
+        self._file, self.segment = file, number
+
+    @property
+    def _current(self) -> AppendFile:
+        if self._file is None:
+            raise OSError(9, "the audit log is not open")
+        return self._file
+
+    def write(self, batch: bytes) -> None:
+        self._current.append(batch, sync=self.sync)
+
+    def cut(self, size: int) -> None:
+        """Cuts the segment (repair of a torn tail) and makes that last."""
+        self._current.cut(size)
+        self._current.sync()
+
+    def settle(self) -> None:
+        """Makes what was written last on the disk, whatever the durability."""
+        self._current.sync()
+
+    def probe(self) -> None:
+        file = self._current
+        file.cut()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def aclose(self) -> None:
+        self.close()
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the directory's entries last."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

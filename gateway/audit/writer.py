@@ -1,0 +1,121 @@
+"""The one who writes: encodes, numbers, chains, rotates, signs. Everything here blocks and belongs to the writer's thread."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from gateway.audit.chain import FORMAT, Chain
+from gateway.audit.crypto import Signer
+from gateway.audit.record import CheckpointRecord, Record, SegmentRecord, encode_json
+from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
+from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
+from gateway.core.clock import Clock
+from gateway.core.types import EventRecord
+
+log = logging.getLogger("gatehouse.audit")
+
+
+class ChainWriter:
+    """Writes batches of records to the local log. A method that raises OSError has written nothing, and may be called again."""
+
+    def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
+        self.sink, self.signer, self.clock, self.config = sink, signer, clock, config
+        self.chain = Chain()
+        self.written = 0
+        self._checkpoints: AppendFile | None = None
+        self._number = 0
+        self._covered = 0
+        self._broken: dict[str, Any] | None = None
+
+    def open(self) -> None:
+        """Repairs what a crash left, resumes the chain and records the start. Raises ConfigError or OSError."""
+        self.sink.open()
+        previous = self._open_checkpoints()
+        found = examine(self.sink, self.signer.verifier, previous)
+        self.chain = Chain(found.seq, found.head)
+        events = self._enter(found)
+        events.append(self._event("audit.opened", {"segment": self.sink.segment, "clean": found.closed}))
+        self.write(events)
+
+    def _open_checkpoints(self) -> CheckpointRecord | None:
+        path = self.sink.directory / checkpoints_name(self.sink.writer)
+        previous, size = last_checkpoint(self.sink.directory, self.sink.writer)
+        self._checkpoints = AppendFile(path, create=not path.exists(), files=self.sink.files)
+        self._checkpoints.cut(size)
+        self._number = previous.number if previous else 0
+        return previous
+
+    def _enter(self, found: Found) -> list[Record]:
+        """Chooses the segment to go on in; returns the events that tell what was wrong."""
+        self._covered = found.seq if found.closed else 0
+        if found.broken:
+            log.error("the audit log is damaged: %s; it goes on in segment %d", found.broken, found.segment + 1)
+            self._broken = found.broken
+            self.sink.begin(found.segment + 1)
+            return [self._event("audit.broken", found.broken, outcome="failed")]
+        if not found.segment:
+            self.sink.begin(1)
+            return []
+        self.sink.resume(found.segment)
+        if not found.torn:
+            return []
+        size = self.sink.size - found.torn.offset
+        side = set_aside(self.sink, found.torn)
+        detail = {"segment": found.segment, "offset": found.torn.offset, "bytes": size, "moved_to": side.name, "reason": found.torn.reason}
+        log.warning("the audit log had a torn tail: %s", detail)
+        return [self._event("audit.repaired", detail)]
+
+    def write(self, records: list[Record]) -> None:
+        """Writes the records as one batch, all or nothing."""
+        if self.sink.full:
+            self._rotate()
+        if self.sink.fresh:
+            records = [self._header(), *records]
+        self.sink.write(self.chain.seal(records))
+        self.chain.commit()
+        self.written += len(records)
+
+    def _header(self) -> SegmentRecord:
+        sink = self.sink
+        return SegmentRecord(self.clock.wall(), FORMAT, sink.segment, sink.writer, self.chain.head, self.config, self._broken)
+
+    def _rotate(self) -> None:
+        self.checkpoint()
+        self.sink.begin(self.sink.segment + 1)
+        self._broken = None
+
+    def checkpoint(self) -> None:
+        """Signs the head of the chain, in the checkpoints file and as a record; nothing when no record came since the last one."""
+        if self._checkpoints is None or self.chain.seq == self._covered or self.sink.fresh:
+            return
+        unsigned = CheckpointRecord(
+            self.clock.wall(), self.sink.writer, self._number + 1, self.sink.segment, self.chain.seq, self.chain.head, key=""
+        )
+        checkpoint = self.signer.sign(unsigned)
+        self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
+        self._number += 1
+        self.sink.write(self.chain.seal([checkpoint]))
+        self.chain.commit()
+        self._covered = self.chain.seq
+
+    def close(self) -> None:
+        """The last event, the last checkpoint, everything on the disk. Lets go of the files even when that fails (OSError)."""
+        try:
+            self.write([self._event("audit.closed", {"segment": self.sink.segment})])
+            self.checkpoint()
+            self.sink.settle()
+            if self._checkpoints is not None:
+                self._checkpoints.sync()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Lets go of the files without another word."""
+        self.sink.close()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None
+
+    def _event(self, name: str, detail: dict[str, Any], outcome: str = "ok") -> EventRecord:
+        return EventRecord(self.clock.wall(), name, actor="gatehouse", target=f"audit-{self.sink.writer}", outcome=outcome, detail=detail)
