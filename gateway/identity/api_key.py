@@ -1,0 +1,91 @@
+"""API keys: those of the configuration, held as SHA-256 only, and those of the store through its port.
+
+A key is found by the SHA-256 of all of it, so that neither the table nor a memo ever holds one, and the time of a look-up
+tells nothing about a key's characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from hashlib import sha256
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.ports import KeyStore
+from gateway.core.specs import StaticKeySpec
+from gateway.core.types import Headers, Peer, Principal
+from gateway.core.waiting import Maybe
+from gateway.identity import keys
+from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_api_key, looks_like_jwt, presented
+
+
+class ApiKeyAuthenticator:
+    """Accepts `Authorization: Bearer KEY`, `x-api-key: KEY` and `api-key: KEY`.
+
+    A bearer value that is no known key and looks like a signed token is left to other authenticators; every other unknown
+    one is rejected with `invalid_api_key`.
+    """
+
+    def __init__(self, static: Iterable[StaticKeySpec], store: KeyStore | None = None, clock: Clock | None = None) -> None:
+        self._principals = {_digest(spec): _principal(spec) for spec in static}
+        self._store = store
+        self._clock: Clock = clock or SystemClock()
+
+    @property
+    def principals(self) -> tuple[Principal, ...]:
+        """Those of the configuration, for the listing of who may call."""
+        return tuple(self._principals.values())
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        """The fast path: one bearer credential that is a key of the configuration."""
+        value = headers.get(b"authorization")
+        if value is not None and value.startswith(b"Bearer ") and b"x-api-key" not in headers and b"api-key" not in headers:
+            principal = self._principals.get(sha256(value[7:]).digest())
+            if principal is not None:
+                return principal
+        return self._find(headers)
+
+    def _find(self, headers: Headers) -> Maybe[Principal | None]:
+        found = presented(headers)
+        if found is None or found[0] != b"bearer":
+            return None
+        value = found[1]
+        if len(value) > MAX_CREDENTIAL_BYTES:
+            raise invalid_api_key()
+        digest = sha256(value).digest()
+        principal = self._principals.get(digest)
+        if principal is not None:
+            return principal
+        if looks_like_jwt(value):
+            return None
+        return self._stored(digest, value)
+
+    def _stored(self, digest: bytes, value: bytes) -> Maybe[Principal | None]:
+        if self._store is None or not value.isascii():
+            raise invalid_api_key()
+        key = value.decode("ascii")
+        if not keys.well_formed(key):
+            raise invalid_api_key()
+        answer = self._store.lookup(digest, key)
+        if answer is None or isinstance(answer, Principal):
+            return self._active(answer)
+        return self._wait(answer)
+
+    async def _wait(self, answer: Awaitable[Principal | None]) -> Principal:
+        return self._active(await answer)
+
+    def _active(self, principal: Principal | None) -> Principal:
+        if principal is None or (principal.expires is not None and principal.expires <= self._clock.wall()):
+            raise invalid_api_key()
+        return principal
+
+
+def _digest(spec: StaticKeySpec) -> bytes:
+    if spec.key is not None:
+        return keys.digest(spec.key.reveal())
+    if spec.key_sha256 is None:
+        raise ValueError(f"the static key {spec.id} has neither key nor key_sha256")
+    return bytes.fromhex(spec.key_sha256)
+
+
+def _principal(spec: StaticKeySpec) -> Principal:
+    return Principal(id=spec.id, tenant=spec.tenant, kind="api_key", models=spec.models, priority=spec.priority, roles=spec.roles)

@@ -1,0 +1,108 @@
+"""Authenticators in order: the first that knows the credential decides. Whatever goes wrong inside one is a rejection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Sequence
+
+from gateway.core.errors import GatehouseError
+from gateway.core.ports import Authenticator
+from gateway.core.types import Headers, Peer, Principal
+from gateway.core.waiting import Maybe
+from gateway.identity.credentials import invalid_credentials, missing_credentials, presented
+
+log = logging.getLogger("gatehouse.identity")
+
+
+def chain(authenticators: Sequence[Authenticator]) -> Authenticator:
+    """One authenticator out of several. It never answers None: without a credential it raises `missing_credentials`.
+
+    An unexpected exception inside a member is logged (its type only: its text may hold the credential) and becomes a
+    rejection; a later member is not asked, because the failed one might have rejected the caller.
+    """
+    return Single(authenticators[0]) if len(authenticators) == 1 else Chain(tuple(authenticators))
+
+
+class Single:
+    """A chain of one: that member's own path and nothing else."""
+
+    def __init__(self, member: Authenticator) -> None:
+        self._authenticate = member.authenticate
+        self._name = type(member).__name__
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        try:
+            found = self._authenticate(headers, peer)
+        except GatehouseError:
+            raise
+        except Exception as error:  # noqa: BLE001 - boundary: a failing authenticator rejects (fail closed)
+            raise _failed(self._name, error) from None
+        if found.__class__ is Principal:
+            return found
+        return _answer(self._name, found)
+
+
+class Chain:
+    """Several members (or none: then nobody gets in)."""
+
+    def __init__(self, members: tuple[Authenticator, ...]) -> None:
+        self._members = tuple((type(member).__name__, member.authenticate) for member in members)
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        presented(headers)  # two different credentials are refused whichever member would know one of them
+        return self._from(0, headers, peer)
+
+    def _from(self, start: int, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        for position in range(start, len(self._members)):
+            name, authenticate = self._members[position]
+            try:
+                found = authenticate(headers, peer)
+            except GatehouseError:
+                raise
+            except Exception as error:  # noqa: BLE001 - boundary: a failing authenticator rejects (fail closed)
+                raise _failed(name, error) from None
+            if found is None:
+                continue
+            if isinstance(found, Principal):
+                return found
+            return self._wait(name, found, position + 1, headers, peer)
+        raise missing_credentials()
+
+    async def _wait(
+        self, name: str, answer: Awaitable[Principal | None], following: int, headers: Headers, peer: Peer
+    ) -> Principal | None:
+        principal = await _guarded(name, answer)
+        if principal is not None:
+            return principal
+        rest = self._from(following, headers, peer)
+        return rest if rest is None or isinstance(rest, Principal) else await rest
+
+
+def _answer(name: str, found: Maybe[Principal | None]) -> Maybe[Principal | None]:
+    """A chain of one whose member did not answer with a plain principal."""
+    if found is None:
+        raise missing_credentials()
+    if isinstance(found, Principal):
+        return found
+    return _required(name, found)
+
+
+async def _required(name: str, answer: Awaitable[Principal | None]) -> Principal:
+    principal = await _guarded(name, answer)
+    if principal is None:
+        raise missing_credentials()
+    return principal
+
+
+async def _guarded(name: str, answer: Awaitable[Principal | None]) -> Principal | None:
+    try:
+        return await answer
+    except GatehouseError:
+        raise
+    except Exception as error:  # noqa: BLE001 - boundary: a failing authenticator rejects (fail closed)
+        raise _failed(name, error) from None
+
+
+def _failed(name: str, error: Exception) -> GatehouseError:
+    log.error("the authenticator %s failed (%s); the caller is rejected", name, type(error).__name__)
+    return invalid_credentials()

@@ -1,0 +1,56 @@
+"""What a caller presented: the credential in the headers, and the uniform errors that reject one.
+
+A rejection never says which part was wrong (an unknown key, a damaged one, an expired one): it has one text and one code.
+"""
+
+from __future__ import annotations
+
+from gateway.core.errors import AuthenticationError, RequestError
+from gateway.core.types import Headers
+
+CHALLENGE = (("www-authenticate", 'Bearer realm="gatehouse"'),)
+MAX_CREDENTIAL_BYTES = 16 * 1024
+"""Longer than any key or token that is accepted; a longer one is refused unread."""
+
+
+def presented(headers: Headers) -> tuple[bytes, bytes] | None:
+    """The one credential of a request as (scheme in lower case, value); the key headers count as `bearer`.
+
+    None when there is none. Raises RequestError (400, ambiguous_credentials) when two headers carry different ones.
+    """
+    found: tuple[bytes, bytes] | None = None
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        scheme, _, value = authorization.strip().partition(b" ")
+        found = (scheme.lower(), value.strip())
+    for name in (b"x-api-key", b"api-key"):
+        other = headers.get(name)
+        if other is None:
+            continue
+        candidate = (b"bearer", other.strip())
+        if found is not None and found != candidate:
+            raise RequestError("The request carries two different credentials; send one.", code="ambiguous_credentials")
+        found = candidate
+    return found
+
+
+def looks_like_jwt(value: bytes) -> bool:
+    """Whether a bearer value has the shape of a signed token (RFC 7519): a JSON header in base64url and two dots."""
+    return value.startswith(b"eyJ") and value.count(b".") == 2
+
+
+def missing_credentials() -> AuthenticationError:
+    return AuthenticationError(
+        "No usable credential was sent. Send an API key as 'Authorization: Bearer gh_...'.",
+        code="missing_credentials",
+        headers=CHALLENGE,
+    )
+
+
+def invalid_api_key() -> AuthenticationError:
+    return AuthenticationError("The API key is not valid.", code="invalid_api_key", headers=CHALLENGE)
+
+
+def invalid_credentials() -> AuthenticationError:
+    """For what must not be explained to the caller: an authenticator that failed on its own."""
+    return AuthenticationError("The credential could not be verified.", code="invalid_credentials", headers=CHALLENGE)

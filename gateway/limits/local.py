@@ -1,0 +1,260 @@
+"""Limits inside one process: takes from every bucket that applies, or from none, without waiting.
+
+A reservation holds the estimated tokens; settling it refunds what was not used or charges what was used beyond. Until then
+its buckets cannot be forgotten. Guarantee: between two moments with nothing under way, no bucket hands out more than
+burst + rate x time; within that, an instant can see more only by what earlier exchanges reserved and did not use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import LimitExceeded
+from gateway.core.ports import Reservation
+from gateway.core.specs import LimitSpec
+from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.limits import headers
+from gateway.limits.bucket import SECOND, Bucket, Shape
+
+log = logging.getLogger("gatehouse.limits")
+
+MEMO_SIZE = 16384
+
+
+class Rules(Protocol):
+    """Decides which limits apply (policies.limits.LimitRules)."""
+
+    def applying(self, principal: Principal, model: str) -> Sequence[tuple[LimitSpec, tuple[str, ...]]]: ...
+
+
+class BucketRegistry:
+    """Owns the buckets of a process, so that a reload keeps the state of every limit whose settings did not change.
+
+    Bounded by `capacity`: when it is reached, buckets that are full and unused are forgotten, least recently made first; a
+    bucket in any other state is never forgotten, and while there are only such the registry grows and says so once.
+    """
+
+    def __init__(self, capacity: int = 100_000) -> None:
+        self.capacity = capacity
+        self.generation = 0
+        """Changes whenever buckets were forgotten: what remembers buckets must look them up again."""
+        self._shapes: dict[LimitSpec, Shape] = {}
+        self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
+        self._sweep_at = capacity
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def bucket(self, limit: LimitSpec, key: tuple[str, ...], now: int) -> Bucket:
+        """The bucket of this limit (by its name and rates) for this key; a new one is full."""
+        identity = limit_identity(limit)
+        shape = self._shapes.get(identity)
+        if shape is None:
+            shape = self._shapes[identity] = Shape(limit)
+        bucket = self._buckets.get((shape, key))
+        if bucket is None:
+            if len(self._buckets) >= self._sweep_at:
+                self._sweep(now)
+            bucket = self._buckets[(shape, key)] = Bucket(shape)
+        return bucket
+
+    def _sweep(self, now: int) -> None:
+        """Forgets a quarter of the capacity at most, so that a sweep pays for many new buckets. Oldest first."""
+        wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
+        idle = []
+        for identity, bucket in self._buckets.items():
+            if bucket.idle(now):
+                idle.append(identity)
+                if len(idle) >= wanted:
+                    break
+        for identity in idle:
+            del self._buckets[identity]
+        if idle:
+            self.generation += 1
+        used = {shape for shape, _ in self._buckets}
+        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used}
+        # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
+        self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16))
+        if len(self._buckets) >= self.capacity and not self._warned:
+            self._warned = True
+            log.warning("more than %d limit buckets are in use at once; the table grows beyond its capacity", self.capacity)
+
+
+def limit_identity(limit: LimitSpec) -> LimitSpec:
+    """What makes two limits share their buckets: name, `per` and the rates. Whom it matches may change."""
+    return LimitSpec(name=limit.name, per=limit.per, requests=limit.requests, tokens=limit.tokens, concurrent=limit.concurrent)
+
+
+class LocalLimiter:
+    """The Limiter over in-process buckets. `estimate` and `charge` are policies.limits' (what a request costs)."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        registry: BucketRegistry,
+        *,
+        estimate: Callable[[InferenceRequest], tuple[int, int]],
+        charge: Callable[[Usage], int],
+        clock: Clock | None = None,
+        memo_size: int = MEMO_SIZE,
+    ) -> None:
+        self._rules, self._registry = rules, registry
+        self._estimate, self._charge = estimate, charge
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._memo: dict[tuple[Principal, str], tuple[Bucket, ...]] = {}
+        self._memo_size = memo_size
+        self._generation = registry.generation
+
+    def reserve(self, principal: Principal, request: InferenceRequest) -> Reservation:
+        """Takes from all buckets that apply. Raises LimitExceeded (429) when one has too little; then none was changed."""
+        if self._generation != self._registry.generation:
+            self._memo.clear()
+            self._generation = self._registry.generation
+        buckets = self._memo.get((principal, request.model))
+        now = int(self._monotonic() * SECOND)
+        if buckets is None:
+            buckets = self._resolve(principal, request.model, now)
+        if not buckets:
+            return UNLIMITED
+        prompt, completion = self._estimate(request)
+        tokens = prompt + completion
+        if len(buckets) == 1:
+            bucket = buckets[0]
+            rate = bucket.shape.tokens
+            token_ns = 0
+            if rate is not None:
+                token_ns = rate.cost(tokens)
+                if token_ns > rate.burst_ns:
+                    token_ns = _clamped(bucket, prompt)
+            if not bucket.admits(now, token_ns):
+                raise _exceeded(buckets, (token_ns,), now)
+            bucket.take(now, token_ns)
+            return Held(self, buckets, (token_ns,), now)
+        return self._reserve_several(buckets, prompt, tokens, now)
+
+    def _reserve_several(self, buckets: tuple[Bucket, ...], prompt: int, tokens: int, now: int) -> Held:
+        costs = []
+        admitted = True
+        for bucket in buckets:
+            rate = bucket.shape.tokens
+            token_ns = 0
+            if rate is not None:
+                token_ns = rate.cost(tokens)
+                if token_ns > rate.burst_ns:
+                    token_ns = _clamped(bucket, prompt)
+            costs.append(token_ns)
+            if not bucket.admits(now, token_ns):
+                admitted = False
+        if not admitted:
+            raise _exceeded(buckets, costs, now)
+        for bucket, token_ns in zip(buckets, costs, strict=True):
+            bucket.take(now, token_ns)
+        return Held(self, buckets, costs, now)
+
+    def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Bucket, ...]:
+        buckets = tuple(self._registry.bucket(limit, key, now) for limit, key in self._rules.applying(principal, model))
+        if self._generation != self._registry.generation:
+            # Making these buckets made the registry forget others: what is remembered may hold those.
+            self._memo.clear()
+            self._generation = self._registry.generation
+            buckets = tuple(self._registry.bucket(limit, key, now) for limit, key in self._rules.applying(principal, model))
+        if len(self._memo) >= self._memo_size:
+            del self._memo[next(iter(self._memo))]
+        self._memo[(principal, model)] = buckets
+        return buckets
+
+    def settle(self, held: Held, usage: Usage | None) -> None:
+        """Ends a reservation; called once for each by the reservation itself."""
+        if usage is None:
+            for bucket, reserved in zip(held.buckets, held.costs, strict=True):
+                bucket.give_back(held.taken_at, reserved)
+            return
+        tokens = self._charge(usage)
+        now = int(self._monotonic() * SECOND)
+        for bucket, reserved in zip(held.buckets, held.costs, strict=True):
+            rate = bucket.shape.tokens
+            bucket.correct(held.taken_at, now, reserved, rate.cost(tokens) if rate is not None else 0)
+
+    def render(self, held: Held) -> bytes:
+        """The x-ratelimit lines of a reservation, as things stand now."""
+        return headers.lines(held.buckets, int(self._monotonic() * SECOND))
+
+
+class Held:
+    """A reservation in in-process buckets: nanoseconds taken from each one's tokens, and when."""
+
+    __slots__ = ("_limiter", "_settled", "buckets", "costs", "taken_at")
+
+    def __init__(self, limiter: LocalLimiter, buckets: tuple[Bucket, ...], costs: Sequence[int], taken_at: int) -> None:
+        self._limiter, self.buckets, self.costs, self.taken_at = limiter, buckets, costs, taken_at
+        self._settled = False
+
+    @property
+    def headers(self) -> bytes:
+        """The x-ratelimit-* lines, made when they are asked for."""
+        return self._limiter.render(self)
+
+    def settle(self, usage: Usage | None) -> None:
+        """Charges what was used, or refunds all (None). A second call does nothing."""
+        if self._settled:
+            return
+        self._settled = True
+        self._limiter.settle(self, usage)
+
+
+class Unlimited:
+    """The reservation of a request that no limit applies to."""
+
+    __slots__ = ()
+    headers = b""
+
+    def settle(self, usage: Usage | None) -> None:
+        return None
+
+
+UNLIMITED = Unlimited()
+
+
+def _clamped(bucket: Bucket, prompt: int) -> int:
+    """What to reserve when the estimate exceeds the burst: all of it; the debt comes at settlement.
+
+    A prompt that alone exceeds the burst could never pass and is refused for good.
+    """
+    shape = bucket.shape
+    rate = shape.tokens
+    if rate is None:
+        return 0
+    if rate.cost(prompt) > rate.burst_ns:
+        raise LimitExceeded(
+            f"The prompt has about {prompt} tokens; the limit '{shape.name}' never allows more than {rate.burst} at once.",
+            code="tokens_exceeded",
+            headers=(("x-should-retry", "false"),),
+        )
+    return rate.burst_ns
+
+
+def _exceeded(buckets: tuple[Bucket, ...], costs: Sequence[int], now: int) -> LimitExceeded:
+    """The error for the bucket that makes the caller wait longest."""
+    worst: tuple[int, str, str, str] = (-1, "", "", "")
+    for bucket, token_ns in zip(buckets, costs, strict=True):
+        shape = bucket.shape
+        waits = []
+        if shape.requests is not None:
+            wait = bucket.requests_full + shape.request_ns - now - shape.requests.burst_ns
+            waits.append((wait, "rate_limit_exceeded", "requests", shape.name))
+        if shape.tokens is not None:
+            waits.append((bucket.tokens_full + token_ns - now - shape.tokens.burst_ns, "tokens_exceeded", "tokens", shape.name))
+        if shape.concurrent and bucket.in_use >= shape.concurrent:
+            waits.append((SECOND, "concurrency_exceeded", "concurrent requests", shape.name))
+        worst = max([worst, *(wait for wait in waits if wait[0] > 0)])
+    wait_ns, code, what, name = worst
+    return LimitExceeded(
+        f"Too many {what}: the limit '{name}' is reached.",
+        code=code,
+        retry_after=max(0.001, -(-wait_ns // 1_000_000) / 1000),
+        headers=headers.pairs(buckets, now),
+    )

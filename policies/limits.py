@@ -1,0 +1,54 @@
+"""Which limits apply to a request, and what it costs. Pure: the state of the buckets is gateway.limits' work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.core.specs import LimitSpec
+from gateway.core.types import InferenceRequest, Principal, Usage
+from policies.patterns import matches
+
+Scope = tuple[LimitSpec, tuple[str, ...]]
+"""A limit and the value of its `per` that picks the bucket: ("ci", "key-1") for `per: key` is tenant and key."""
+
+
+class LimitRules:
+    """The limits of a configuration, in its order."""
+
+    def __init__(self, limits: Iterable[LimitSpec]) -> None:
+        self._limits = tuple(limits)
+
+    def applying(self, principal: Principal, model: str) -> tuple[Scope, ...]:
+        """The limits whose `match` fits this caller and model, each with its bucket's key."""
+        return tuple((limit, _bucket_key(limit, principal, model)) for limit in self._limits if _fits(limit, principal, model))
+
+
+def estimate(request: InferenceRequest) -> tuple[int, int]:
+    """Tokens to reserve before the engine counts: (of the prompt, that may be generated), each at least 0."""
+    return max(0, request.prompt_tokens), max(0, request.max_tokens)
+
+
+def charge(usage: Usage) -> int:
+    """Tokens that an exchange really cost: prompt and completion; cached prompt tokens count like others."""
+    return max(0, usage.prompt_tokens) + max(0, usage.completion_tokens)
+
+
+def _fits(limit: LimitSpec, principal: Principal, model: str) -> bool:
+    match = limit.match
+    return matches(match.tenant, principal.tenant) and matches(match.model, model) and matches(match.key, principal.id)
+
+
+def _bucket_key(limit: LimitSpec, principal: Principal, model: str) -> tuple[str, ...]:
+    match limit.per:
+        case "key":
+            return (principal.tenant, principal.kind, principal.id)
+        case "tenant":
+            return (principal.tenant,)
+        case "model":
+            return (model,)
+        case "key_model":
+            return (principal.tenant, principal.kind, principal.id, model)
+        case "tenant_model":
+            return (principal.tenant, model)
+        case "global":
+            return ()

@@ -1,0 +1,56 @@
+"""Who may use which model. Default deny: what no pattern of the principal's names is refused.
+
+A principal is one object for as long as its credential is valid, so decisions are memoised by its identity; a changed key
+is a new principal and is decided anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.core.specs import ModelSpec
+from gateway.core.types import Decision, InferenceRequest, Principal
+from policies.patterns import matches
+
+MEMO_SIZE = 16384
+"""Decisions remembered; the oldest is forgotten first."""
+
+_DENIED = Decision(False, "This credential may not use the requested model.", "default-deny")
+_UNKNOWN = Decision(False, "There is no such model for this credential.", "unknown-model")
+
+
+class ModelAccess:
+    """Allows a model when one of the principal's patterns (`*`, `demo-*`) names it, or the model that the alias stands for."""
+
+    def __init__(self, models: Iterable[ModelSpec], *, memo_size: int = MEMO_SIZE) -> None:
+        self._names: dict[str, tuple[str, ...]] = {}
+        for model in models:
+            self._names[model.name] = (model.name,)
+            self._names.update((alias, (alias, model.name)) for alias in model.aliases)
+        self._memo: dict[tuple[Principal, str, str], Decision] = {}
+        self._memo_size = memo_size
+
+    def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
+        """The memoised decision. Unknown models are denied and not remembered: callers choose those names freely."""
+        key = (principal, request.model, request.operation)
+        decision = self._memo.get(key)
+        if decision is not None:
+            return decision
+        if request.model not in self._names:
+            return _UNKNOWN
+        decision = self._evaluate(principal, request.model)
+        if len(self._memo) >= self._memo_size:
+            del self._memo[next(iter(self._memo))]
+        self._memo[key] = decision
+        return decision
+
+    def may_see(self, principal: Principal, model: str) -> bool:
+        """Whether the model exists and is listed for this principal."""
+        return model in self._names and self._evaluate(principal, model).allow
+
+    def _evaluate(self, principal: Principal, model: str) -> Decision:
+        for name in self._names[model]:
+            for pattern in principal.models:
+                if matches(pattern, name):
+                    return Decision(True, "", f"models:{pattern}")
+        return _DENIED
