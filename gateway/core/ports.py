@@ -172,6 +172,11 @@ class Call(Protocol):
 class EngineClient(Protocol):
     """The way to one endpoint: its address, its connections."""
 
+    @property
+    def base_path(self) -> bytes:
+        """What stands before every path at this endpoint (b"" in most cases)."""
+        ...
+
     def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
         """Sends one request. `head`: request line and headers without content-length, host and the final empty line. Timeouts in
         seconds, from the sending to the first byte and between two reads. Never raises for the network: failures reach the

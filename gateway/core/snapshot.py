@@ -21,6 +21,8 @@ class Meter(Protocol):
 
     def record(self, operation: str, status: int, outcome: str, overhead_us: float, seconds: float, usage: Usage | None) -> None: ...
 
+    def first_chunk(self, seconds: float) -> None: ...
+
 
 class ModelEntry:
     """One public model, ready to serve: what the pipeline needs without another look-up.

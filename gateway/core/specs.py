@@ -55,6 +55,7 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     header_timeout: Seconds = 10.0
     body_timeout: Seconds = 30.0
     keep_alive_timeout: Seconds = 75.0
+    request_timeout: Seconds = 600.0
     drain_timeout: Seconds = 30.0
 
 

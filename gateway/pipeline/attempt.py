@@ -1,0 +1,180 @@
+"""Phases 8 and 9: one try at one endpoint after another, until an answer begins or no further try is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+
+from gateway.core.errors import (
+    ContextLengthExceeded,
+    EngineError,
+    EngineTimeout,
+    GatehouseError,
+    Overloaded,
+    RequestError,
+)
+from gateway.core.ports import Attempt, AttemptResult
+from gateway.core.snapshot import ModelEntry
+from gateway.core.types import ResponseHead
+from gateway.core.waiting import Signal
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.stream import AnswerRelay
+from gateway.telemetry.tracing import valid_traceparent
+from gateway.wire.openai import with_model
+
+PASSED_STATUSES = frozenset({400, 409, 413, 415, 422})
+"""An engine's answer about the request itself: the client is told what the engine said."""
+
+
+async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
+    """Selects an endpoint and sends, again on another endpoint while that is safe. Returns the relay at the end of the answer.
+
+    Raises EngineError, Overloaded, AuditUnavailable. The attempt stays with the exchange until it is settled.
+    """
+    tried: tuple[str, ...] = ()
+    session = exchange.headers.get(entry.routing_header) if entry.routing_header is not None else None
+    while True:
+        attempt = entry.route.acquire(exchange.request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
+        if isinstance(attempt, Awaitable):
+            attempt = await _queued(entry, attempt)
+        exchange.attempt = attempt
+        exchange.attempts += 1
+        if exchange.marks is not None:
+            exchange.mark("select")
+        if not ticket.done or ticket.error is not None:
+            await ticket
+        if exchange.marks is not None:
+            exchange.mark("durable")
+        relay = relay_type(exchange)
+        exchange.relay = relay
+        exchange.sent_ns = perf_counter_ns()
+        exchange.call = attempt.client.send(
+            upstream_head(exchange, attempt),
+            upstream_body(exchange, attempt),
+            relay,
+            attempt.first_byte_timeout,
+            attempt.idle_timeout,
+        )
+        if exchange.client.paused:
+            exchange.call.pause()
+        if exchange.marks is not None:
+            exchange.mark("dispatch")
+        try:
+            if not relay.done.done or relay.done.error is not None:
+                await relay.done
+        except GatehouseError as error:
+            pause = _after_failure(exchange, entry, attempt, relay, error)
+            if pause is None:
+                raise
+            tried = (*tried, attempt.endpoint_name)
+            if pause:
+                await _sleep(pause)
+            continue
+        if exchange.marks is not None:
+            exchange.mark("engine")
+        exchange.call = None
+        attempt.close(_result(relay.head))
+        return relay
+
+
+async def _queued(entry: ModelEntry, waiting: Any) -> Attempt:
+    try:
+        attempt: Attempt = await waiting
+    except BaseException:
+        entry.route.abandon(waiting)
+        raise
+    return attempt
+
+
+def _after_failure(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, error: GatehouseError) -> float | None:
+    """Closes the failed attempt; seconds to wait before the next one, or None when the failure is final."""
+    exchange.call, exchange.relay = None, relay if relay.started else None
+    if not isinstance(error, EngineError):
+        return None
+    attempt.close(AttemptResult.FAILURE)
+    if relay.started:
+        return None
+    pause = entry.route.may_retry(error, exchange.attempts)
+    if pause is not None:
+        entry.meter.retries += 1
+        exchange.attempt = None
+    return pause
+
+
+async def _sleep(seconds: float) -> None:
+    done: Signal[None] = Signal()
+    timer = asyncio.get_running_loop().call_later(seconds, done.set, None)
+    try:
+        await done
+    finally:
+        timer.cancel()
+
+
+def upstream_head(exchange: Exchange, attempt: Attempt) -> bytes:
+    """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
+    trace = exchange.headers.get(b"traceparent")
+    left = int((exchange.deadline - exchange.plane.now) * 1000)
+    return b"POST %b%b HTTP/1.1\r\ncontent-type: application/json\r\nx-request-id: %b\r\nx-gatehouse-priority: %b\r\n%b%b%b" % (
+        attempt.client.base_path,
+        exchange.path,
+        exchange.request_id,
+        exchange.principal.priority.encode(),  # type: ignore[union-attr]
+        b"x-gatehouse-deadline-ms: %d\r\n" % left,
+        attempt.request_headers,
+        b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
+    )
+
+
+def upstream_body(exchange: Exchange, attempt: Attempt) -> bytes:
+    """The client's bytes, with another model name where the endpoint knows the model by one."""
+    request = exchange.request
+    assert request is not None
+    name = attempt.upstream_model
+    return request.body if name is None or name == request.model else with_model(request.body, name)
+
+
+def _result(head: ResponseHead | None) -> AttemptResult:
+    """What an answer says about the engine's health: refusals of the request and full queues say nothing."""
+    status = head.status if head is not None else 502
+    if status < 400:
+        return AttemptResult.SUCCESS
+    return AttemptResult.FAILURE if status >= 500 and status not in (503, 507) else AttemptResult.NEUTRAL
+
+
+def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
+    """The contract's error for an answer of the engine that is no success."""
+    status = head.status
+    message, code, param = _engine_says(body)
+    if status in PASSED_STATUSES:
+        kind = ContextLengthExceeded if code == "context_length_exceeded" else RequestError
+        return kind(message or "The engine refused the request.", code=code or "invalid_value", param=param, status=status)
+    retry_after = _seconds(head.get(b"retry-after"))
+    if status in (429, 503):
+        if code == "model_loading":
+            return EngineError("The model is being loaded.", code="model_loading", status=503, retry_after=retry_after or 1.0)
+        return Overloaded("The engine is at its capacity.", retry_after=retry_after or 1.0)
+    if status == 504:
+        return EngineTimeout("The engine took longer than its deadline.")
+    if status == 507:
+        return EngineError("The model does not fit into the engine's memory.", code="insufficient_memory", status=507)
+    return EngineError(f"The engine answered with status {status}.")
+
+
+def _engine_says(body: bytes) -> tuple[str, str | None, str | None]:
+    """Message, code and param of an OpenAI error body; an engine's text is bounded and only used for errors about the request."""
+    try:
+        error = msgspec.json.decode(body)["error"]
+        if isinstance(error, str):
+            return error[:1000], None, None
+        code, param = error.get("code"), error.get("param")
+        return str(error.get("message", ""))[:1000], code if isinstance(code, str) else None, param if isinstance(param, str) else None
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return "", None, None
+
+
+def _seconds(value: bytes | None) -> float | None:
+    return float(value) if value is not None and value.isdigit() and len(value) < 6 else None

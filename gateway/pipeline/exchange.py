@@ -1,0 +1,345 @@
+"""The Exchange: one request from its first byte to its settlement. It owns principal, reservation, audit intent and attempt.
+
+It is settled exactly once, by whoever finishes first: the end of the answer, the client leaving, a deadline, a guardrail, a
+drain. `settle` is synchronous and cannot be cancelled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Coroutine
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from gateway.core.errors import ClientGone, EngineTimeout, GatehouseError, InternalError
+from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
+from gateway.core.snapshot import ModelEntry, Snapshot
+from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
+from gateway.core.waiting import Driver, Signal
+from gateway.pipeline.plane import DataPlane
+
+log = logging.getLogger("gatehouse.pipeline")
+
+LAST_CHUNK = b"0\r\n\r\n"
+"""Ends a body in chunked transfer coding (RFC 9112, 7.1)."""
+
+
+class Client(Protocol):
+    """The client's side of an exchange; implemented by the server's connection."""
+
+    paused: bool
+    """The client does not read: what is written now would only pile up."""
+
+    def send(self, data: bytes) -> None:
+        """Writes response bytes."""
+        ...
+
+    def finished(self, keep_alive: bool) -> None:
+        """The response is complete: the connection takes its next request, or closes."""
+        ...
+
+    def read_body(self) -> None:
+        """The body is wanted now (answers `Expect: 100-continue`)."""
+        ...
+
+
+class Relay(Protocol):
+    """What takes the engine's answer for an exchange."""
+
+    def tick(self, now: float) -> float:
+        """Called when `wake_at` has come; returns the next time."""
+        ...
+
+    def usage(self) -> Usage | None:
+        """What the engine reported, or what was counted from the chunks relayed so far."""
+        ...
+
+
+class Exchange:
+    """One request. Made by the server at the end of the headers; stepped by its Driver; gone after `settle`."""
+
+    __slots__ = (
+        "answer_bytes",
+        "answer_hash",
+        "attempt",
+        "attempts",
+        "body",
+        "body_ready",
+        "call",
+        "client",
+        "cors",
+        "deadline",
+        "decision_rule",
+        "detail",
+        "driver",
+        "engine_ns",
+        "entry",
+        "guardrail",
+        "head_sent",
+        "headers",
+        "intended",
+        "keep_alive",
+        "marks",
+        "path",
+        "peer",
+        "plane",
+        "principal",
+        "relay",
+        "request",
+        "request_id",
+        "reservation",
+        "sent_ns",
+        "settled",
+        "snapshot",
+        "started_ns",
+        "status",
+        "wake_at",
+    )
+
+    def __init__(
+        self, plane: DataPlane, snapshot: Snapshot, client: Client, path: bytes, headers: Headers, peer: Peer, request_id: bytes
+    ) -> None:
+        self.plane, self.snapshot, self.client = plane, snapshot, client
+        self.path, self.headers, self.peer, self.request_id = path, headers, peer, request_id
+        self.started_ns = perf_counter_ns()
+        self.deadline = self.wake_at = plane.now + snapshot.spec.listen.request_timeout
+        self.body: bytes | None = None
+        self.body_ready: Signal[bytes] | None = None
+        self.principal: Principal | None = None
+        self.request: InferenceRequest | None = None
+        self.entry: ModelEntry | None = None
+        self.decision_rule = ""
+        self.reservation: Reservation | None = None
+        self.intended = False
+        self.attempt: Attempt | None = None
+        self.attempts = 0
+        self.call: Call | None = None
+        self.relay: Relay | None = None
+        self.sent_ns = 0
+        self.engine_ns = 0
+        self.status = 0
+        self.head_sent = False
+        self.keep_alive = True
+        self.settled = False
+        self.answer_bytes = 0
+        self.answer_hash = ""
+        self.guardrail = ""
+        self.detail: dict[str, Any] | None = None
+        self.cors = b""
+        self.marks: list[tuple[str, int]] | None = [("", self.started_ns)] if plane.sampled() else None
+        self.driver: Driver | None = None
+        plane.exchanges.add(self)
+
+    # --- life
+
+    def run(self, phases: Coroutine[Any, Any, None]) -> None:
+        """Runs the pipeline's coroutine as far as it goes without waiting."""
+        self.driver = driver = Driver(phases, self._ended)
+        driver.start()
+
+    def body_complete(self, body: bytes) -> None:
+        """The server has read the whole body."""
+        self.body = body
+        if self.body_ready is not None:
+            self.body_ready.set(body)
+
+    def cancel(self, error: GatehouseError) -> None:
+        """Ends the exchange with an error, wherever it waits."""
+        if not self.settled and self.driver is not None:
+            self.driver.cancel(error)
+
+    def client_gone(self) -> None:
+        """The client closed its connection: the engine's work is cancelled, what was generated is still charged."""
+        self.cancel(ClientGone("The client closed the connection."))
+
+    def pause(self) -> None:
+        """The client does not read: the engine's stream pauses too."""
+        if self.call is not None:
+            self.call.pause()
+
+    def resume(self) -> None:
+        if self.call is not None:
+            self.call.resume()
+
+    def expired(self, now: float) -> None:
+        """`wake_at` has come: the request's own deadline, or the relay's (keep-alive comments)."""
+        if now >= self.deadline:
+            self.cancel(EngineTimeout("The request took longer than its deadline."))
+        elif self.relay is not None:
+            self.wake_at = min(self.deadline, self.relay.tick(now))
+        else:
+            self.wake_at = self.deadline
+
+    def mark(self, phase: str) -> None:
+        """Ends a phase of an exchange whose phases are timed; call it behind `if x.marks is not None`."""
+        if self.marks is not None:
+            self.marks.append((phase, perf_counter_ns()))
+
+    # --- the answer's head
+
+    def overhead_us(self) -> int:
+        """Microseconds since the first byte that were not spent waiting for an engine."""
+        return (perf_counter_ns() - self.started_ns - self.engine_ns) // 1000
+
+    def head(self, status_line: bytes, content: bytes) -> bytes:
+        """The response head. `content`: the lines on the body (type, length or transfer coding), each with its CRLF."""
+        attempt, entry, reservation = self.attempt, self.entry, self.reservation
+        return b"HTTP/1.1 %b\r\ndate: %b\r\n%bx-request-id: %b\r\nx-gatehouse-overhead-us: %d\r\n%b%b%b%b%b\r\n" % (
+            status_line,
+            self.plane.date,
+            content,
+            self.request_id,
+            (perf_counter_ns() - self.started_ns - self.engine_ns) // 1000,
+            entry.header if entry is not None else b"",
+            attempt.endpoint_header if attempt is not None else b"",
+            reservation.headers if reservation is not None else b"",
+            self.cors,
+            b"" if self.keep_alive else b"connection: close\r\n",
+        )
+
+    # --- the end
+
+    def _ended(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the exchange with an error: a status and a body before the first byte, an SSE error event after it."""
+        if self.settled:
+            return
+        if not isinstance(error, GatehouseError):
+            log.error("request %s failed: %r", self.request_id.decode(), error, exc_info=error)
+            error = InternalError(f"Internal error. The request id is {self.request_id.decode()}.")
+        if isinstance(error, ClientGone):
+            self.settle("cancelled", ClientGone.status, error.code)
+            return
+        outcome = outcome_of(error)
+        if self.head_sent:
+            self.client.send(chunked(b"data: %b\n\ndata: [DONE]\n\n" % error.body()) + LAST_CHUNK)
+        else:
+            self.client.send(self.error_response(error))
+        self.settle(outcome, self.status if self.head_sent else error.status, error.code)
+
+    def error_response(self, error: GatehouseError) -> bytes:
+        """The whole response for an error before the first byte. A request whose body was not read to its end closes the connection."""
+        if self.body is None:
+            self.keep_alive = False
+        body = error.body()
+        lines = [b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)]
+        if error.retry_after is not None:
+            seconds = max(0.0, error.retry_after)
+            lines.append(b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-seconds // 1), -(-seconds * 1000 // 1)))
+        lines += [b"%b: %b\r\n" % (name.encode(), value.encode("latin-1", "replace")) for name, value in error.headers]
+        return self.head(status_line(error.status), b"".join(lines)) + body
+
+    def settle(self, outcome: str, status: int, code: str = "") -> None:
+        """Gives back everything that is still held, and records. Synchronous, once, cannot be cancelled."""
+        if self.settled:
+            return
+        self.settled = True
+        relay, request, entry = self.relay, self.request, self.entry
+        usage = relay.usage() if relay is not None else None
+        if self.call is not None:
+            self.call.cancel()
+            self.call = None
+        if self.attempt is not None:
+            self.attempt.close(AttemptResult.NEUTRAL)
+            endpoint = self.attempt.endpoint_name
+        else:
+            endpoint = ""
+        if self.reservation is not None:
+            self.reservation.settle(usage)
+        now_ns = perf_counter_ns()
+        seconds = (now_ns - self.started_ns) * 1e-9
+        self._record(outcome, status, code, usage, endpoint, seconds)
+        if entry is not None and request is not None:
+            overhead = (now_ns - self.started_ns - self.engine_ns) * 1e-3
+            entry.meter.record(request.operation, status, outcome, overhead, seconds, usage)
+        else:
+            self.plane.metrics.denied(status, code)
+        if self.marks is not None:
+            self._fold_marks()
+        self.plane.settled(self)
+        self.driver = None
+        self.relay = None
+        self.client.finished(self.keep_alive)
+
+    def _record(self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float) -> None:
+        principal, request, entry = self.principal, self.request, self.entry
+        prompt, completion, cached, estimated = 0, 0, 0, False
+        if usage is not None:
+            prompt, completion, cached, estimated = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated
+        self.snapshot.audit.outcome(
+            OutcomeRecord(
+                time.time(),
+                self.request_id.decode(),
+                outcome,
+                status,
+                code,
+                principal.tenant if principal is not None else "",
+                principal.id if principal is not None else "",
+                "" if self.intended else self.peer.address,
+                request.operation if request is not None else "",
+                entry.name if entry is not None else "",
+                endpoint,
+                self.attempts,
+                prompt,
+                completion,
+                cached,
+                estimated,
+                self.answer_bytes,
+                self.answer_hash,
+                round(seconds * 1000, 3),
+                self.guardrail,
+                self.detail,
+            )
+        )
+
+    def _fold_marks(self) -> None:
+        self.mark("settle")
+        marks = self.marks or []
+        phases = self.plane.metrics.phases
+        for (_, before), (phase, at) in itertools.pairwise(marks):
+            if phase in phases:
+                phases[phase].observe((at - before) / 1000)
+
+
+def chunked(data: bytes) -> bytes:
+    """One chunk of a body in chunked transfer coding."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def outcome_of(error: GatehouseError) -> str:
+    """The audit's word for how an error ended an exchange."""
+    if isinstance(error, EngineTimeout):
+        return "timeout"
+    return "denied" if error.status < 500 else "failed"
+
+
+_REASONS = {
+    200: b"200 OK",
+    400: b"400 Bad Request",
+    401: b"401 Unauthorized",
+    403: b"403 Forbidden",
+    404: b"404 Not Found",
+    405: b"405 Method Not Allowed",
+    408: b"408 Request Timeout",
+    409: b"409 Conflict",
+    413: b"413 Content Too Large",
+    415: b"415 Unsupported Media Type",
+    422: b"422 Unprocessable Content",
+    429: b"429 Too Many Requests",
+    431: b"431 Request Header Fields Too Large",
+    500: b"500 Internal Server Error",
+    502: b"502 Bad Gateway",
+    503: b"503 Service Unavailable",
+    504: b"504 Gateway Timeout",
+    507: b"507 Insufficient Storage",
+}
+
+
+def status_line(status: int) -> bytes:
+    """`429 Too Many Requests`"""
+    return _REASONS.get(status) or b"%d Status" % status

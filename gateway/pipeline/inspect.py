@@ -1,0 +1,295 @@
+"""Phases 6 and 10: guardrails over requests, whole answers and streams. A guardrail that fails denies, unless its fail mode is `open`.
+
+On a stream every choice has a matcher per guardrail and per kind of text (content, reasoning, each tool call's arguments); a
+matcher holds back only what could still become part of a match, so that text which only differs in how it is chunked gives
+the same output.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
+from gateway.core.ports import Guardrail, StreamMatcher
+from gateway.core.types import ALLOW, Verdict
+from gateway.core.waiting import Maybe
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
+from gateway.wire.openai import answer_texts, replace_answer_texts, with_texts
+
+log = logging.getLogger("gatehouse.guardrails")
+HOLD_LIMIT = 1024 * 1024
+"""Characters that a guardrail which cannot work on streams may hold of one choice."""
+
+
+class Guarded:
+    """A guardrail behind its failure boundary: an exception inside becomes a violation (`closed`) or a counted pass (`open`)."""
+
+    def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None]) -> None:
+        self.name = guardrail.name
+        self._guardrail, self._fail_open, self._on_failure = guardrail, fail_open, on_failure
+
+    def _failed(self, error: Exception) -> None:
+        log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
+        self._on_failure(self.name, "open" if self._fail_open else "closed")
+        if not self._fail_open:
+            raise GuardrailViolation("The content could not be inspected.", code=self.name) from error
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
+        try:
+            verdict = self._guardrail.check(texts)
+        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+            self._failed(error)
+            return ALLOW
+        return self._waited(verdict) if isinstance(verdict, Awaitable) else verdict
+
+    async def _waited(self, verdict: Awaitable[Verdict]) -> Verdict:
+        try:
+            return await verdict
+        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+            self._failed(error)
+            return ALLOW
+
+    def stream(self) -> StreamMatcher:
+        matcher = self._guardrail.stream()
+        return _GuardedMatcher(self, matcher if matcher is not None else _Whole(self))
+
+
+class _GuardedMatcher:
+    """A stream's matcher behind the same boundary."""
+
+    def __init__(self, owner: Guarded, matcher: StreamMatcher) -> None:
+        self._owner, self._matcher = owner, matcher
+
+    def feed(self, text: str) -> str:
+        try:
+            return self._matcher.feed(text)
+        except GatehouseError:
+            raise
+        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+            self._owner._failed(error)
+            return text
+
+    def finish(self) -> str:
+        try:
+            return self._matcher.finish()
+        except GatehouseError:
+            raise
+        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+            self._owner._failed(error)
+            return ""
+
+
+class _Whole:
+    """For a guardrail that reads whole texts only: everything is held until the text ends."""
+
+    def __init__(self, guardrail: Guarded) -> None:
+        self._guardrail = guardrail
+        self._held: list[str] = []
+        self._size = 0
+
+    def feed(self, text: str) -> str:
+        self._size += len(text)
+        if self._size > HOLD_LIMIT:
+            raise GuardrailViolation("The answer is too long to be inspected.", code=self._guardrail.name)
+        self._held.append(text)
+        return ""
+
+    def finish(self) -> str:
+        text = "".join(self._held)
+        verdict = self._guardrail.check([text])
+        if isinstance(verdict, Awaitable):
+            raise GuardrailViolation("This guardrail cannot inspect streams.", code=self._guardrail.name)
+        return verdict.texts[0] if raise_verdict(verdict, self._guardrail.name) else text
+
+
+def raise_verdict(verdict: Verdict, name: str) -> bool:
+    """Raises for block and hold; otherwise whether the texts are to be replaced."""
+    if verdict.action == "block":
+        raise GuardrailViolation(verdict.reason or "The content violates a policy.", code=verdict.guardrail or name)
+    if verdict.action == "hold":
+        raise ApprovalPending(verdict.reason or "The request waits for approval.", headers=(("x-should-retry", "false"),))
+    return verdict.action == "rewrite"
+
+
+async def _checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence[str]) -> Sequence[str] | None:
+    """The texts after every guardrail, or None when none changed them."""
+    changed = False
+    for guardrail in guardrails:
+        verdict = guardrail.check(texts)
+        if isinstance(verdict, Awaitable):
+            verdict = await verdict
+        if verdict is ALLOW:
+            continue
+        x.guardrail = guardrail.name
+        if raise_verdict(verdict, guardrail.name):
+            texts, changed = verdict.texts, True
+    return texts if changed else None
+
+
+async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
+    """Phase 6: reads the request's texts; a rewrite replaces them in the bytes that are forwarded."""
+    inference = x.request
+    assert inference is not None
+    texts = await _checked(x, guardrails, inference.view.texts())
+    if texts is not None:
+        inference.body = with_texts(inference, list(texts))
+
+
+async def answer(x: Exchange, guardrails: Sequence[Guardrail], body: bytes) -> bytes:
+    """Phase 10 for a whole answer: its bytes, rewritten where a guardrail says so. What cannot be read is not passed on."""
+    try:
+        document = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        raise EngineError("The engine's answer is not valid JSON.") from None
+    if not isinstance(document, dict):
+        raise EngineError("The engine's answer is not a JSON object.")
+    texts = answer_texts(document)
+    replaced = await _checked(x, guardrails, texts)
+    if replaced is None:
+        return body
+    replace_answer_texts(document, list(replaced))
+    return msgspec.json.encode(document)
+
+
+class InspectedRelay(StreamRelay):
+    """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice."""
+
+    __slots__ = ("_channels", "_frame", "_tail")
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._channels: dict[tuple[int, str], _Channel] = {}
+        self._frame: dict[str, Any] = {}
+        self._tail = b""
+
+    def _forward(self, data: bytes) -> None:
+        kept = []
+        for event in data.split(b"\n\n")[:-1]:
+            kept.append(self._inspected(event))
+        ready = b"".join(kept)
+        if ready:
+            super()._forward(ready)
+
+    def _inspected(self, event: bytes) -> bytes:
+        payload = b"\n".join(line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:"))
+        if not payload:
+            return b""
+        if payload == b"[DONE]":
+            return self._finish_all() + b"data: [DONE]\n\n"
+        try:
+            document = msgspec.json.decode(payload)
+            choices = document.get("choices") or []
+        except (msgspec.DecodeError, AttributeError):
+            raise EngineError("The engine sent an event that is not valid JSON.") from None
+        self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
+        changed = False
+        for choice in choices:
+            changed |= self._choice(choice)
+        if not changed:
+            return event + b"\n\n"
+        return b"data: %b\n\n" % msgspec.json.encode(document)
+
+    def _choice(self, choice: dict[str, Any]) -> bool:
+        """Feeds the texts of one choice's delta; says whether the event must be written anew."""
+        index, changed = choice.get("index", 0), False
+        for kind, holder, key in _texts(choice):
+            channel = self._channels.get((index, kind))
+            if channel is None:
+                channel = self._channels[index, kind] = _Channel(self._matchers())
+            text = holder[key]
+            released = channel.feed(text)
+            if released != text:
+                holder[key] = released
+                changed = True
+        if choice.get("finish_reason"):
+            for (number, kind), channel in self._channels.items():
+                if number == index and (rest := channel.finish()):
+                    _append(choice, kind, rest)
+                    changed = True
+        return changed
+
+    def _matchers(self) -> list[StreamMatcher]:
+        entry = self.exchange.entry
+        assert entry is not None
+        return [m for m in (guardrail.stream() for guardrail in entry.response_guardrails) if m is not None]
+
+    def _finish_all(self) -> bytes:
+        """What is still held when the stream ends without a finish reason."""
+        choices: list[dict[str, Any]] = []
+        for (index, kind), channel in self._channels.items():
+            if rest := channel.finish():
+                choice: dict[str, Any] = {"index": index, "delta": {}} if kind != "text" else {"index": index, "text": ""}
+                _append(choice, kind, rest)
+                choices.append(choice)
+        return b"data: %b\n\n" % msgspec.json.encode({**self._frame, "choices": choices}) if choices else b""
+
+    def close_stream(self) -> None:
+        if not self._ended and (rest := self._finish_all()):
+            super()._forward(rest)
+        super().close_stream()
+
+
+class _Channel:
+    """One text of one choice and the matchers it passes, one behind the other."""
+
+    __slots__ = ("_finished", "_held", "_matchers")
+
+    def __init__(self, matchers: list[StreamMatcher]) -> None:
+        self._matchers = matchers
+        self._finished = False
+        self._held = 0
+
+    def feed(self, text: str) -> str:
+        self._held += len(text)
+        for matcher in self._matchers:
+            text = matcher.feed(text)
+        self._held -= len(text)
+        if self._held > max(HOLD_LIMIT, MAX_EVENT_BYTES):
+            raise GuardrailViolation("The answer is too long to be inspected.", code="guardrail")
+        return text
+
+    def finish(self) -> str:
+        if self._finished:
+            return ""
+        self._finished = True
+        rest = ""
+        for matcher in self._matchers:
+            rest = (matcher.feed(rest) if rest else "") + matcher.finish()
+        return rest
+
+
+def _texts(choice: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
+    """(kind, holder, key) of every text in one choice of a chunk."""
+    found: list[tuple[str, dict[str, Any], str]] = []
+    if isinstance(choice.get("text"), str):
+        found.append(("text", choice, "text"))
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        found += [(key, delta, key) for key in ("content", "reasoning_content", "refusal") if isinstance(delta.get(key), str)]
+        for call in delta.get("tool_calls") or ():
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                found.append((f"tool{call.get('index', 0)}", function, "arguments"))
+    return found
+
+
+def _append(choice: dict[str, Any], kind: str, text: str) -> None:
+    """Adds released text to a choice of a chunk."""
+    if kind == "text":
+        choice["text"] = (choice.get("text") or "") + text
+        return
+    delta = choice.setdefault("delta", {})
+    if not kind.startswith("tool"):
+        delta[kind] = (delta.get(kind) or "") + text
+        return
+    calls, index = delta.setdefault("tool_calls", []), int(kind[4:])
+    for call in calls:
+        if call.get("index", 0) == index:
+            call["function"]["arguments"] = call["function"].get("arguments", "") + text
+            return
+    calls.append({"index": index, "function": {"arguments": text}})

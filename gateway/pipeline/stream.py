@@ -1,0 +1,236 @@
+"""Phase 10: takes an engine's answer as it arrives. Bytes are forwarded, not objects; an event is parsed only when somebody must read it.
+
+`AnswerRelay` gathers a whole answer (bounded). `StreamRelay` forwards server-sent events in chunked transfer coding; when a
+guardrail reads the stream, `InspectedRelay` (gateway.pipeline.inspect) takes its place.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+import msgspec
+
+from gateway.core.errors import EngineError
+from gateway.core.types import ResponseHead, Usage
+from gateway.core.waiting import Signal
+from gateway.pipeline.exchange import LAST_CHUNK, Exchange
+from gateway.wire.openai import CHUNK, ChunkView, usage_from, usage_of
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 256 * 1024
+KEEP_ALIVE = b"e\r\n: keep-alive\n\n\r\n"
+DONE = b"data: [DONE]\n\n"
+STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
+OK = b"200 OK"
+
+
+class AnswerRelay:
+    """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried."""
+
+    __slots__ = ("_parts", "_size", "done", "exchange", "head")
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.done: Signal[None] = Signal()
+        self.head: ResponseHead | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether something of this answer has reached the client."""
+        return False
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.head = head
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_ANSWER_BYTES:
+            raise EngineError(f"The engine's answer is larger than {MAX_ANSWER_BYTES} bytes.")
+        self._parts.append(data)
+
+    def on_end(self) -> None:
+        exchange = self.exchange
+        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self.done.set(None)
+
+    def on_failed(self, error: Exception) -> None:
+        exchange = self.exchange
+        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self.done.fail(error)
+
+    def body(self) -> bytes:
+        parts = self._parts
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def usage(self) -> Usage | None:
+        if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
+            return None
+        return usage_of(self.body())
+
+    def tick(self, now: float) -> float:
+        return self.exchange.deadline
+
+
+class StreamRelay(AnswerRelay):
+    """Forwards an event stream as it arrives, at event boundaries; withholds the usage that the client did not ask for.
+
+    An answer that is no event stream (an engine's error) is gathered like a whole answer.
+    """
+
+    __slots__ = ("_carry", "_ended", "_events", "_last_write", "_streaming", "_usage")
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._carry = b""
+        self._events = 0
+        self._streaming = False
+        self._ended = False
+        self._usage: Usage | None = None
+        self._last_write = 0.0
+
+    @property
+    def started(self) -> bool:
+        return self._streaming
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.head = head
+        if head.status != 200 or not (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
+            return
+        exchange = self.exchange
+        now = perf_counter_ns()
+        exchange.engine_ns += now - exchange.sent_ns
+        exchange.head_sent = self._streaming = True
+        exchange.status = 200
+        exchange.client.send(exchange.head(OK, STREAM_HEADERS))
+        exchange.sent_ns = now
+        self._last_write = exchange.plane.now
+        keep_alive = exchange.snapshot.spec.stream.keep_alive
+        if keep_alive:
+            exchange.wake_at = min(exchange.deadline, exchange.plane.now + keep_alive)
+
+    def on_body(self, data: bytes) -> None:
+        if not self._streaming:
+            super().on_body(data)
+            return
+        if self._carry:
+            data = self._carry + data
+            self._carry = b""
+        if b"\r" in data:
+            data = self._unify(data)
+        if not data.endswith(b"\n\n"):
+            cut = data.rfind(b"\n\n") + 2
+            if cut == 1:
+                self._hold(data)
+                return
+            self._hold(data[cut:])
+            data = data[:cut]
+        if b'"usage":{' in data or b'"usage": {' in data or b'"error":' in data:
+            data = self._read_events(data)
+            if not data:
+                return
+        self._forward(data)
+
+    def _forward(self, data: bytes) -> None:
+        events = data.count(b"\n\n")
+        exchange = self.exchange
+        if not self._events:
+            exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
+        self._events += events
+        if data.endswith(DONE):
+            self._ended = True
+        exchange.answer_bytes += len(data)
+        self._last_write = exchange.plane.now
+        exchange.client.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _hold(self, data: bytes) -> None:
+        if len(data) > MAX_EVENT_BYTES:
+            raise EngineError(f"The engine sent an event larger than {MAX_EVENT_BYTES} bytes.")
+        self._carry = data
+
+    def _unify(self, data: bytes) -> bytes:
+        """Line ends as `\\n`. A lone trailing `\\r` may be half of a `\\r\\n` and is held back by the event boundary that follows it."""
+        if data.endswith(b"\r"):
+            return data[:-1].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + b"\r"
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _read_events(self, data: bytes) -> bytes:
+        """Reads usage and errors out of whole events; returns what is to be forwarded."""
+        kept: list[bytes] = []
+        for event in data.split(b"\n\n")[:-1]:
+            payload = event[5:].lstrip() if event.startswith(b"data:") else b""
+            view = decode_chunk(payload)
+            if view is None:
+                kept.append(event)
+                continue
+            if view.error is not msgspec.UNSET and view.error != b"null":
+                if kept:
+                    self._forward(b"\n\n".join(kept) + b"\n\n")
+                raise EngineError("The engine failed while it was answering.")
+            if view.usage is not None:
+                self._usage = usage_from(view.usage)
+                if not view.choices and not self.exchange.request.include_usage:  # type: ignore[union-attr]
+                    continue
+            kept.append(event)
+        return b"\n\n".join(kept) + b"\n\n" if kept else b""
+
+    def on_end(self) -> None:
+        if self._streaming:
+            self.close_stream()
+        else:
+            exchange = self.exchange
+            exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self.done.set(None)
+
+    def close_stream(self) -> None:
+        """Everything of the answer has been forwarded: ends the client's body."""
+        exchange = self.exchange
+        if self._carry:
+            raise EngineError("The engine's stream ended in the middle of an event.")
+        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        if self._ended:
+            exchange.client.send(LAST_CHUNK)
+        else:
+            exchange.client.send(b"%x\r\n%b\r\n" % (len(DONE), DONE) + LAST_CHUNK)
+
+    def on_failed(self, error: Exception) -> None:
+        exchange = self.exchange
+        exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
+        self.done.fail(error)
+
+    def usage(self) -> Usage | None:
+        """What the engine reported; else the chunks relayed, of which the first only names the role."""
+        if not self._streaming:
+            return super().usage()
+        if self._usage is not None:
+            return self._usage
+        request = self.exchange.request
+        prompt = request.prompt_tokens if request is not None else 0
+        return Usage(prompt, max(0, self._events - 1), 0, True)
+
+    def tick(self, now: float) -> float:
+        """Writes a comment when the engine has been silent for long."""
+        exchange = self.exchange
+        keep_alive = exchange.snapshot.spec.stream.keep_alive
+        if not keep_alive or not self._streaming:
+            return exchange.deadline
+        if now - self._last_write >= keep_alive:
+            exchange.client.send(KEEP_ALIVE)
+            self._last_write = now
+        return self._last_write + keep_alive
+
+
+def decode_chunk(payload: bytes) -> ChunkView | None:
+    """The typed view of one event's data; None for what is no chunk ([DONE], a comment, not JSON)."""
+    if not payload.startswith(b"{"):
+        return None
+    try:
+        return CHUNK.decode(payload)
+    except msgspec.DecodeError:
+        return None
+
+
+def answer_head(exchange: Exchange, length: int) -> bytes:
+    """The head of a whole, successful JSON answer of `length` bytes."""
+    return exchange.head(OK, b"content-type: application/json\r\ncontent-length: %d\r\n" % length)

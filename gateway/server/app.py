@@ -1,0 +1,112 @@
+"""The data listener's other paths, as a small ASGI application: the path table, the model list, health.
+
+The table maps a path to its handler; what is not in it is 404 (no engine path is reachable through the gateway).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, RequestError
+from gateway.core.snapshot import ModelEntry
+from gateway.core.types import Headers, Peer, Principal
+from gateway.pipeline.plane import DataPlane
+from gateway.server.asgi import Message, Receive, Send
+from gateway.server.cors import cors_headers, preflight_headers
+from gateway.server.health import Health
+
+Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
+Handler = Callable[[Message], Awaitable[Answer]]
+MODELS = b"/v1/models/"
+
+
+class DataApplication:
+    """The ASGI application of the data listener. `inference`: the paths that only POST reaches, through the pipeline."""
+
+    def __init__(self, plane: DataPlane, health: Health, inference: frozenset[bytes]) -> None:
+        self._plane, self._health, self._inference = plane, health, inference
+        self._table: dict[bytes, Handler] = {
+            b"/v1/models": self._models,
+            b"/livez": self._livez,
+            b"/readyz": self._readyz,
+            b"/health": self._readyz,
+            b"/health/liveliness": self._livez,
+            b"/health/readiness": self._readyz,
+        }
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        cors = self._plane.current().spec.listen.cors
+        headers: Headers = scope["state"]["headers"]
+        status, body, extra = await self._answer(scope, headers)
+        if cors.origins:
+            extra = [*extra, *_lines(cors_headers(cors, headers))]
+        content = (
+            [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            if status != 204
+            else [(b"content-length", b"0")]
+        )
+        await send({"type": "http.response.start", "status": status, "headers": [*content, *extra]})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+    async def _answer(self, scope: Message, headers: Headers) -> Answer:
+        path, method = scope["raw_path"], scope["method"]
+        handler = self._table.get(path)
+        if handler is None and path.startswith(MODELS):
+            handler = self._model
+        known = handler is not None or path in self._inference
+        try:
+            if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
+                return 204, b"", preflight
+            if not known:
+                raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
+            if handler is None or method not in ("GET", "HEAD"):
+                allow = "GET" if handler is not None else "POST"
+                raise RequestError(f"Use {allow}.", code="method_not_allowed", status=405, headers=(("allow", allow),))
+            return await handler(scope)
+        except GatehouseError as error:
+            self._plane.metrics.denied(error.status, error.code)
+            return error.status, error.body(), [(n.encode(), v.encode()) for n, v in error.headers]
+
+    async def _principal(self, scope: Message) -> Principal:
+        headers: Headers = scope["state"]["headers"]
+        peer: Peer = scope["state"]["peer"]
+        found = self._plane.current().identity.authenticate(headers, peer)
+        principal = await found if isinstance(found, Awaitable) else found
+        if principal is None:
+            raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
+        return principal
+
+    async def _models(self, scope: Message) -> Answer:
+        principal = await self._principal(scope)
+        snapshot = self._plane.current()
+        seen = {e.name: e for e in snapshot.models.values() if snapshot.authorizer.may_see(principal, e.name)}
+        return 200, msgspec.json.encode({"object": "list", "data": [_model(e) for e in seen.values()]}), []
+
+    async def _model(self, scope: Message) -> Answer:
+        principal = await self._principal(scope)
+        snapshot = self._plane.current()
+        name = unquote(scope["raw_path"][len(MODELS) :].decode("latin-1"))
+        entry = snapshot.models.get(name)
+        if entry is None or not snapshot.authorizer.may_see(principal, entry.name):
+            raise ModelNotFound(f"The model {name[:128]!r} does not exist.", param="model")
+        return 200, msgspec.json.encode(_model(entry)), []
+
+    async def _livez(self, scope: Message) -> Answer:
+        return 200, msgspec.json.encode({"status": "ok"}), []
+
+    async def _readyz(self, scope: Message) -> Answer:
+        ready, report = self._health.ready()
+        return (200 if ready else 503), msgspec.json.encode(report), []
+
+
+def _model(entry: ModelEntry) -> dict[str, Any]:
+    """OpenAI's model object."""
+    return {"id": entry.name, "object": "model", "created": entry.spec.created, "owned_by": entry.spec.owned_by}
+
+
+def _lines(block: bytes) -> list[tuple[bytes, bytes]]:
+    return [(name, value) for name, _, value in (line.partition(b": ") for line in block.split(b"\r\n") if line)]

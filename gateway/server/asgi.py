@@ -1,0 +1,150 @@
+"""The bridge from a connection to an ASGI application, for every path that is no inference (ASGI 3.0, HTTP scope)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+from gateway.core.errors import GatehouseError, InternalError
+from gateway.pipeline.exchange import LAST_CHUNK, chunked, status_line
+from gateway.server.protocol import Connection, ParsedRequest, plain_error
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Message, Receive, Send], Awaitable[None]]
+log = logging.getLogger("gatehouse.server")
+DEADLINE_SECONDS = 30.0
+
+
+class AsgiApplication:
+    """Runs each request of an ASGI application in a task that the data plane owns, under a deadline."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = app
+
+    def start(self, connection: Connection, request: ParsedRequest) -> AsgiCycle:
+        cycle = AsgiCycle(connection, request)
+        connection.plane.tasks.spawn(cycle.run(self._app), name="asgi")
+        return cycle
+
+
+class AsgiCycle:
+    """One request and its response."""
+
+    def __init__(self, connection: Connection, request: ParsedRequest) -> None:
+        self.connection, self.request = connection, request
+        self.keep_alive = request.keep_alive
+        self._body = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        if request.complete:
+            self._body.set()
+        self._gone = False
+        self._started = self._finished = self._is_chunked = False
+
+    # --- called by the connection
+
+    def body_complete(self, body: bytes) -> None:
+        self._body.set()
+
+    def client_gone(self) -> None:
+        self._gone = True
+        self._body.set()
+        self._writable.set()
+
+    def cancel(self, error: GatehouseError) -> None:
+        self._fail(error)
+        self._body.set()
+
+    def pause(self) -> None:
+        self._writable.clear()
+
+    def resume(self) -> None:
+        self._writable.set()
+
+    # --- the application's side
+
+    async def run(self, app: AsgiApp) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await app(self._scope(), self._receive, self._send)
+            if not self._finished:
+                raise RuntimeError("the application did not complete its response")
+        except GatehouseError as error:
+            self._fail(error)
+        except Exception as error:
+            log.error("request %s failed: %r", self.request.request_id.decode(), error, exc_info=error)
+            self._fail(InternalError(f"Internal error. The request id is {self.request.request_id.decode()}."))
+
+    def _scope(self) -> Message:
+        request, peer = self.request, self.connection.peer
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": request.method.decode("ascii"),
+            "scheme": "http" if peer.certificate is None else "https",
+            "path": unquote(request.raw_path.decode("latin-1")),
+            "raw_path": request.raw_path,
+            "query_string": request.query,
+            "root_path": "",
+            "headers": list(request.headers.items()),
+            "client": (peer.address, 0),
+            "state": {"peer": peer, "headers": request.headers, "request_id": request.request_id},
+        }
+
+    async def _receive(self) -> Message:
+        if not self.request.complete and not self._gone:
+            self.connection.read_body()
+        await self._body.wait()
+        if self._gone or self.request.body is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": self.request.body, "more_body": False}
+
+    async def _send(self, message: Message) -> None:
+        if self._finished or self._gone:
+            return
+        if message["type"] == "http.response.start":
+            self._head(message)
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if self._is_chunked:
+            self.connection.send((chunked(body) if body else b"") + (b"" if more else LAST_CHUNK))
+        elif body:
+            self.connection.send(body)
+        if not more:
+            self._finish()
+        else:
+            await self._writable.wait()
+
+    def _head(self, message: Message) -> None:
+        if not self.request.complete:
+            self.keep_alive = False
+        headers = message.get("headers", [])
+        self._started = True
+        self._is_chunked = not any(name == b"content-length" for name, _ in headers)
+        lines = [b"%b: %b\r\n" % (name, value) for name, value in headers]
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        self.connection.send(
+            b"HTTP/1.1 %b\r\ndate: %b\r\nx-request-id: %b\r\nx-gatehouse-overhead-us: 0\r\n%b\r\n"
+            % (status_line(message["status"]), self.connection.plane.date, self.request.request_id, b"".join(lines))
+        )
+
+    def _fail(self, error: GatehouseError) -> None:
+        if self._finished or self._gone:
+            return
+        self.keep_alive = False
+        if not self._started:
+            self.connection.send(plain_error(error, self.connection.plane.date, self.request.request_id))
+        self._finish()
+
+    def _finish(self) -> None:
+        self._finished = True
+        self.connection.finished(self.keep_alive)

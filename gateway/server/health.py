@@ -1,0 +1,39 @@
+"""Readiness, shared by both listeners: a snapshot is loaded, a sink accepts records, an endpoint is ready. Never calls a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.pipeline.plane import DataPlane
+
+
+class Health:
+    """Reads what the data plane knows; asks nobody."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Whether traffic is welcome, and a report that names what is not ready."""
+        snapshot = self._plane.snapshot
+        if snapshot is None:
+            return False, {"status": "not ready", "not_ready": ["snapshot"]}
+        models = {entry.name: entry.route.ready for entry in snapshot.models.values()}
+        missing: list[str] = []
+        if not snapshot.audit.accepting:
+            missing.append("audit")
+        if models and not any(models.values()):
+            missing.append("endpoints")
+        if self._plane.draining:
+            missing.append("draining")
+        report: dict[str, Any] = {
+            "status": "not ready" if missing else "ready",
+            "config_version": snapshot.version,
+            "audit": snapshot.audit.accepting,
+            "models": {name: "ready" if up else "no ready endpoint" for name, up in models.items()},
+        }
+        if missing:
+            report["not_ready"] = missing
+        if snapshot.spec.insecure:
+            report["insecure"] = True
+        return not missing, report

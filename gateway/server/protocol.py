@@ -1,0 +1,361 @@
+"""The data listener's connection: uvicorn's `http=` class, on httptools. Inference paths go straight into the pipeline, every
+other path to the ASGI application (gateway.server.asgi); the ASGI cycle costs about 20 microseconds a request.
+
+Reading is bounded everywhere (RFC 9112; security.md 2, 8 and 9): a request that is malformed, too large or too slow is
+answered with the contract's error and the connection is closed, so that nothing that follows it can be taken for a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol
+
+import httptools
+
+from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.types import Headers, Peer
+from gateway.pipeline.exchange import Exchange, status_line
+from gateway.pipeline.pipeline import serve
+from gateway.pipeline.plane import DataPlane
+from gateway.server.cors import cors_headers
+from gateway.server.head import REQUEST_ID, check_framing, split_target
+from gateway.telemetry.metrics import PHASES
+
+SINGLE = frozenset(
+    {b"authorization", b"content-length", b"host", b"content-type", b"transfer-encoding", b"x-api-key", b"api-key", b"traceparent"}
+)
+"""Headers that may stand once only: a second one could be read differently by somebody else."""
+MAX_PIPELINED = 16
+WRITE_HIGH = 64 * 1024
+WRITE_LOW = 16 * 1024
+NEVER = float("inf")
+LINGER_SECONDS = 2.0
+
+
+class Handler(Protocol):
+    """What answers one request: an Exchange, or an ASGI cycle."""
+
+    keep_alive: bool
+
+    def body_complete(self, body: bytes) -> None: ...
+
+    def client_gone(self) -> None: ...
+
+    def cancel(self, error: GatehouseError) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Application(Protocol):
+    """What answers the paths that are no inference."""
+
+    def start(self, connection: Connection, request: ParsedRequest) -> Handler: ...
+
+
+class ParsedRequest:
+    """A request whose head is complete; the body follows."""
+
+    __slots__ = ("body", "complete", "handler", "headers", "keep_alive", "method", "parts", "query", "raw_path", "request_id", "size")
+
+    def __init__(self, method: bytes, raw_path: bytes, query: bytes, headers: Headers, keep_alive: bool, request_id: bytes) -> None:
+        self.method, self.raw_path, self.query, self.headers = method, raw_path, query, headers
+        self.keep_alive, self.request_id = keep_alive, request_id
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.body: bytes | None = None
+        self.complete = False
+        self.handler: Handler | None = None
+
+
+class ListenerState:
+    """What the connections of one listener share. `inference`: the paths that go into the pipeline."""
+
+    def __init__(self, plane: DataPlane, application: Application, inference: frozenset[bytes]) -> None:
+        self.plane, self.application, self.inference = plane, application, inference
+        self.connections: set[Connection] = set()
+        self.per_peer: dict[str, int] = {}
+        plane.metrics.connections = self.connections.__len__
+
+    def sweep(self) -> None:
+        """Closes the connections that are past the deadline of what they read. Called after the plane's own sweep."""
+        now = self.plane.now
+        for connection in [c for c in self.connections if c.read_by <= now]:
+            connection.too_slow()
+
+
+class Connection(asyncio.Protocol):
+    """One client connection. It reads one request at a time; pipelined ones wait in order."""
+
+    def __init__(self, state: ListenerState, server_state: Any) -> None:
+        self.state, self.plane = state, state.plane
+        self.server_state = server_state
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.parser = httptools.HttpRequestParser(self)
+        self.peer: Peer = None  # type: ignore[assignment]
+        self.limits = self.plane.current().spec.listen
+        self.read_by = self.plane.now + self.limits.header_timeout
+        self.reading: ParsedRequest | None = None
+        self.serving: ParsedRequest | None = None
+        self.waiting: deque[ParsedRequest] = deque()
+        self.paused = False
+        self._closing = False
+        self._failed = False
+        self._url = b""
+        self._headers: Headers = {}
+        self._head_bytes = 0
+        self._in_head = False
+        self._error: GatehouseError | None = None
+
+    # --- connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        name = transport.get_extra_info("peername")
+        address = name[0] if isinstance(name, tuple) else "local"
+        tls = transport.get_extra_info("ssl_object")
+        self.peer = Peer(address, address in self.limits.trusted_peers, tls.getpeercert(binary_form=True) if tls is not None else None)
+        state = self.state
+        state.connections.add(self)
+        self.server_state.connections.add(self)
+        count = state.per_peer[address] = state.per_peer.get(address, 0) + 1
+        self.transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        if len(state.connections) > self.limits.max_connections or count > self.limits.max_connections_per_peer:
+            self._refuse(GatehouseError("Too many connections.", code="overloaded", status=503, retry_after=1.0))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        state = self.state
+        state.connections.discard(self)
+        self.server_state.connections.discard(self)
+        address = self.peer.address
+        left = state.per_peer.get(address, 1) - 1
+        if left:
+            state.per_peer[address] = left
+        else:
+            state.per_peer.pop(address, None)
+        self._closing = True
+        self.waiting.clear()
+        serving, self.serving = self.serving, None
+        if serving is not None and serving.handler is not None:
+            serving.handler.client_gone()
+        self.parser = None
+
+    def shutdown(self) -> None:
+        """uvicorn asks for a graceful end: an idle connection closes, a busy one after its answer."""
+        self._closing = True
+        if self.serving is None and self.reading is None:
+            self.transport.close()
+        elif self.serving is not None and self.serving.handler is not None:
+            self.serving.handler.keep_alive = False
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        if self.serving is not None and self.serving.handler is not None:
+            self.serving.handler.pause()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self.serving is not None and self.serving.handler is not None:
+            self.serving.handler.resume()
+
+    # --- reading
+
+    def data_received(self, data: bytes) -> None:
+        if self._failed or self._closing:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(RequestError("Upgrades are not supported.", code="invalid_request"))
+            return
+        except httptools.HttpParserError as error:
+            self._refuse(self._error or RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.max_header_bytes:
+                self._refuse(_head_too_large(self.limits.max_header_bytes))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def too_slow(self) -> None:
+        """The deadline of what is being read has come."""
+        if self._failed or (self.reading is None and not self._in_head):
+            self.read_by = NEVER
+            self.transport.close()
+        else:
+            self._refuse(RequestError("The request was not received in time.", code="request_timeout", status=408))
+
+    def on_message_begin(self) -> None:
+        self._url = b""
+        self._headers = {}
+        self._head_bytes = 0
+        self._in_head = True
+        self.read_by = self.plane.now + self.limits.header_timeout
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            raise self._reject(RequestError("Trailer fields are not supported.", code="invalid_request"))
+        self._head_bytes += len(name) + len(value)
+        headers = self._headers
+        name = name.lower()
+        if name in headers:
+            if name in SINGLE:
+                raise self._reject(RequestError(f"The header {name.decode('latin-1')} is given twice.", code="invalid_header"))
+            headers[name] = headers[name] + b", " + value
+        elif b"_" not in name:
+            headers[name] = value
+        if len(headers) > self.limits.max_headers or self._head_bytes > self.limits.max_header_bytes:
+            raise self._reject(_head_too_large(self.limits.max_header_bytes))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        headers, parser, plane = self._headers, self.parser, self.plane
+        if self._url in self.state.inference:
+            path, query = self._url, b""
+        else:
+            path, query = split_target(self._url)
+        keep_alive = parser.should_keep_alive() and not self._closing
+        given = headers.get(b"x-request-id")
+        request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
+        request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
+        error = check_framing(request.method, headers, self.limits.max_body_bytes)
+        if error is not None:
+            raise self._reject(error)
+        self.reading = request
+        self.read_by = plane.now + self.limits.body_timeout
+        if self.serving is None:
+            self._start(request)
+        else:
+            self.waiting.append(request)
+            if len(self.waiting) >= MAX_PIPELINED:
+                self.transport.pause_reading()
+
+    def on_body(self, data: bytes) -> None:
+        request = self.reading
+        if request is None:
+            return
+        request.size += len(data)
+        if request.size > self.limits.max_body_bytes:
+            raise self._reject(_body_too_large(self.limits.max_body_bytes))
+        request.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        request, self.reading = self.reading, None
+        self.read_by = NEVER
+        if request is None:
+            return
+        parts = request.parts
+        request.body = body = parts[0] if len(parts) == 1 else b"".join(parts)
+        request.complete = True
+        if request.handler is not None:
+            request.handler.body_complete(body)
+
+    def _reject(self, error: GatehouseError) -> GatehouseError:
+        self._error = error
+        return error
+
+    def _refuse(self, error: GatehouseError) -> None:
+        """Answers with an error and closes: after a request that was not read to its end nothing else is read."""
+        self._failed = True
+        self._error = error
+        self.read_by = NEVER
+        self.waiting.clear()
+        serving, self.reading = self.serving, None
+        if serving is None:
+            self.plane.metrics.denied(error.status, error.code)
+            self.transport.write(plain_error(error, self.plane.date, self.plane.next_id()))
+            self._close()
+        elif not serving.complete and serving.handler is not None:
+            serving.handler.cancel(error)
+        # else: the request before the broken one is answered first, see `finished`
+
+    def _close(self) -> None:
+        """Closes after what was written. What the client still sends is read and dropped for a while: a reset would take the
+        answer with it (RFC 9112, 9.6)."""
+        self._failed = True
+        if self.transport.is_closing():
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.read_by = self.plane.now + LINGER_SECONDS
+        else:
+            self.transport.close()
+
+    # --- serving
+
+    def _start(self, request: ParsedRequest) -> None:
+        self.serving = request
+        plane = self.plane
+        if request.raw_path in self.state.inference and request.method == b"POST":
+            snapshot = plane.current()
+            self.limits = snapshot.spec.listen
+            exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, self.peer, request.request_id)
+            exchange.keep_alive = request.keep_alive
+            exchange.body = request.body
+            request.handler = exchange
+            if snapshot.spec.listen.cors.origins:
+                exchange.cors = cors_headers(snapshot.spec.listen.cors, request.headers)
+            if exchange.marks is not None:
+                exchange.mark(PHASES[0])
+            exchange.run(serve(exchange))
+        else:
+            request.handler = self.state.application.start(self, request)
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def read_body(self) -> None:
+        request = self.serving
+        if request is not None and not request.complete and b"expect" in request.headers:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def finished(self, keep_alive: bool) -> None:
+        """The answer to the request being served is complete."""
+        request, self.serving = self.serving, None
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self._failed and self._error is not None and request is not None and request.complete:
+            self.plane.metrics.denied(self._error.status, self._error.code)
+            self.transport.write(plain_error(self._error, self.plane.date, self.plane.next_id()))
+        if self._failed or not keep_alive or self._closing or request is None:
+            if request is not None and request.complete:
+                self._failed = True
+                self.transport.close()
+            else:
+                self._close()
+        elif self.waiting:
+            waiting = self.waiting.popleft()
+            if len(self.waiting) == MAX_PIPELINED - 1:
+                self.transport.resume_reading()
+            self._start(waiting)
+        elif self.reading is None and not self._in_head:
+            self.read_by = self.plane.now + self.limits.keep_alive_timeout
+
+
+def plain_error(error: GatehouseError, date: bytes, request_id: bytes) -> bytes:
+    """The whole response for a request that never became an exchange; the connection closes after it."""
+    body = error.body()
+    extra = b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+    if error.retry_after is not None:
+        extra += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-error.retry_after // 1), -(-error.retry_after * 1000 // 1))
+    return (
+        b"HTTP/1.1 %b\r\ndate: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
+        b"x-gatehouse-overhead-us: 0\r\n%bconnection: close\r\n\r\n%b"
+        % (status_line(error.status), date, len(body), request_id, extra, body)
+    )
+
+
+def _head_too_large(limit: int) -> RequestError:
+    return RequestError(f"The request's head is larger than {limit} bytes or has too many headers.", code="request_too_large", status=431)
+
+
+def _body_too_large(limit: int) -> RequestError:
+    return RequestError(f"The body is larger than {limit} bytes.", code="request_too_large", status=413)
