@@ -240,9 +240,9 @@ class Connection(asyncio.Protocol):
     # --- from the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
+        self._transport = kept = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
         if self._dropped:
-            transport.abort()
+            kept.abort()
             return
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
