@@ -17,7 +17,9 @@ from engines import sidecar
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.chat import ChatTemplate
 from engines.llamacpp.engine import Engine, cores
+from engines.llamacpp.gguf import GgufError, Metadata, describe, read
 from engines.llamacpp.handlers import Handlers
+from engines.llamacpp.memory import Need, need
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.params import Defaults
 from engines.sidecar import Handler, LoadError, Request, Response, Stream, verify_sha256
@@ -35,7 +37,9 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     cached_lines: Annotated[int, Meta(ge=0, le=255)] | None = None
     """Sequences kept for prefix reuse beside the slots; default: as many as slots."""
     gpu_layers: Annotated[int, Meta(ge=-1)] | None = None
-    """Layers on the device; default: what placement computed, all of them otherwise."""
+    """Layers on the device, as placement computed them; default: all."""
+    tensor_split: tuple[Annotated[float, Meta(ge=0)], ...] = ()
+    """Each device's share of the layers, where there are several."""
     mmap: bool = True
     mlock: bool = False
     flash_attention: Literal["auto", "on", "off"] = "auto"
@@ -60,17 +64,22 @@ class LlamaRuntime:
         self._engine: Engine | None = None
         self._handlers: Handlers | None = None
         self._sha256: str | None = None
+        self._metadata: Metadata | None = None
+        self._need: Need | None = None
 
     def load(self) -> None:
         """Check the file, load it, make the context. Raises LoadError."""
         spec, options = self._spec, self._options
         path = Path(spec.model)
-        check_file(path)
+        self._metadata = check_file(path)
         self._sha256 = verify_sha256(path, spec.sha256)
+        self._need = self._check_memory(self._metadata)
         self._log = NativeLog()
         layers = 0 if spec.device == "cpu" else (-1 if options.gpu_layers is None else options.gpu_layers)
         try:
-            model = Model(str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock)
+            model = Model(
+                str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock, split=options.tensor_split
+            )  # fmt: skip
         except NativeError as exc:
             raise LoadError("model_invalid", f"{path}: {exc}") from None
         try:
@@ -79,6 +88,17 @@ class LlamaRuntime:
             model.close()
             raise LoadError("insufficient_memory", f"{path}: {exc}") from None
         self._handlers = Handlers(self._engine)
+
+    def _check_memory(self, metadata: Metadata) -> Need:
+        """Refuse what cannot fit into main memory before llama.cpp tries (devices are the supervisor's placement)."""
+        spec, options = self._spec, self._options
+        layers = 0 if spec.device == "cpu" else (metadata.layers + 1 if options.gpu_layers in (None, -1) else options.gpu_layers or 0)
+        size = min(spec.context, metadata.context)
+        wanted = need(metadata, layers, cells=size * spec.slots, micro_batch=min(512, options.batch), sequences=spec.slots)
+        free = available_memory()
+        if free is not None and wanted.host > free:
+            raise LoadError("insufficient_memory", f"{spec.model}: {wanted.host >> 20} MiB of memory needed, {free >> 20} MiB available")
+        return wanted
 
     def _build(self, model: Model, log: NativeLog) -> Engine:
         spec, options = self._spec, self._options
@@ -140,10 +160,21 @@ class LlamaRuntime:
             "kv_used": round(min(1.0, stats.cells_used / engine.context.cells), 4),
             "tokens_per_second": round(stats.rate_at(time.monotonic()), 1),
             "context": engine.context_size,
+            "placement": self._placement(),
         }
         if engine.batcher.failed is not None:
             report |= {"state": "failed", "reason": engine.batcher.failed, "reason_code": "engine_failed"}
         return report
+
+    def _placement(self) -> dict[str, Any]:
+        """What is where: the plan the model was loaded by."""
+        if self._metadata is None or self._need is None:
+            return {}
+        data = self._metadata
+        return {
+            "architecture": data.architecture, "quantisation": data.quantisation, "parameters": data.parameters,
+            "layers": data.layers + 1, "device_layers": self._need.layers, "device_bytes": self._need.device, "host_bytes": self._need.host,
+        }  # fmt: skip
 
     def metrics(self) -> str:
         """Counters of the decode thread."""
@@ -183,14 +214,28 @@ class LlamaRuntime:
         return self._handlers
 
 
-def check_file(path: Path) -> None:
-    """Cheap checks before anything native sees the file. Raises LoadError naming what is wrong."""
+def check_file(path: Path) -> Metadata:
+    """Check a file before anything native sees it. Raises LoadError naming what is wrong."""
     if not path.is_file():
         raise LoadError("model_missing", f"{path}: no such model file")
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise LoadError("model_invalid", f"{path}: wrong magic {magic!r}, not a GGUF file")
+    try:
+        return describe(read(path))
+    except GgufError as exc:
+        raise LoadError("model_invalid", f"{path}: {exc}") from None
+    except OSError as exc:
+        raise LoadError("model_missing", f"{path}: {exc.strerror}") from None
+
+
+def available_memory() -> int | None:
+    """Main memory that can be had without swapping, in bytes; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def main() -> int:

@@ -47,7 +47,7 @@ class Model:
     """A loaded GGUF model and its vocabulary."""
 
     def __init__(
-        self, path: str, log: NativeLog, *, gpu_layers: int, use_mmap: bool, use_mlock: bool, main_gpu: int = 0, split: bool = False
+        self, path: str, log: NativeLog, *, gpu_layers: int, use_mmap: bool, use_mlock: bool, split: Sequence[float] = ()
     ) -> None:  # fmt: skip
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
@@ -59,8 +59,10 @@ class Model:
             (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
         }
         params.load_mode = modes[use_mmap, use_mlock]
-        params.main_gpu = main_gpu
         params.split_mode = llama_cpp.LLAMA_SPLIT_MODE_LAYER if split else llama_cpp.LLAMA_SPLIT_MODE_NONE
+        if split:
+            shares = (ctypes.c_float * llama_cpp.llama_max_devices())(*split)
+            params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))
         log.last()
         self.handle = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not self.handle:

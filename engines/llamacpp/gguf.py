@@ -1,0 +1,352 @@
+"""A bounded reader of GGUF headers: what llama.cpp may see has been checked here first.
+
+Format: ggml's docs/gguf.md, versions 2 and 3, little-endian. A header is key-values, then tensor descriptions, then aligned
+tensor data. Every size and count is bounded before it is used, so that a hostile or damaged file costs neither memory
+nor time, and no native parser reads beyond it: counts, string and array lengths, types, dimensions and their product, alignment,
+order and end of every tensor. Nothing is read but the header (the file is mapped).
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_PAIRS = 65_536
+MAX_TENSORS = 100_000
+MAX_KEY = 65_535
+MAX_STRING = 16 * 1024 * 1024
+MAX_ARRAY = 1 << 24
+MAX_NAME = 63
+MAX_DIMS = 4
+MAX_ALIGNMENT = 1 << 20
+KEPT_ARRAY = 4096
+"""Longer arrays (a vocabulary) are checked, but only their type and length are kept."""
+
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
+_FORMATS = {kind: struct.Struct("<" + code) for kind, code in _SCALARS.items()}
+
+# ggml type -> (name, elements in a block, bytes of a block)
+TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292), 16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
+}  # fmt: skip
+
+
+class GgufError(Exception):
+    """The file is not a usable GGUF file; the message says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array value. `values` is None when it is longer than `KEPT_ARRAY`."""
+
+    kind: int
+    count: int
+    values: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor description: `dims` in ggml's order (fastest first), `offset` from the start of the data, `size` in bytes."""
+
+    name: str
+    dims: tuple[int, ...]
+    kind: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gguf:
+    """A checked header."""
+
+    version: int
+    pairs: dict[str, Any]
+    tensors: tuple[Tensor, ...]
+    data_offset: int
+    file_size: int
+
+
+class _Cursor:
+    """Reads from a buffer; every read is checked against its end."""
+
+    def __init__(self, data: mmap.mmap | bytes) -> None:
+        self.data = data
+        self.size = len(data)
+        self.at = 0
+        self.where = "header"
+
+    def fail(self, reason: str) -> NoReturn:
+        raise GgufError(f"{self.where}: {reason} (byte {self.at})")
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > self.size:
+            self.fail(f"the file is truncated: {count} more bytes expected, {self.size - self.at} left")
+        data = self.data[self.at : end]
+        self.at = end
+        return data
+
+    def scalar(self, kind: int) -> Any:
+        form = _FORMATS[kind]
+        data = self.take(form.size)
+        if kind == _BOOL and data not in (b"\0", b"\1"):
+            self.fail("a boolean is neither 0 nor 1")
+        return form.unpack(data)[0]
+
+    def u32(self) -> int:
+        return int(self.scalar(4))
+
+    def u64(self) -> int:
+        return int(self.scalar(10))
+
+    def string(self, limit: int) -> str:
+        length = self.u64()
+        if length > limit:
+            self.fail(f"a string of {length} bytes is longer than {limit}")
+        return self.take(length).decode("utf-8", "replace")
+
+
+def read(path: Path) -> Gguf:
+    """Read and check a file's header. Raises GgufError (content) or OSError (the file itself)."""
+    with path.open("rb") as file:
+        if path.stat().st_size < 24:
+            head = file.read(4)
+            raise GgufError("the file is truncated" if MAGIC.startswith(head) else f"wrong magic {head!r}, not a GGUF file")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return parse(data)
+
+
+def parse(data: mmap.mmap | bytes) -> Gguf:
+    """Check a whole file's bytes. Raises GgufError, nothing else."""
+    cursor = _Cursor(data)
+    magic = cursor.take(4)
+    if magic != MAGIC:
+        raise GgufError(f"wrong magic {magic!r}, not a GGUF file")
+    version = cursor.u32()
+    if version not in VERSIONS:
+        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
+        raise GgufError("the file is big-endian" if swapped in VERSIONS else f"GGUF version {version} is not supported")
+    tensor_count, pair_count = cursor.u64(), cursor.u64()
+    if tensor_count > MAX_TENSORS:
+        raise GgufError(f"{tensor_count} tensors are more than {MAX_TENSORS}")
+    if pair_count > MAX_PAIRS:
+        raise GgufError(f"{pair_count} key-values are more than {MAX_PAIRS}")
+    pairs = _pairs(cursor, pair_count)
+    alignment = pairs.get("general.alignment", 32)
+    if not isinstance(alignment, int) or not 8 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise GgufError(f"general.alignment is {alignment!r}, not a power of two from 8 to {MAX_ALIGNMENT}")
+    tensors = _tensors(cursor, tensor_count, alignment)
+    start = cursor.at + -cursor.at % alignment
+    if tensors:
+        end = start + tensors[-1].offset + tensors[-1].size
+        if end > cursor.size:
+            raise GgufError(f"the file is truncated: {end} bytes expected, {cursor.size} there")
+    return Gguf(version, pairs, tensors, start, cursor.size)
+
+
+def _pairs(cursor: _Cursor, count: int) -> dict[str, Any]:
+    pairs: dict[str, Any] = {}
+    for number in range(count):
+        cursor.where = f"key {number}"
+        key = cursor.string(MAX_KEY)
+        cursor.where = f"key {key[:64]!r}"
+        if key in pairs:
+            cursor.fail("the key is there twice")
+        pairs[key] = _value(cursor, cursor.u32())
+    return pairs
+
+
+def _value(cursor: _Cursor, kind: int) -> Any:
+    if kind == _STRING:
+        return cursor.string(MAX_STRING)
+    if kind in _FORMATS:
+        return cursor.scalar(kind)
+    if kind != _ARRAY:
+        cursor.fail(f"unknown value type {kind}")
+    item, count = cursor.u32(), cursor.u64()
+    if count > MAX_ARRAY:
+        cursor.fail(f"an array of {count} values is longer than {MAX_ARRAY}")
+    if item == _STRING:
+        return _strings(cursor, count)
+    if item not in _FORMATS:
+        cursor.fail(f"arrays of type {item} are not supported")
+    form = struct.Struct(f"<{count}{_SCALARS[item]}")
+    data = cursor.take(form.size)
+    return Array(item, count, tuple(form.unpack(data)) if count <= KEPT_ARRAY else None)
+
+
+def _strings(cursor: _Cursor, count: int) -> Array:
+    if count * 8 > cursor.size - cursor.at:
+        cursor.fail(f"the file is truncated: {count} strings expected")
+    if count <= KEPT_ARRAY:
+        return Array(_STRING, count, tuple(cursor.string(MAX_STRING) for _ in range(count)))
+    unpack, data, at, size = _FORMATS[10].unpack_from, cursor.data, cursor.at, cursor.size
+    for _ in range(count):
+        if at + 8 > size:
+            cursor.fail("the file is truncated in an array of strings")
+        length = unpack(data, at)[0]
+        if length > MAX_STRING:
+            cursor.fail(f"a string of {length} bytes is longer than {MAX_STRING}")
+        at += 8 + length
+    if at > size:
+        cursor.fail("the file is truncated in an array of strings")
+    cursor.at = at
+    return Array(_STRING, count, None)
+
+
+def _tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[Tensor, ...]:
+    tensors: list[Tensor] = []
+    names: set[str] = set()
+    expected = 0
+    for number in range(count):
+        cursor.where = f"tensor {number}"
+        tensor = _tensor(cursor)
+        cursor.where = f"tensor {tensor.name!r}"
+        if tensor.name in names:
+            cursor.fail("the name is there twice")
+        if tensor.offset != expected:
+            cursor.fail(f"starts at {tensor.offset}, but the one before it ends at {expected}")
+        expected = tensor.offset + tensor.size + -tensor.size % alignment
+        names.add(tensor.name)
+        tensors.append(tensor)
+    return tuple(tensors)
+
+
+def _tensor(cursor: _Cursor) -> Tensor:
+    name = cursor.string(MAX_NAME)
+    count = cursor.u32()
+    if not 1 <= count <= MAX_DIMS:
+        cursor.fail(f"{count} dimensions, 1 to {MAX_DIMS} are possible")
+    dims = tuple(cursor.u64() for _ in range(count))
+    kind, offset = cursor.u32(), cursor.u64()
+    if kind not in TENSOR_TYPES:
+        cursor.fail(f"unknown tensor type {kind}")
+    _name, block, size = TENSOR_TYPES[kind]
+    elements = 1
+    for dim in dims:
+        elements *= dim
+    if not 0 < elements < 2**62 or max(dims) >= 2**62:
+        cursor.fail(f"absurd dimensions {dims}")
+    if dims[0] % block:
+        cursor.fail(f"rows of {dims[0]} values are no multiple of the type's block of {block}")
+    return Tensor(name, dims, kind, offset, elements // block * size)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What placement and health need to know of a model; sizes in bytes."""
+
+    architecture: str
+    name: str
+    quantisation: str
+    parameters: int
+    layers: int
+    width: int
+    context: int
+    vocabulary: int
+    has_template: bool
+    weights: int
+    layer_sizes: tuple[int, ...]
+    input_size: int
+    output_size: int
+    kv_per_token: tuple[int, ...]
+    """Bytes of keys and values of one token at 16 bits, for each layer."""
+
+
+def describe(file: Gguf) -> Metadata:
+    """The metadata of a checked header. Raises GgufError when a necessary key is missing or absurd."""
+    pairs = file.pairs
+    architecture = pairs.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        raise GgufError("general.architecture is missing")
+    number = _numbers(pairs, architecture)
+    layers, width = number("block_count", 1, 1024), number("embedding_length", 1, 1 << 20)
+    context = number("context_length", 1, 1 << 31)
+    tokens = _vocabulary(pairs)
+    sizes = [0] * layers
+    input_size = output_size = 0
+    for tensor in file.tensors:
+        if tensor.name.startswith("blk."):
+            index = tensor.name[4:].split(".", 1)[0]
+            if not index.isascii() or not index.isdigit() or len(index) > 4 or int(index) >= layers:
+                raise GgufError(f"tensor {tensor.name!r} belongs to no layer; {architecture}.block_count is {layers}")
+            sizes[int(index)] += tensor.size
+        elif tensor.name.startswith("token_"):
+            input_size += tensor.size
+        else:
+            output_size += tensor.size
+    kinds: dict[str, int] = {}
+    for tensor in file.tensors:
+        kinds[TENSOR_TYPES[tensor.kind][0]] = kinds.get(TENSOR_TYPES[tensor.kind][0], 0) + tensor.size
+    return Metadata(
+        architecture=architecture, name=str(pairs.get("general.name", "")), quantisation=max(kinds, key=kinds.__getitem__, default=""),
+        parameters=sum(_elements(tensor) for tensor in file.tensors), layers=layers, width=width, context=context, vocabulary=tokens,
+        has_template=isinstance(pairs.get("tokenizer.chat_template"), str), weights=sum(tensor.size for tensor in file.tensors),
+        layer_sizes=tuple(sizes), input_size=input_size, output_size=output_size,
+        kv_per_token=_kv(pairs, architecture, number, layers, width),
+    )  # fmt: skip
+
+
+def _elements(tensor: Tensor) -> int:
+    _name, block, size = TENSOR_TYPES[tensor.kind]
+    return tensor.size // size * block
+
+
+def _numbers(pairs: dict[str, Any], architecture: str) -> Callable[..., int]:
+    def number(key: str, low: int, high: int, default: int | None = None) -> int:
+        value = pairs.get(f"{architecture}.{key}", default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise GgufError(f"{architecture}.{key} is missing or not a whole number")
+        if not low <= value <= high:
+            raise GgufError(f"{architecture}.{key} is {value}, not {low} to {high}")
+        return value
+
+    return number
+
+
+def _vocabulary(pairs: dict[str, Any]) -> int:
+    tokens = pairs.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, Array) or tokens.kind != _STRING or not tokens.count:
+        raise GgufError("tokenizer.ggml.tokens is missing or not a list of strings")
+    for key in ("tokenizer.ggml.scores", "tokenizer.ggml.token_type"):
+        array = pairs.get(key)
+        if array is not None and (not isinstance(array, Array) or array.count != tokens.count):
+            raise GgufError(f"{key} does not have one value for each of the {tokens.count} tokens")
+    for key, value in pairs.items():
+        if not (key.startswith("tokenizer.ggml.") and key.endswith("_token_id")) or value == 0xFFFFFFFF:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < tokens.count:
+            raise GgufError(f"{key} is {value!r}, but there are {tokens.count} tokens")
+    return tokens.count
+
+
+def _kv(pairs: dict[str, Any], architecture: str, number: Callable[..., int], layers: int, width: int) -> tuple[int, ...]:
+    """Bytes of K and V a token costs in each layer, at two bytes a value; encoder-only models keep none."""
+    heads = pairs.get(f"{architecture}.attention.head_count")
+    if isinstance(heads, Array):
+        counts = heads.values or ()
+    else:
+        counts = (number("attention.head_count", 1, 65_536),) * layers
+    shared = pairs.get(f"{architecture}.attention.head_count_kv", heads)
+    if isinstance(shared, Array):
+        kv_counts = shared.values or ()
+    else:
+        kv_counts = (number("attention.head_count_kv", 0, 65_536, counts[0] if counts else 1),) * layers
+    if len(counts) < layers or len(kv_counts) < layers or not all(isinstance(n, int) and 0 <= n <= 65_536 for n in (*counts, *kv_counts)):
+        raise GgufError(f"{architecture}.attention.head_count does not fit {layers} layers")
+    default = width // max(1, max(counts, default=1))
+    key = number("attention.key_length", 0, 65_536, default)
+    value = number("attention.value_length", 0, 65_536, default)
+    return tuple(2 * count * (key + value) for count in kv_counts[:layers])

@@ -1,0 +1,107 @@
+"""Where a model's layers go: pure decisions from a file's metadata and the free memory of the device.
+
+The supervisor calls `plan` before it starts a sidecar and passes `Plan.options()` on in the sidecar's `options`; the same plan is what
+health shows. A model that does not fit is `InsufficientMemory` (507 `insufficient_memory`), before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.llamacpp.gguf import Metadata
+from engines.llamacpp.memory import MARGIN, need
+
+
+class InsufficientMemory(Exception):
+    """The model does not fit. `needed` and `free` are bytes."""
+
+    def __init__(self, device: str, needed: int, free: int) -> None:
+        super().__init__(f"{device}: {_mib(needed)} MiB needed, {_mib(free)} MiB free")
+        self.device = device
+        self.needed = needed
+        self.free = free
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement. `gpu_layers` of `layers` (the output counts as one more) run on the device; `split` is each device's share."""
+
+    device: str
+    gpu_layers: int
+    layers: int
+    context: int
+    slots: int
+    device_bytes: int
+    host_bytes: int
+    split: tuple[float, ...] = ()
+
+    def options(self) -> dict[str, Any]:
+        """What the sidecar must be told, as `options` of its spec."""
+        if self.device == "cpu":
+            return {"gpu_layers": 0}
+        options: dict[str, Any] = {"gpu_layers": self.gpu_layers}
+        if len(self.split) > 1:
+            options["tensor_split"] = list(self.split)
+        return options
+
+    def report(self) -> dict[str, Any]:
+        """The plan as health shows it."""
+        return {
+            "device": self.device, "gpu_layers": self.gpu_layers, "layers": self.layers, "device_bytes": self.device_bytes,
+            "host_bytes": self.host_bytes, "split": list(self.split),
+        }  # fmt: skip
+
+
+def plan(
+    metadata: Metadata, device: str, free_bytes: int | Sequence[int], context: int, slots: int, *, host_free: int | None = None,
+    micro_batch: int = 512, partial: bool = True,
+) -> Plan:  # fmt: skip
+    """The placement of a model.
+
+    metadata: `engines.llamacpp.gguf.describe(read(path))`. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the
+    device, one number for each GPU named (for `cpu`: of the machine). context: tokens of one slot; slots: sequences at once.
+    host_free: free main memory, where it shall be checked beside a GPU's. partial: whether some layers may stay in main
+    memory when not all fit; without it a GPU must hold the whole model.
+
+    As many layers as fit are offloaded, the last first, as llama.cpp does it. Raises InsufficientMemory.
+    """
+    size = min(context, metadata.context)
+    frees = [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)
+    cells = size * slots
+
+    def sized(layers: int) -> tuple[int, int]:
+        wanted = need(metadata, layers, cells=cells, micro_batch=micro_batch, sequences=slots)
+        return wanted.device, wanted.host
+
+    if device == "cpu":
+        _, host = sized(0)
+        _fits("cpu", host, frees[0])
+        return Plan("cpu", 0, metadata.layers + 1, size, slots, 0, host)
+    usable = sum(int(free * (1 - MARGIN)) for free in frees)
+    layers = metadata.layers + 1
+    while layers > 0 and sized(layers)[0] + (len(frees) - 1) * _extra(metadata, micro_batch, slots) > usable:
+        layers -= 1
+    if layers == 0 or (layers <= metadata.layers and not partial):
+        raise InsufficientMemory(device, sized(metadata.layers + 1 if not partial else 1)[0], sum(frees))
+    on_device, host = sized(layers)
+    if host_free is not None:
+        _fits("main memory", host, host_free)
+    total = sum(frees)
+    split = tuple(round(free / total, 4) for free in frees) if len(frees) > 1 else ()
+    return Plan(device, layers, metadata.layers + 1, size, slots, on_device, host, split)
+
+
+def _extra(metadata: Metadata, micro_batch: int, slots: int) -> int:
+    """What every further GPU costs beyond its share: its own buffers."""
+    return need(metadata, 1, cells=0, micro_batch=micro_batch, sequences=slots).device - metadata.layer_sizes[-1]
+
+
+def _fits(device: str, needed: int, free: int) -> None:
+    if needed > free * (1 - MARGIN):
+        raise InsufficientMemory(device, needed, free)
+
+
+def _mib(size: int) -> int:
+    return -(-size // (1024 * 1024))
