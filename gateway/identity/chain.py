@@ -68,9 +68,7 @@ class Chain:
             return self._wait(name, found, position + 1, headers, peer)
         raise missing_credentials()
 
-    async def _wait(
-        self, name: str, answer: Awaitable[Principal | None], following: int, headers: Headers, peer: Peer
-    ) -> Principal | None:
+    async def _wait(self, name: str, answer: Awaitable[Principal | None], following: int, headers: Headers, peer: Peer) -> Principal | None:
         principal = await _guarded(name, answer)
         if principal is not None:
             return principal

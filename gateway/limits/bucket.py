@@ -38,10 +38,14 @@ class Rate:
         return left * self.denominator // self.numerator if left > 0 else 0
 
 
-class Shape:
-    """The fixed side of a limit: what all its buckets share."""
+_LINES = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%d.%%03ds\r\n"
 
-    __slots__ = ("concurrent", "name", "request_ns", "requests", "tokens")
+
+class Shape:
+    """The fixed side of a limit: what all its buckets share. The templates are the x-ratelimit-* lines, to be filled with
+    what remains and the time until the bucket is full again (seconds, milliseconds)."""
+
+    __slots__ = ("both_lines", "concurrent", "name", "request_lines", "request_ns", "requests", "token_lines", "tokens")
 
     def __init__(self, spec: LimitSpec) -> None:
         self.name = spec.name
@@ -49,6 +53,13 @@ class Shape:
         self.request_ns = self.requests.cost(1) if self.requests else 0
         self.tokens = Rate(spec.tokens) if spec.tokens else None
         self.concurrent = spec.concurrent or 0
+        self.request_lines = _template(b"requests", self.requests)
+        self.token_lines = _template(b"tokens", self.tokens)
+        self.both_lines = self.request_lines + self.token_lines
+
+
+def _template(what: bytes, rate: Rate | None) -> bytes:
+    return b"" if rate is None else _LINES % (what, rate.burst, what, what)
 
 
 class Bucket:
@@ -103,7 +114,9 @@ class Bucket:
         """Ends a `take` that turned out to cost `actual_ns` of the token bucket instead of `reserved_ns`."""
         self.in_use -= 1
         if actual_ns > reserved_ns:
-            self.tokens_full = max(self.tokens_full, now) + actual_ns - reserved_ns
+            if self.tokens_full <= now:
+                self.tokens_full = self.tokens_idle = now
+            self.tokens_full += actual_ns - reserved_ns
         elif self.tokens_idle <= taken_at:
             self.tokens_full -= reserved_ns - actual_ns
 

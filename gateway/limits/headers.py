@@ -4,60 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.limits.bucket import Bucket, Rate
+from gateway.limits.bucket import Bucket
 
-_LINES = (
-    b"x-ratelimit-limit-%(what)b: %%d\r\nx-ratelimit-remaining-%(what)b: %%d\r\nx-ratelimit-reset-%(what)b: %%d.%%03ds\r\n"
-)
-_REQUESTS = _LINES % {b"what": b"requests"}
-_TOKENS = _LINES % {b"what": b"tokens"}
-_BOTH = _REQUESTS + _TOKENS
+
+def line(bucket: Bucket, now: int) -> bytes:
+    """The header lines of one bucket, each with its CRLF; b"" when it limits concurrency only. `now`: monotonic nanoseconds."""
+    shape = bucket.shape
+    requests, tokens = shape.requests, shape.tokens
+    if requests is None:
+        return shape.token_lines % _tokens_left(bucket, now) if tokens is not None else b""
+    debt = bucket.requests_full - now
+    if debt < 0:
+        debt = 0
+    left = requests.burst_ns - debt
+    remaining = left * requests.denominator // requests.numerator if left > 0 else 0
+    reset = (debt + 999_999) // 1_000_000
+    if tokens is None:
+        return shape.request_lines % (remaining, reset // 1000, reset % 1000)
+    debt = bucket.tokens_full - now
+    if debt < 0:
+        debt = 0
+    left = tokens.burst_ns - debt
+    token_reset = (debt + 999_999) // 1_000_000
+    return shape.both_lines % (
+        remaining,
+        reset // 1000,
+        reset % 1000,
+        left * tokens.denominator // tokens.numerator if left > 0 else 0,
+        token_reset // 1000,
+        token_reset % 1000,
+    )
 
 
 def lines(buckets: Sequence[Bucket], now: int) -> bytes:
-    """Header lines, each with its CRLF; b"" when the limits are on concurrency only. `now`: monotonic nanoseconds."""
-    requests, tokens = _tightest_requests(buckets, now), _tightest_tokens(buckets, now)
-    if requests is not None and tokens is not None:
-        return _BOTH % (*requests, *tokens)
-    if requests is not None:
-        return _REQUESTS % requests
-    return b"" if tokens is None else _TOKENS % tokens
+    """The header lines of several buckets together: the tightest for requests, the tightest for tokens."""
+    requests = [bucket for bucket in buckets if bucket.shape.requests is not None]
+    tokens = [bucket for bucket in buckets if bucket.shape.tokens is not None]
+    found = b""
+    if requests:
+        tightest = min(requests, key=lambda bucket: _requests_left(bucket, now))
+        found = tightest.shape.request_lines % _requests_left(tightest, now)
+    if tokens:
+        tightest = min(tokens, key=lambda bucket: _tokens_left(bucket, now))
+        found += tightest.shape.token_lines % _tokens_left(tightest, now)
+    return found
 
 
 def pairs(buckets: Sequence[Bucket], now: int) -> tuple[tuple[str, str], ...]:
     """The same as (name, value), for an error."""
     found = []
-    for line in lines(buckets, now).decode("ascii").split("\r\n"):
-        name, separator, value = line.partition(": ")
+    for text in lines(buckets, now).decode("ascii").split("\r\n"):
+        name, separator, value = text.partition(": ")
         if separator:
             found.append((name, value))
     return tuple(found)
 
 
-def _tightest_requests(buckets: Sequence[Bucket], now: int) -> tuple[int, int, int, int] | None:
-    best: tuple[int, int, int, int] | None = None
-    for bucket in buckets:
-        rate = bucket.shape.requests
-        if rate is not None:
-            left = _left(rate, bucket.requests_full - now)
-            if best is None or left[1] < best[1]:
-                best = left
-    return best
+def _requests_left(bucket: Bucket, now: int) -> tuple[int, int, int]:
+    rate = bucket.shape.requests
+    return (0, 0, 0) if rate is None else (rate.level(bucket.requests_full - now), *_reset(bucket.requests_full - now))
 
 
-def _tightest_tokens(buckets: Sequence[Bucket], now: int) -> tuple[int, int, int, int] | None:
-    best: tuple[int, int, int, int] | None = None
-    for bucket in buckets:
-        rate = bucket.shape.tokens
-        if rate is not None:
-            left = _left(rate, bucket.tokens_full - now)
-            if best is None or left[1] < best[1]:
-                best = left
-    return best
+def _tokens_left(bucket: Bucket, now: int) -> tuple[int, int, int]:
+    rate = bucket.shape.tokens
+    return (0, 0, 0) if rate is None else (rate.level(bucket.tokens_full - now), *_reset(bucket.tokens_full - now))
 
 
-def _left(rate: Rate, debt: int) -> tuple[int, int, int, int]:
-    """Limit, remaining, and the time until the bucket is full again as seconds and milliseconds (rounded up)."""
-    if debt <= 0:
-        return rate.burst, rate.burst, 0, 0
-    return rate.burst, rate.level(debt), *divmod(-(-debt // 1_000_000), 1000)
+def _reset(debt_ns: int) -> tuple[int, int]:
+    """Seconds and milliseconds until the bucket is full again, rounded up."""
+    return divmod(-(-max(0, debt_ns) // 1_000_000), 1000)

@@ -115,26 +115,25 @@ class LocalLimiter:
             self._memo.clear()
             self._generation = self._registry.generation
         buckets = self._memo.get((principal, request.model))
-        now = int(self._monotonic() * SECOND)
+        now = int(self._monotonic() * 1_000_000_000)
         if buckets is None:
             buckets = self._resolve(principal, request.model, now)
         if not buckets:
             return UNLIMITED
         prompt, completion = self._estimate(request)
-        tokens = prompt + completion
-        if len(buckets) == 1:
-            bucket = buckets[0]
-            rate = bucket.shape.tokens
-            token_ns = 0
-            if rate is not None:
-                token_ns = rate.cost(tokens)
-                if token_ns > rate.burst_ns:
-                    token_ns = _clamped(bucket, prompt)
-            if not bucket.admits(now, token_ns):
-                raise _exceeded(buckets, (token_ns,), now)
-            bucket.take(now, token_ns)
-            return Held(self, buckets, (token_ns,), now)
-        return self._reserve_several(buckets, prompt, tokens, now)
+        if len(buckets) != 1:
+            return self._reserve_several(buckets, prompt, prompt + completion, now)
+        bucket = buckets[0]
+        rate = bucket.shape.tokens
+        token_ns = 0
+        if rate is not None:
+            token_ns = rate.cost(prompt + completion)
+            if token_ns > rate.burst_ns:
+                token_ns = _clamped(bucket, prompt)
+        if not bucket.admits(now, token_ns):
+            raise _exceeded(buckets, (token_ns,), now)
+        bucket.take(now, token_ns)
+        return Held(self, buckets, (token_ns,), now, headers.line(bucket, now))
 
     def _reserve_several(self, buckets: tuple[Bucket, ...], prompt: int, tokens: int, now: int) -> Held:
         costs = []
@@ -153,7 +152,7 @@ class LocalLimiter:
             raise _exceeded(buckets, costs, now)
         for bucket, token_ns in zip(buckets, costs, strict=True):
             bucket.take(now, token_ns)
-        return Held(self, buckets, costs, now)
+        return Held(self, buckets, costs, now, headers.lines(buckets, now))
 
     def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Bucket, ...]:
         buckets = tuple(self._registry.bucket(limit, key, now) for limit, key in self._rules.applying(principal, model))
@@ -174,29 +173,20 @@ class LocalLimiter:
                 bucket.give_back(held.taken_at, reserved)
             return
         tokens = self._charge(usage)
-        now = int(self._monotonic() * SECOND)
+        now = int(self._monotonic() * 1_000_000_000)
         for bucket, reserved in zip(held.buckets, held.costs, strict=True):
             rate = bucket.shape.tokens
             bucket.correct(held.taken_at, now, reserved, rate.cost(tokens) if rate is not None else 0)
-
-    def render(self, held: Held) -> bytes:
-        """The x-ratelimit lines of a reservation, as things stand now."""
-        return headers.lines(held.buckets, int(self._monotonic() * SECOND))
 
 
 class Held:
     """A reservation in in-process buckets: nanoseconds taken from each one's tokens, and when."""
 
-    __slots__ = ("_limiter", "_settled", "buckets", "costs", "taken_at")
+    __slots__ = ("_limiter", "_settled", "buckets", "costs", "headers", "taken_at")
 
-    def __init__(self, limiter: LocalLimiter, buckets: tuple[Bucket, ...], costs: Sequence[int], taken_at: int) -> None:
-        self._limiter, self.buckets, self.costs, self.taken_at = limiter, buckets, costs, taken_at
+    def __init__(self, limiter: LocalLimiter, buckets: tuple[Bucket, ...], costs: Sequence[int], taken_at: int, headers: bytes) -> None:
+        self._limiter, self.buckets, self.costs, self.taken_at, self.headers = limiter, buckets, costs, taken_at, headers
         self._settled = False
-
-    @property
-    def headers(self) -> bytes:
-        """The x-ratelimit-* lines, made when they are asked for."""
-        return self._limiter.render(self)
 
     def settle(self, usage: Usage | None) -> None:
         """Charges what was used, or refunds all (None). A second call does nothing."""
