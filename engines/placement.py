@@ -1,17 +1,68 @@
 """Where a model's layers go: pure decisions from a file's metadata and the free memory of the device.
 
-The supervisor calls `plan` before it starts a sidecar and passes `Plan.options()` on in the sidecar's `options`; the same plan is what
-health shows. A model that does not fit is `InsufficientMemory` (507 `insufficient_memory`), before anything is loaded.
+The supervisor asks `inspect` for the metadata and `plan` for the placement before it starts a sidecar, and passes `Plan.options()` on
+in the sidecar's `options`; the same plan is what health shows. A model that does not fit is `InsufficientMemory` (507
+`insufficient_memory`), before anything is loaded. All sizes are bytes.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.llamacpp.gguf import Metadata
-from engines.llamacpp.memory import MARGIN, need
+import msgspec
+
+MARGIN = 0.05
+"""Share of the free memory that is left alone (drivers, fragmentation, the error of this estimate)."""
+DEVICE_OVERHEAD = 256 * 1024 * 1024
+"""A GPU context and its libraries' workspaces."""
+INSPECT_SECONDS = 20.0
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What placement needs to know of a GGUF file (`engines.llamacpp.gguf` prints it)."""
+
+    architecture: str
+    quantisation: str
+    parameters: int
+    layers: int
+    width: int
+    context: int
+    vocabulary: int
+    has_template: bool
+    weights: int
+    layer_sizes: tuple[int, ...]
+    input_size: int
+    output_size: int
+    kv_per_token: tuple[int, ...]
+    """Bytes of keys and values of one token at 16 bits, for each layer."""
+
+
+class InvalidModel(Exception):
+    """The file cannot be used; the message names what is wrong."""
+
+
+async def inspect(path: str) -> Metadata:
+    """A GGUF file's metadata, read in a process of its own. Raises InvalidModel."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "engines.llamacpp.gguf", path,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        output, errors = await asyncio.wait_for(process.communicate(), INSPECT_SECONDS)
+    except TimeoutError:
+        raise InvalidModel(f"{path}: could not be read within {INSPECT_SECONDS:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        lines = errors.decode("utf-8", "replace").strip().splitlines()
+        raise InvalidModel(lines[-1] if lines else f"{path}: the reader ended with {process.returncode}")
+    return msgspec.json.decode(output, type=Metadata)
 
 
 class InsufficientMemory(Exception):
@@ -22,6 +73,38 @@ class InsufficientMemory(Exception):
         self.device = device
         self.needed = needed
         self.free = free
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What `layers` layers on the device take there, and what stays in main memory."""
+
+    layers: int
+    device: int
+    host: int
+
+
+def need(metadata: Metadata, layers: int, *, cells: int, micro_batch: int, sequences: int) -> Need:
+    """Memory with the last `layers` layers on the device; one more than all of them puts the output there too (llama.cpp's count).
+
+    `cells` is the number of tokens the KV memory holds. llama.cpp offloads from the last layer backwards and keeps the
+    input embedding in main memory. Activations: about eight rows of the model's width in 32 bits for each token of a
+    micro-batch, and the logits of each sequence.
+    """
+    total = metadata.layers
+    output = layers > total
+    layers = min(layers, total)
+    per_layer = [size + cells * kv for size, kv in zip(metadata.layer_sizes, metadata.kv_per_token, strict=True)]
+    buffer = 4 * (micro_batch * metadata.width * 8 + max(sequences, 1) * metadata.vocabulary)
+    device = sum(per_layer[total - layers :])
+    host = sum(per_layer[: total - layers]) + metadata.input_size + buffer
+    if output:
+        device += metadata.output_size or metadata.input_size  # tied weights are copied
+    else:
+        host += metadata.output_size
+    if layers or output:
+        device += buffer + DEVICE_OVERHEAD
+    return Need(layers + output, device, host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +143,7 @@ def plan(
 ) -> Plan:  # fmt: skip
     """The placement of a model.
 
-    metadata: `engines.llamacpp.gguf.describe(read(path))`. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the
+    metadata: what `inspect` returned. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the
     device, one number for each GPU named (for `cpu`: of the machine). context: tokens of one slot; slots: sequences at once.
     host_free: free main memory, where it shall be checked beside a GPU's. partial: whether some layers may stay in main
     memory when not all fit; without it a GPU must hold the whole model.

@@ -19,7 +19,6 @@ from engines.llamacpp.chat import ChatTemplate
 from engines.llamacpp.engine import Engine, cores
 from engines.llamacpp.gguf import GgufError, Metadata, describe, read
 from engines.llamacpp.handlers import Handlers
-from engines.llamacpp.memory import Need, need
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.params import Defaults
 from engines.sidecar import Handler, LoadError, Request, Response, Stream, verify_sha256
@@ -65,7 +64,6 @@ class LlamaRuntime:
         self._handlers: Handlers | None = None
         self._sha256: str | None = None
         self._metadata: Metadata | None = None
-        self._need: Need | None = None
 
     def load(self) -> None:
         """Check the file, load it, make the context. Raises LoadError."""
@@ -73,9 +71,9 @@ class LlamaRuntime:
         path = Path(spec.model)
         self._metadata = check_file(path)
         self._sha256 = verify_sha256(path, spec.sha256)
-        self._need = self._check_memory(self._metadata)
+        self._check_memory(self._metadata)
         self._log = NativeLog()
-        layers = 0 if spec.device == "cpu" else (-1 if options.gpu_layers is None else options.gpu_layers)
+        layers = self._gpu_layers(self._metadata)
         try:
             model = Model(
                 str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock, split=options.tensor_split
@@ -89,16 +87,22 @@ class LlamaRuntime:
             raise LoadError("insufficient_memory", f"{path}: {exc}") from None
         self._handlers = Handlers(self._engine)
 
-    def _check_memory(self, metadata: Metadata) -> Need:
+    def _check_memory(self, metadata: Metadata) -> None:
         """Refuse what cannot fit into main memory before llama.cpp tries (devices are the supervisor's placement)."""
-        spec, options = self._spec, self._options
-        layers = 0 if spec.device == "cpu" else (metadata.layers + 1 if options.gpu_layers in (None, -1) else options.gpu_layers or 0)
-        size = min(spec.context, metadata.context)
-        wanted = need(metadata, layers, cells=size * spec.slots, micro_batch=min(512, options.batch), sequences=spec.slots)
+        spec = self._spec
+        share = 0.0 if self._gpu_layers(metadata) > metadata.layers else 1 - self._gpu_layers(metadata) / (metadata.layers + 1)
+        cells = min(spec.context, metadata.context) * spec.slots
+        wanted = int(share * (metadata.weights + cells * sum(metadata.kv_per_token)))
         free = available_memory()
-        if free is not None and wanted.host > free:
-            raise LoadError("insufficient_memory", f"{spec.model}: {wanted.host >> 20} MiB of memory needed, {free >> 20} MiB available")
-        return wanted
+        if free is not None and wanted > free:
+            raise LoadError("insufficient_memory", f"{spec.model}: {wanted >> 20} MiB of memory needed, {free >> 20} MiB available")
+
+    def _gpu_layers(self, metadata: Metadata) -> int:
+        """Layers on the device, the output counted as one more."""
+        if self._spec.device == "cpu":
+            return 0
+        layers = self._options.gpu_layers
+        return metadata.layers + 1 if layers is None or layers < 0 else min(layers, metadata.layers + 1)
 
     def _build(self, model: Model, log: NativeLog) -> Engine:
         spec, options = self._spec, self._options
@@ -168,12 +172,13 @@ class LlamaRuntime:
 
     def _placement(self) -> dict[str, Any]:
         """What is where: the plan the model was loaded by."""
-        if self._metadata is None or self._need is None:
-            return {}
         data = self._metadata
+        if data is None:
+            return {}
         return {
             "architecture": data.architecture, "quantisation": data.quantisation, "parameters": data.parameters,
-            "layers": data.layers + 1, "device_layers": self._need.layers, "device_bytes": self._need.device, "host_bytes": self._need.host,
+            "layers": data.layers + 1, "device_layers": self._gpu_layers(data), "weights_bytes": data.weights,
+            "kv_bytes_per_token": sum(data.kv_per_token), "split": list(self._options.tensor_split),
         }  # fmt: skip
 
     def metrics(self) -> str:

@@ -4,16 +4,22 @@ Format: ggml's docs/gguf.md, versions 2 and 3, little-endian. A header is key-va
 tensor data. Every size and count is bounded before it is used, so that a hostile or damaged file costs neither memory
 nor time, and no native parser reads beyond it: counts, string and array lengths, types, dimensions and their product, alignment,
 order and end of every tensor. Nothing is read but the header (the file is mapped).
+
+`python -m engines.llamacpp.gguf FILE` prints the file's metadata as one JSON line, or one line on standard error that says what is
+wrong with it (exit code 1): how a supervisor looks into a file without parsing it in its own process.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+import msgspec
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -350,3 +356,17 @@ def _kv(pairs: dict[str, Any], architecture: str, number: Callable[..., int], la
     key = number("attention.key_length", 0, 65_536, default)
     value = number("attention.value_length", 0, 65_536, default)
     return tuple(2 * count * (key + value) for count in kv_counts[:layers])
+
+
+def main(arguments: list[str]) -> int:
+    """Print a file's metadata; see the module's docstring."""
+    try:
+        print(msgspec.json.encode(describe(read(Path(arguments[0])))).decode())
+    except (GgufError, OSError) as exc:
+        print(f"{arguments[0]}: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
