@@ -1,0 +1,114 @@
+"""From settings to routes: checks what the settings promise to one another, and keeps every route that need not change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.core.errors import ConfigError
+from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec, PoolMemberSpec
+from gateway.routing.endpoints import Endpoint
+from gateway.routing.registry import EndpointRegistry
+from gateway.routing.router import FleetRouter, PoolRoute
+from gateway.routing.selectors import Member
+
+_Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
+
+
+def build_router(
+    models: tuple[ModelSpec, ...],
+    engines: tuple[EngineSpec, ...],
+    registry: EndpointRegistry,
+    tenant_weights: Mapping[str, float] | None = None,
+) -> FleetRouter:
+    """A router over the registry's endpoints; changes nothing until `registry.activate(router)`.
+
+    tenant_weights: shares of the queues, 1.0 for tenants that are not named. Raises ConfigError with the setting's path.
+    """
+    _check_names(models)
+    known = _engines(engines)
+    members: _Members = {}
+    weights = dict(tenant_weights or {})
+    routes = []
+    old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
+    for number, spec in enumerate(models):
+        pool = _pool(spec, number, known, members, registry)
+        previous = old.get(spec.name)
+        if (
+            previous is not None
+            and previous.spec == spec
+            and previous.weights == weights
+            and [m.settings for m in previous.members] == [m.settings for m in pool]
+        ):
+            routes.append(previous)
+        else:
+            routes.append(PoolRoute(spec, pool, registry, weights))
+    return FleetRouter(routes, members)
+
+
+def request_headers(spec: EngineSpec, path: str) -> bytes:
+    """The header lines that an engine's settings add to every request: its key, its extra headers."""
+    lines = dict(spec.headers)
+    if spec.api_key is not None:
+        lines["authorization"] = f"Bearer {spec.api_key.reveal()}"
+    for name, value in lines.items():
+        if not name or not name.isascii() or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
+            raise ConfigError(f"{name!r} is not the name of a header", path=path)
+        if any(c in "\r\n\0" for c in value) or not value.isascii():
+            raise ConfigError(f"the value of {name} has characters that a header cannot carry", path=path)
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
+
+
+def _engines(engines: tuple[EngineSpec, ...]) -> dict[str, EngineSpec]:
+    known: dict[str, EngineSpec] = {}
+    for number, engine in enumerate(engines):
+        if engine.name in known:
+            raise ConfigError(f"two engines are named {engine.name}", path=f"engines[{number}].name")
+        if engine.runtime == "external" and not engine.url:
+            raise ConfigError(f"the external engine {engine.name} needs a url", path=f"engines[{number}].url")
+        known[engine.name] = engine
+    return known
+
+
+def _check_names(models: tuple[ModelSpec, ...]) -> None:
+    names: set[str] = set()
+    for number, spec in enumerate(models):
+        for place, name in (("name", spec.name), *((f"aliases[{at}]", alias) for at, alias in enumerate(spec.aliases))):
+            if name in names:
+                raise ConfigError(f"two models are named {name}", path=f"models[{number}].{place}")
+            names.add(name)
+    for number, spec in enumerate(models):
+        for at, fallback in enumerate(spec.fallbacks):
+            if fallback not in names or fallback == spec.name:
+                raise ConfigError(f"the fallback {fallback} is not another model", path=f"models[{number}].fallbacks[{at}]")
+
+
+def _pool(
+    spec: ModelSpec, number: int, engines: dict[str, EngineSpec], members: _Members, registry: EndpointRegistry
+) -> tuple[Member, ...]:
+    pool: list[Member] = []
+    for at, entry in enumerate(spec.pool):
+        path = f"models[{number}].pool[{at}]"
+        wanted = entry if isinstance(entry, PoolMemberSpec) else PoolMemberSpec(engine=entry)
+        engine = engines.get(wanted.engine)
+        if engine is None:
+            raise ConfigError(f"there is no engine named {wanted.engine}", path=path)
+        if any(member.endpoint.name == engine.name for member in pool):
+            raise ConfigError(f"{engine.name} is in the pool twice", path=path)
+        endpoint = _member_endpoint(engine, spec.routing.breaker, members, registry)
+        if (weight := wanted.weight * engine.weight) > 0:
+            headers = request_headers(engine, path)
+            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, wanted.model or spec.upstream_model, headers))
+    if not pool:
+        raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
+    return tuple(pool)
+
+
+def _member_endpoint(engine: EngineSpec, breaker: BreakerSpec, members: _Members, registry: EndpointRegistry) -> Endpoint:
+    """The engine's endpoint. Where several pools share it, the breaker that opens soonest counts."""
+    if engine.name in members:
+        endpoint, _, other = members[engine.name]
+        members[engine.name] = (endpoint, engine, min(breaker, other, key=lambda spec: spec.failures))
+        return endpoint
+    endpoint = registry.endpoint(engine, breaker)
+    members[engine.name] = (endpoint, engine, breaker)
+    return endpoint

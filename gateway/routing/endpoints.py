@@ -1,0 +1,320 @@
+"""The endpoints of the fleet: one object each, for as long as the engine's connection settings stay what they are.
+
+A reload builds new routes over the same endpoints, so that requests in flight, breakers, health and connections survive it. Three
+sources feed one state: the supervisor (`engine_ready`, `engine_down`, `engine_draining`), active probes (`probed`) and the results of
+requests (`ended`). Selection reads two numbers only: `in_flight` and `limit`.
+
+    state       limit                meaning
+    starting    0                    its engine has not reported yet
+    ready       slots                (fewer while it starts slowly)
+    half_open   one request          its breaker lets one probe request through
+    open        0                    its breaker is open
+    unhealthy   0                    active probes fail
+    draining    0                    no new requests; those under way finish
+    down        0                    its engine's process is gone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any, Literal, Protocol
+
+from gateway.core.ports import EngineClient
+from gateway.core.specs import BreakerSpec, EngineSpec
+from gateway.core.waiting import Signal
+from gateway.routing.breaker import Breaker, Forced
+from gateway.routing.health import Health, ProbeResult
+
+State = Literal["starting", "ready", "half_open", "open", "unhealthy", "draining", "down"]
+Process = Literal["starting", "ready", "draining", "down"]
+OnChange = Callable[[str, str, str, str], None]
+"""(endpoint, old state, new state, reason): for events and metrics. Must not raise."""
+
+SLOW_START_FROM = 0.1
+"""The share of its slots with which an endpoint begins a slow start."""
+
+
+class Waiters(Protocol):
+    """A pool with requests that wait for a slot."""
+
+    def pump(self) -> bool:
+        """Grants one slot to whoever is next; False when nobody can be served."""
+        ...
+
+    def expire(self, now: float) -> bool:
+        """Refuses those whose deadline has come; True while requests wait."""
+        ...
+
+
+class Effects(Protocol):
+    """What an endpoint asks of its registry."""
+
+    def now(self) -> float: ...
+
+    def changed(self, endpoint: Endpoint, old: State, reason: str) -> None: ...
+
+    def wake(self, endpoint: Endpoint) -> None: ...
+
+    def tick_soon(self) -> None: ...
+
+    def suspect(self, endpoint: Endpoint) -> None: ...
+
+    def close(self, client: EngineClient) -> None: ...
+
+
+def identity(spec: EngineSpec) -> tuple[Any, ...]:
+    """What makes an endpoint another one: the settings of its connections. All others change in place."""
+    return (spec.name, spec.runtime, spec.url, spec.tls, spec.timeouts.connect, spec.max_idle_connections)
+
+
+class Endpoint:
+    """One address. Changed by its registry and by the attempts that hold its slots, always on the event loop."""
+
+    __slots__ = (
+        "_effects",
+        "_idle",
+        "_ramp_from",
+        "_retired",
+        "address",
+        "breaker",
+        "client",
+        "details",
+        "drained",
+        "epoch",
+        "half_open",
+        "health",
+        "in_flight",
+        "limit",
+        "name",
+        "process",
+        "reason",
+        "refused",
+        "reserve",
+        "slots",
+        "spec",
+        "state",
+        "waiting",
+    )
+
+    def __init__(self, spec: EngineSpec, effects: Effects, breaker: BreakerSpec) -> None:
+        self.name, self.spec, self._effects = spec.name, spec, effects
+        self.address: str | None = None
+        self.client: EngineClient | None = None
+        self.slots = spec.slots
+        self.in_flight = 0
+        self.limit = 0
+        """Requests that may be in flight now."""
+        self.reserve = 0
+        """The limit in panic mode: that of an endpoint which only its own failures took out."""
+        self.half_open = False
+        self.epoch = 0
+        """The breaker's epoch, which each attempt notes at its start."""
+        self.state: State = "starting"
+        self.reason = "its engine has not reported yet"
+        self.process: Process = "starting"
+        self.drained = False
+        self.refused = False
+        self.breaker = Breaker(breaker)
+        self.health = Health(spec.health)
+        self.details: dict[str, Any] = {}
+        self.waiting: dict[Waiters, None] = {}
+        """Pools whose queues hope for a slot here, in the order of their coming."""
+        self._ramp_from: float | None = None
+        self._retired: dict[EngineClient, int] = {}
+        self._idle: list[Signal[None]] = []
+
+    # -- what attempts do -----------------------------------------------------------------------------------------------------
+
+    def admitted(self) -> None:
+        """A request was admitted while half-open: it is the probe, and the only one."""
+        self.breaker.admitted()
+        self.limit = 0
+
+    def release(self, client: EngineClient) -> None:
+        """A slot is free again. `client`: the attempt's, which tells the process it ran in."""
+        if client is self.client:
+            self.in_flight -= 1
+        else:
+            self._release_retired(client)
+        if self.half_open:
+            self._judge("")
+        if self.waiting:
+            self._effects.wake(self)
+        if self._idle and not self.in_flight:
+            idle, self._idle = self._idle, []
+            for signal in idle:
+                signal.set(None)
+
+    def ended(self, result: str, epoch: int) -> None:
+        """Takes the result of an attempt: success, failure, refused or neutral."""
+        breaker = self.breaker
+        if result == "success":
+            changed = breaker.success(epoch)
+            reason = "the probe request succeeded"
+        elif result == "neutral":
+            changed = breaker.neutral(epoch)
+            reason = ""
+        else:
+            now = self._effects.now()
+            self.refused = result == "refused"
+            count = breaker.failures + 1
+            changed = breaker.refused(now) if self.refused else breaker.failure(epoch, now)
+            reason = "connections are refused" if self.refused else f"{count} consecutive failures" if count > 1 else "a request failed"
+            self._effects.suspect(self)
+        if changed or self.half_open:
+            self._judge(reason)
+
+    # -- what the supervisor, the probes, the clock and operators do ----------------------------------------------------------------
+
+    def ready(self, address: str, slots: int, client: EngineClient) -> None:
+        """The engine serves at this address through this client. A new client is a new process: its slots are all free."""
+        if client is not self.client:
+            self._retire()
+            self.client, self.address = client, address
+        if self.process != "ready":
+            self.breaker.reset()
+            self.health.reset()
+            self.refused = False
+        self.process = "ready"
+        self.slots = slots
+        self._judge("the engine is ready")
+
+    def set_process(self, process: Process, reason: str) -> None:
+        self.process = process
+        self._judge(reason)
+
+    def probed(self, result: ProbeResult) -> None:
+        """Takes the result of an active probe."""
+        changed = self.health.observe(result)
+        self.details = result.details
+        if result.ok and self.refused and self.breaker.state == "open":
+            self.breaker.until = self._effects.now()  # it accepts connections again: no reason to wait any longer
+            changed = self.breaker.due(self.breaker.until) or changed
+        if result.slots is not None and result.slots != self.slots:
+            self.slots, changed = result.slots, True
+        if changed:
+            self._judge(result.reason or "the probes succeed")
+
+    def tick(self, now: float) -> bool:
+        """The clock's event. True while it must be called again (an open breaker, a slow start)."""
+        if self.breaker.due(now):
+            self._judge("the breaker lets one request through")
+        elif self._ramp_from is not None:
+            self._judge("")
+        return self.breaker.state == "open" or self._ramp_from is not None
+
+    def drain(self, on: bool) -> None:
+        self.drained = on
+        self._judge("drained by an operator" if on else "resumed by an operator")
+
+    def force(self, state: Forced | None) -> None:
+        """Overrides the breaker (and, with `closed`, the probes), or ends that."""
+        self.breaker.forced = state
+        self._judge(f"forced {state} by an operator" if state else "no longer forced by an operator")
+
+    def reconfigure(self, spec: EngineSpec, breaker: BreakerSpec) -> None:
+        """Takes over settings that need no new connections."""
+        if self.spec.slots != spec.slots and self.slots == self.spec.slots:
+            self.slots = spec.slots
+        self.spec, self.health.spec, self.breaker.spec = spec, spec.health, breaker
+        self._judge("")
+
+    def when_idle(self) -> Signal[None]:
+        """Completes when no request is in flight here."""
+        signal: Signal[None] = Signal()
+        if self.in_flight:
+            self._idle.append(signal)
+        else:
+            signal.set(None)
+        return signal
+
+    def abandon(self) -> None:
+        """The configuration no longer has this endpoint: its client closes when the last request has ended."""
+        self._retire()
+        self.process = "draining"
+        self._judge("removed from the configuration")
+
+    def view(self) -> dict[str, Any]:
+        """What operators see."""
+        breaker = self.breaker
+        return {
+            "name": self.name,
+            "engine": self.spec.name,
+            "runtime": self.spec.runtime,
+            "state": self.state,
+            "reason": self.reason,
+            "address": self.address,
+            "slots": self.slots,
+            "limit": self.limit,
+            "in_flight": self.in_flight,
+            "drained": self.drained,
+            "healthy": self.health.healthy,
+            "breaker": {"state": breaker.effective, "forced": breaker.forced, "failures": breaker.failures, "openings": breaker.openings},
+            "health": dict(self.details),
+        }
+
+    # -- inside ---------------------------------------------------------------------------------------------------------------------
+
+    def _judge(self, reason: str) -> None:
+        """Makes one state and its limits out of what the three sources said."""
+        old, old_slots = self.state, self.limit
+        state, why = self._verdict()
+        self.epoch, self.half_open, self.limit, self.reserve = self.breaker.epoch, state == "half_open", 0, 0
+        if state == "ready":
+            if old != "ready" and self.spec.health.slow_start > 0:
+                self._ramp_from = self._effects.now()
+            self.limit = self.reserve = self._ramped()
+        else:
+            self._ramp_from = None
+            soft = state in ("open", "unhealthy") and not (self.refused or self.health.refused) and self.breaker.forced is None
+            if state == "half_open":
+                self.limit = min(self.in_flight + 1, self.slots) if self.breaker.admits else 0
+            if state == "half_open" or soft:
+                self.reserve = self.slots
+        self.state = state
+        if state != old:
+            self.reason = reason or why
+            self._effects.changed(self, old, self.reason)
+        if self.breaker.state == "open" or self._ramp_from is not None:
+            self._effects.tick_soon()
+        if self.waiting and (self.limit > old_slots or state != old):
+            self._effects.wake(self)
+
+    def _verdict(self) -> tuple[State, str]:
+        forced = self.breaker.forced
+        if self.process != "ready":
+            return self.process, self.process
+        if self.drained:
+            return "draining", "drained by an operator"
+        if forced is None and not self.health.healthy:
+            return "unhealthy", self.health.reason
+        breaker = self.breaker.effective
+        return ("ready", "ready") if breaker == "closed" else (breaker, f"its breaker is {breaker}")
+
+    def _ramped(self) -> int:
+        """The slots that a slow start gives now; all of them when it is over."""
+        if self._ramp_from is None:
+            return self.slots
+        share = (self._effects.now() - self._ramp_from) / max(self.spec.health.slow_start, 1e-9)
+        if share >= 1:
+            self._ramp_from = None
+            return self.slots
+        return max(1, ceil(self.slots * max(SLOW_START_FROM, share)))
+
+    def _retire(self) -> None:
+        """The client is no longer used for new requests; it closes when those it carries have ended."""
+        client, self.client, self.address = self.client, None, None
+        if client is None:
+            return
+        if self.in_flight:
+            self._retired[client] = self.in_flight
+            self.in_flight = 0
+        else:
+            self._effects.close(client)
+
+    def _release_retired(self, client: EngineClient) -> None:
+        self._retired[client] -= 1
+        if not self._retired[client]:
+            del self._retired[client]
+            self._effects.close(client)

@@ -1,0 +1,256 @@
+"""The registry of endpoints: outlives every snapshot, and is where effects happen (clients, timers, probes, events).
+
+    registry = EndpointRegistry(SystemClock(), SystemEntropy(), client_factory, on_change)
+    router = build_router(config.models, config.engines, registry)      # changes nothing yet; raises ConfigError
+    registry.activate(router)                                           # at the swap, on the event loop
+    registry.start_probing(HttpProbe())                                 # control plane only
+    await registry.aclose()
+
+It implements `EndpointObserver` (the supervisor's reports) and the `endpoints` half of `FleetView`. Reports about engines that the
+configuration does not know yet are kept until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from gateway.core.clock import Clock, Entropy
+from gateway.core.errors import GatehouseError
+from gateway.core.ports import EngineClient
+from gateway.core.specs import BreakerSpec, EngineSpec
+from gateway.core.tasks import TaskOwner
+from gateway.core.waiting import Signal
+from gateway.routing.breaker import Forced
+from gateway.routing.endpoints import Endpoint, OnChange, Process, State, Waiters, identity
+from gateway.routing.health import Probe, Probed, Prober
+
+ClientFactory = Callable[[EngineSpec, str], EngineClient]
+"""(engine, address) -> the way there."""
+TICK = 0.05
+"""Seconds between two looks at what is timed: open breakers, slow starts, deadlines in queues. Runs only while there are any."""
+
+
+class Scheduler(Protocol):
+    """When things run: the event loop, or a test."""
+
+    def soon(self, action: Callable[[], None]) -> None: ...
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None: ...
+
+
+class LoopScheduler:
+    """The running event loop."""
+
+    def soon(self, action: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(action)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, action)
+
+
+class Fleet(Protocol):
+    """What a router tells the registry when it goes into force."""
+
+    @property
+    def members(self) -> Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]: ...
+
+
+class _Report:
+    """The last that the supervisor said of an engine."""
+
+    __slots__ = ("address", "client", "process", "reason", "slots")
+
+    def __init__(self) -> None:
+        self.address: str | None = None
+        self.slots = 1
+        self.process: Process = "starting"
+        self.reason = ""
+
+
+class EndpointRegistry:
+    """See the module. Everything here runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        entropy: Entropy,
+        client_factory: ClientFactory,
+        on_change: OnChange | None = None,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.clock, self.entropy = clock, entropy
+        self.now = clock.monotonic
+        self.version = 0
+        """Grows with each change of an endpoint's state: what a route derived from the states is stale then."""
+        self.shedding = 0
+        """Load shedding (gateway.routing.shedding): 0 nothing, 1 batch, 2 standard too, 3 everything."""
+        self.active: Fleet | None = None
+        self._client_factory = client_factory
+        self._on_change = on_change
+        self._scheduler = scheduler or LoopScheduler()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._reports: dict[str, _Report] = {}
+        self._woken: dict[Waiters, None] = {}
+        self._queues: dict[Waiters, None] = {}
+        self._ticking = False
+        self._prober: Prober | None = None
+        self._tasks = TaskOwner("endpoints")
+
+    # -- configuration -----------------------------------------------------------------------------------------------------------
+
+    def endpoint(self, spec: EngineSpec, breaker: BreakerSpec) -> Endpoint:
+        """The endpoint for an engine: the one in force when its connections are the same, else a new one that is not in force yet."""
+        known = self._endpoints.get(spec.name)
+        if known is not None and identity(known.spec) == identity(spec):
+            return known
+        return Endpoint(spec, self, breaker)
+
+    def activate(self, fleet: Fleet) -> None:
+        """Puts a router's endpoints into force; those that it does not have are left to finish what they carry."""
+        previous, self._endpoints = self._endpoints, {name: member[0] for name, member in fleet.members.items()}
+        self.active = fleet
+        for endpoint, spec, breaker in fleet.members.values():
+            endpoint.reconfigure(spec, breaker)
+            if endpoint.client is None:
+                self._connect(endpoint)
+        for name, endpoint in previous.items():
+            if self._endpoints.get(name) is not endpoint:
+                endpoint.abandon()
+        self._watch()
+
+    def start_probing(self, probe: Probe) -> None:
+        """Probes every endpoint from now on, until closed. Once; needs a running loop."""
+        self._prober = Prober(probe, self.entropy)
+        self._watch()
+
+    async def aclose(self) -> None:
+        """Ends probing and closes all clients."""
+        if self._prober is not None:
+            await self._prober.aclose()
+            self._prober = None
+        for endpoint in self._endpoints.values():
+            if endpoint.client is not None:
+                await endpoint.client.aclose()
+        await self._tasks.aclose()
+
+    # -- EndpointObserver: the supervisor's reports --------------------------------------------------------------------------------
+
+    def engine_ready(self, engine: str, address: str, slots: int) -> None:
+        report = self._reports.setdefault(engine, _Report())
+        report.address, report.slots, report.process = address, slots, "ready"
+        if (endpoint := self._endpoints.get(engine)) is not None:
+            self._connect(endpoint)
+            self._watch()
+
+    def engine_down(self, engine: str, reason: str) -> None:
+        self._report(engine, "down", reason)
+
+    def engine_draining(self, engine: str) -> None:
+        self._report(engine, "draining", "the engine is draining")
+
+    # -- operators: FleetView and controls -------------------------------------------------------------------------------------------
+
+    def endpoints(self) -> list[dict[str, Any]]:
+        return [endpoint.view() for endpoint in self._endpoints.values()]
+
+    def drain(self, endpoint: str) -> Signal[None]:
+        """No new requests there; completes when the last one under way has ended. Raises GatehouseError for an unknown name."""
+        found = self._find(endpoint)
+        found.drain(True)
+        return found.when_idle()
+
+    def resume(self, endpoint: str) -> None:
+        self._find(endpoint).drain(False)
+
+    def force(self, endpoint: str, state: Forced | None) -> None:
+        """Holds a breaker `open` or `closed` until it is forced to None."""
+        self._find(endpoint).force(state)
+
+    # -- what endpoints and routes ask for (endpoints.Effects) ------------------------------------------------------------------------
+
+    def changed(self, endpoint: Endpoint, old: State, reason: str) -> None:
+        self.version += 1
+        if self._on_change is not None and self._endpoints.get(endpoint.name) is endpoint:
+            self._on_change(endpoint.name, old, endpoint.state, reason)
+
+    def wake(self, endpoint: Endpoint) -> None:
+        """A slot is free: whoever waits for one is served from a fresh stack, not from that of the request that gave it back."""
+        if not self._woken:
+            self._scheduler.soon(self._pump)
+        self._woken.update(endpoint.waiting)
+
+    def queued(self, pool: Waiters) -> None:
+        """A pool has requests that wait: its deadlines are watched until `expire` says that nobody waits."""
+        self._queues[pool] = None
+        self.tick_soon()
+
+    def tick_soon(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._scheduler.later(TICK, self.tick)
+
+    def tick(self) -> None:
+        """Looks at everything that is timed, and comes again while there is any."""
+        self._ticking = False
+        now = self.now()
+        again = False
+        for endpoint in self._endpoints.values():
+            again = endpoint.tick(now) or again
+        for pool in list(self._queues):
+            if not pool.expire(now):
+                self._queues.pop(pool, None)
+        if again or self._queues:
+            self.tick_soon()
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        if self._prober is not None:
+            self._prober.suspect(endpoint)
+
+    def close(self, client: EngineClient) -> None:
+        self._tasks.spawn(client.aclose(), name="close")
+
+    # -- inside -----------------------------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Serves the pools in turns, one request each, so that pools that share an endpoint share its slots."""
+        pools = deque(self._woken)
+        self._woken = {}
+        while pools:
+            pool = pools.popleft()
+            if pool.pump():
+                pools.append(pool)
+
+    def _report(self, engine: str, process: Process, reason: str) -> None:
+        report = self._reports.setdefault(engine, _Report())
+        report.process, report.reason = process, reason
+        if (endpoint := self._endpoints.get(engine)) is not None:
+            endpoint.set_process(process, reason)
+
+    def _connect(self, endpoint: Endpoint) -> None:
+        """Gives an endpoint its client when its address is known, and the process state that was reported for it."""
+        spec = endpoint.spec
+        if spec.runtime == "external" and spec.url is not None:
+            address, slots = spec.url, spec.slots
+        elif (report := self._reports.get(spec.name)) is None:
+            return
+        elif report.process != "ready" or report.address is None:
+            endpoint.set_process(report.process, report.reason)
+            return
+        else:
+            address, slots = report.address, report.slots
+        client = endpoint.client if endpoint.client is not None and endpoint.address == address else self._client_factory(spec, address)
+        endpoint.ready(address, slots, client)
+
+    def _watch(self) -> None:
+        if self._prober is not None:
+            watched: list[Probed] = list(self._endpoints.values())
+            self._prober.watch(watched)
+
+    def _find(self, name: str) -> Endpoint:
+        endpoint = self._endpoints.get(name)
+        if endpoint is None:
+            raise GatehouseError(f"there is no endpoint named {name!r}", code="not_found", status=404)
+        return endpoint

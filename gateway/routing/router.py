@@ -1,0 +1,308 @@
+"""Admission and selection in one decision: the routes of a snapshot.
+
+`acquire` is synchronous while a slot is free: it looks at the state version, computes a key where the policy wants one, chooses,
+counts, and returns the attempt. Only when every slot is taken does a request wait, as a `Waiting` signal in the pool's queue.
+
+Panic mode: when more of a pool is ejected by its own failures than `breaker.max_ejected` allows (one endpoint always may be), ejected
+endpoints serve again, but only what finds no slot at a healthy one, and never those that refuse connections or are down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gateway.core.errors import EngineError, Overloaded
+from gateway.core.ports import AttemptResult, EngineClient
+from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
+from gateway.core.types import InferenceRequest, Principal
+from gateway.core.waiting import Signal
+from gateway.routing.admission import RANKS, AdmissionQueue, Entry
+from gateway.routing.endpoints import Endpoint
+from gateway.routing.keys import key_function
+from gateway.routing.registry import EndpointRegistry
+from gateway.routing.retry import RetryBudget
+from gateway.routing.selectors import SELECTORS, Member, free, spare
+
+_SUCCESS = AttemptResult.SUCCESS
+_SMOOTHING = 0.1
+"""Weight of the newest observation in the mean time for which a request holds its slot."""
+MAX_RETRY_AFTER = 60.0
+
+
+class PoolAttempt:
+    """One try at one endpoint; owns a slot until `close`. See gateway.core.ports.Attempt."""
+
+    __slots__ = (
+        "_epoch",
+        "_member",
+        "_open",
+        "_retry",
+        "_route",
+        "_started",
+        "client",
+        "endpoint_header",
+        "endpoint_name",
+        "first_byte_timeout",
+        "idle_timeout",
+        "request_headers",
+        "upstream_model",
+    )
+
+    client: EngineClient
+
+    def __init__(self, route: PoolRoute, member: Member, client: EngineClient, epoch: int, retry: bool, started: float) -> None:
+        self._route, self._member, self._epoch, self._retry, self._started = route, member, epoch, retry, started
+        self._open = True
+        self.client = client
+        self.endpoint_name = member.endpoint.name
+        self.endpoint_header = member.endpoint_header
+        self.upstream_model = member.upstream_model
+        self.request_headers = member.request_headers
+        self.first_byte_timeout = member.first_byte_timeout
+        self.idle_timeout = member.idle_timeout
+
+    def close(self, result: AttemptResult) -> None:
+        """Gives the slot back, tells the breaker, wakes whoever is next. A second call does nothing."""
+        if not self._open:
+            return
+        self._open = False
+        member, route = self._member, self._route
+        endpoint = member.endpoint
+        member.load -= 1
+        route.in_flight -= 1
+        if self._retry:
+            route.budget.end()
+        route.observe(self._started)
+        if result is not _SUCCESS or endpoint.half_open or endpoint.breaker.failures:
+            endpoint.ended(result.name, self._epoch)
+        endpoint.release(self.client)
+
+
+class Waiting(Signal[PoolAttempt]):
+    """A request in a queue: completes with its attempt, or fails with Overloaded."""
+
+    __slots__ = ("entry", "exclude", "key", "retry")
+
+    def __init__(self, entry: Entry, key: int, exclude: tuple[str, ...], retry: bool) -> None:
+        super().__init__()
+        self.entry, self.key, self.exclude, self.retry = entry, key, exclude, retry
+
+
+class PoolRoute:
+    """The way to one model. See gateway.core.ports.Route. `fallbacks`: models to try, in order, when this one cannot serve."""
+
+    def __init__(self, spec: ModelSpec, members: tuple[Member, ...], registry: EndpointRegistry, weights: Mapping[str, float]) -> None:
+        routing = spec.routing
+        self.spec, self.model, self.fallbacks = spec, spec.name, spec.fallbacks
+        self.members, self.weights = members, weights
+        self.in_flight = 0
+        self.budget = RetryBudget(routing.retry, registry.clock, registry.entropy)
+        self._registry = registry
+        self._now = registry.now
+        self._selector = SELECTORS[routing.policy](members, routing.bound, registry.entropy)
+        self._single = members[0] if len(members) == 1 else None
+        self._key = key_function(routing.key) if self._selector.keyed and self._single is None else None
+        self._queue = AdmissionQueue(routing.queue.size, weights)
+        self._waiting: dict[Entry, Waiting] = {}
+        self._avoiding = 0
+        """How many of them are retries, for which a free slot may be at the wrong endpoint."""
+        self._timeout = routing.queue.timeout
+        self._version = -1
+        self._open: tuple[Member, ...] = ()
+        self._weight = 1.0
+        self._panic = False
+        self._service: float | None = None
+
+    # -- the port -----------------------------------------------------------------------------------------------------------------
+
+    def acquire(
+        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float
+    ) -> PoolAttempt | Waiting:
+        """Admission and selection in one decision; see the port.
+
+        Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with an honest retry_after.
+        """
+        registry = self._registry
+        if self._version != registry.version:
+            self._look()
+        if registry.shedding and RANKS[principal.priority] >= 3 - registry.shedding:
+            raise Overloaded("The gateway sheds load; try again later.", retry_after=self._retry_after(0))
+        if tried:
+            tried = self._avoidable(tried)
+        key = 0 if self._key is None else self._key(request, principal, session)
+        if tried or self._avoiding == len(self._waiting):
+            member = self._choose(key, tried)
+            if member is not None:
+                return self._grant(member, bool(tried))
+        if not self._open and not self._panic:
+            raise self._unavailable()
+        return self._enqueue(request, principal, key, tried, deadline)
+
+    def abandon(self, waiting: Any) -> None:
+        """The request was cancelled: it leaves the queue, or gives back the slot that was granted to it."""
+        if waiting.done:
+            if waiting.value is not None:
+                waiting.value.close(AttemptResult.NEUTRAL)
+        elif self._queue.cancel(waiting.entry):
+            self._dequeued(waiting.entry)
+
+    def may_retry(self, error: Exception, attempts: int) -> float | None:
+        return self.budget.promise(error, attempts, self.in_flight + len(self._waiting))
+
+    @property
+    def ready(self) -> bool:
+        if self._version != self._registry.version:
+            self._look()
+        return bool(self._open) or self._panic
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._waiting)
+
+    # -- selection ----------------------------------------------------------------------------------------------------------------
+
+    def _choose(self, key: int, exclude: tuple[str, ...]) -> Member | None:
+        single = self._single
+        if single is not None:
+            endpoint = single.endpoint
+            return single if endpoint.in_flight < endpoint.limit and not exclude else None
+        member = self._selector.choose(key, (self.in_flight + 1) / self._weight, exclude)
+        return member if member is not None or not self._panic else self._choose_in_panic(key, exclude)
+
+    def _choose_in_panic(self, key: int, exclude: tuple[str, ...]) -> Member | None:
+        start = key % len(self.members)
+        for member in (*self.members[start:], *self.members[:start]):
+            if spare(member, exclude):
+                return member
+        return None
+
+    def _grant(self, member: Member, retry: bool) -> PoolAttempt:
+        endpoint = member.endpoint
+        endpoint.in_flight += 1
+        member.load += 1
+        self.in_flight += 1
+        if endpoint.half_open:
+            endpoint.admitted()
+        if retry:
+            self.budget.begin()
+        client = endpoint.client
+        assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
+        return PoolAttempt(self, member, client, endpoint.epoch, retry, self._now())
+
+    def observe(self, started: float) -> None:
+        """An attempt held its slot from `started` until now."""
+        held = self._now() - started
+        service = self._service
+        self._service = held if service is None else service + _SMOOTHING * (held - service)
+
+    def _avoidable(self, tried: tuple[str, ...]) -> tuple[str, ...]:
+        """What was tried is avoided while something else could serve; when nothing else can, it may be tried again."""
+        return tried if any(member.endpoint.name not in tried for member in self._open) else ()
+
+    def _look(self) -> None:
+        """Derives from the endpoints' states what selection needs; only after one of them changed."""
+        self._version = self._registry.version
+        self._open = tuple(member for member in self.members if member.endpoint.state in ("ready", "half_open"))
+        self._weight = sum(member.weight for member in self._open if member.endpoint.state == "ready") or 1.0
+        ejected = sum(1 for member in self.members if member.endpoint.reserve and member.endpoint.state != "ready")
+        self._panic = ejected > max(1.0, self.spec.routing.breaker.max_ejected * len(self.members))
+
+    def _unavailable(self) -> EngineError:
+        states = {member.endpoint.state for member in self.members}
+        if states == {"starting"}:
+            return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=2.0)
+        now = self._now()
+        opens = [m.endpoint.breaker.until - now for m in self.members if m.endpoint.state == "open" and m.endpoint.breaker.forced is None]
+        after = min(max(1.0, min(opens, default=1.0)), MAX_RETRY_AFTER)
+        return EngineError(f"No endpoint of {self.model} is healthy.", code="no_healthy_endpoint", status=503, retry_after=after)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, request: InferenceRequest, principal: Principal, key: int, exclude: tuple[str, ...], deadline: float) -> Waiting:
+        until = min(deadline, self._now() + self._timeout)
+        entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until)
+        victim = self._queue.push(entry)
+        if victim is entry:
+            raise self._overloaded("The queue is full")
+        waiting = self._waiting[entry] = Waiting(entry, key, exclude, bool(exclude))
+        self._avoiding += waiting.retry
+        if len(self._waiting) == 1:
+            for member in self.members:
+                member.endpoint.waiting[self] = None
+            self._registry.queued(self)
+        if victim is not None:
+            self._dequeued(victim).fail(self._overloaded("The queue is full and others are due before you"))
+        return waiting
+
+    def pump(self) -> bool:
+        """Grants one free slot to whoever is next; False when there is no slot or nobody."""
+        if not self._waiting:
+            return False
+        if self._version != self._registry.version:
+            self._look()
+        if not self._open and not self._panic:
+            self._give_up()
+        if not any(free(member) or (self._panic and spare(member)) for member in self.members):
+            return False
+        entry = self._queue.pop(self._servable)
+        if entry is None:
+            return False
+        waiting = self._dequeued(entry)
+        member = self._choose(waiting.key, waiting.exclude)
+        assert member is not None  # _servable said so, and nothing ran in between
+        waiting.set(self._grant(member, waiting.retry))
+        return True
+
+    def expire(self, now: float) -> bool:
+        for entry in self._queue.expire(now):
+            self._dequeued(entry).fail(self._overloaded("No slot became free in time"))
+        return bool(self._waiting)
+
+    def _give_up(self) -> None:
+        """Every endpoint failed: nobody comes back soon. While an engine is being restarted or drained, those that wait go on waiting."""
+        if not any(member.endpoint.process != "ready" or member.endpoint.drained for member in self.members):
+            error = self._unavailable()
+            for entry in list(self._queue):
+                self._queue.cancel(entry)
+                self._dequeued(entry).fail(error)
+
+    def _servable(self, entry: Entry) -> bool:
+        waiting = self._waiting[entry]
+        if waiting.exclude:
+            waiting.exclude = self._avoidable(waiting.exclude)
+        return not waiting.exclude or self._choose(waiting.key, waiting.exclude) is not None
+
+    def _dequeued(self, entry: Entry) -> Waiting:
+        waiting = self._waiting.pop(entry)
+        self._avoiding -= waiting.retry
+        if not self._waiting:
+            for member in self.members:
+                member.endpoint.waiting.pop(self, None)
+        return waiting
+
+    def _overloaded(self, why: str) -> Overloaded:
+        return Overloaded(f"{why}; the model {self.model} is at its capacity.", retry_after=self._retry_after(len(self._waiting)))
+
+    def _retry_after(self, ahead: int) -> float:
+        """Seconds in which those ahead will be served, by Little's law: what is ahead x mean service time / slots."""
+        slots = sum(member.endpoint.limit for member in self.members) or 1
+        return min(max(1.0, (ahead + 1) * (self._service or 0.0) / slots), MAX_RETRY_AFTER)
+
+
+class FleetRouter:
+    """All routes of a snapshot, by public name and alias."""
+
+    def __init__(self, routes: Iterable[PoolRoute], members: Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]) -> None:
+        self.routes = {route.model: route for route in routes}
+        self.members = members
+        """endpoint name -> (endpoint, its settings, its breaker's settings): what activation puts into force."""
+        self._names: dict[str, PoolRoute] = dict(self.routes)
+        for route in self.routes.values():
+            for alias in route.spec.aliases:
+                self._names[alias] = route
+
+    def route(self, model: str) -> PoolRoute | None:
+        """The route of a model's name or alias."""
+        return self._names.get(model)

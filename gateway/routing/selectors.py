@@ -1,0 +1,249 @@
+"""Routing policies: which member of a pool gets a request. Pure and synchronous; a policy only reads.
+
+A selector is built over a pool's members and chooses one of those that have a free slot (`in_flight < limit`), or None. To add a
+policy: a class with `choose`, one line in SELECTORS, its name in RoutingSpec.policy. `keyed` policies get a routing key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Protocol, TypeVar
+
+from gateway.core.clock import Entropy
+from gateway.core.specs import TimeoutsSpec
+from gateway.routing.endpoints import Endpoint
+from gateway.routing.ring import Ring
+
+_WALK = 64
+"""Steps along the ring before the search goes on member by member: bounds the cost when most of a large pool is full."""
+_TOP = 1 << 64
+T = TypeVar("T")
+
+
+class Member:
+    """One endpoint in one pool. `load`: requests of this pool in flight there. The rest is what an attempt copies."""
+
+    __slots__ = (
+        "endpoint",
+        "endpoint_header",
+        "first_byte_timeout",
+        "idle_timeout",
+        "index",
+        "load",
+        "request_headers",
+        "upstream_model",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        index: int,
+        weight: float,
+        timeouts: TimeoutsSpec,
+        upstream_model: str | None = None,
+        request_headers: bytes = b"",
+    ) -> None:
+        self.endpoint, self.index, self.weight = endpoint, index, weight
+        self.upstream_model, self.request_headers = upstream_model, request_headers
+        self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
+        self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
+        self.load = 0
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """All but the counter; two members with the same settings are the same member of the same pool."""
+        return (
+            id(self.endpoint),
+            self.weight,
+            self.upstream_model,
+            self.request_headers,
+            self.first_byte_timeout,
+            self.idle_timeout,
+        )
+
+
+class Selector(Protocol):
+    """A routing policy over fixed members."""
+
+    keyed: bool
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        """The member for a request. key: 0 <= key < 2**64 (0 unless `keyed`). average: the pool's requests in flight, with this
+        one, for each unit of weight that is available. exclude: endpoints that were tried already."""
+        ...
+
+
+def free(member: Member, exclude: tuple[str, ...] = ()) -> bool:
+    """Whether a member can take one more request."""
+    endpoint = member.endpoint
+    return endpoint.in_flight < endpoint.limit and endpoint.name not in exclude
+
+
+def spare(member: Member, exclude: tuple[str, ...] = ()) -> bool:
+    """Whether a member can take one more request in panic mode."""
+    endpoint = member.endpoint
+    return endpoint.in_flight < endpoint.reserve and endpoint.name not in exclude
+
+
+class ConsistentHash:
+    """A consistent-hash ring with bounded loads: the key's member, or the next one that is below bound x average load.
+
+    When every free member is at its bound (slots differ, endpoints are shared), the first free one after the key.
+    """
+
+    keyed = True
+
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+        self._members = list(members)
+        self._bound = bound
+        self._ring = Ring([member.endpoint.name for member in members], [member.weight for member in members])
+        self._positions = self._ring.positions
+        self._owners = [members[index] for index in self._ring.owners]
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        place = bisect_right(self._positions, key)
+        owners = self._owners
+        member = owners[place] if place < len(owners) else owners[0]
+        endpoint = member.endpoint
+        # load < x is load + 1 <= ceil(x): with this request the member is still within the bound.
+        if endpoint.in_flight < endpoint.limit and member.load < self._bound * average * member.weight and not exclude:
+            return member
+        return self._next(key, place, self._bound * average, exclude)
+
+    def _next(self, key: int, place: int, cap: float, exclude: tuple[str, ...]) -> Member | None:
+        owners, size = self._owners, len(self._owners)
+        last: Member | None = None
+        for step in range(place, place + min(_WALK, size)):
+            member = owners[step % size]
+            if free(member, exclude):
+                if member.load < cap * member.weight:
+                    return member
+                last = last or member
+        for member in _rotated(self._members, key % len(self._members)):
+            if free(member, exclude):
+                if member.load < cap * member.weight:
+                    return member
+                last = last or member
+        return last
+
+
+class LeastOutstanding:
+    """The member with the fewest requests in flight for its weight; equals take turns."""
+
+    keyed = False
+
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+        self._members = list(members)
+        self._by_endpoint = {id(member.endpoint): member for member in members}
+        self._endpoints = [member.endpoint for member in members]
+        self._equal = len({member.weight for member in members}) == 1
+        self._turn = 0
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        self._turn = turn = (self._turn + 1) % len(self._members)
+        if self._equal and not exclude:
+            endpoint = min(_rotated(self._endpoints, turn), key=_IN_FLIGHT)
+            if endpoint.in_flight < endpoint.limit:
+                return self._by_endpoint[id(endpoint)]
+        candidates = [member for member in _rotated(self._members, turn) if free(member, exclude)]
+        return min(candidates, key=_outstanding, default=None)
+
+
+class PowerOfTwo:
+    """The better of two members drawn by weight ("The Power of Two Choices", Mitzenmacher, 2001)."""
+
+    keyed = False
+
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+        self._members = list(members)
+        self._uniform = entropy.uniform
+        self._sums = list(accumulate(member.weight for member in members))
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        one, two = self._draw(), self._draw()
+        better = one if _outstanding(one) <= _outstanding(two) else two
+        for member in (better, two if better is one else one):
+            if free(member, exclude):
+                return member
+        return min((member for member in self._members if free(member, exclude)), key=_outstanding, default=None)
+
+    def _draw(self) -> Member:
+        return self._members[min(bisect_right(self._sums, self._uniform() * self._sums[-1]), len(self._members) - 1)]
+
+
+class RoundRobin:
+    """In turns; with different weights smooth and proportional (nginx's algorithm)."""
+
+    keyed = False
+
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+        self._members = list(members)
+        self._equal = len({member.weight for member in members}) == 1
+        self._turn = -1
+        self._current = [0.0] * len(members)
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        if not self._equal:
+            return self._smooth(exclude)
+        size = len(self._members)
+        for step in range(1, size + 1):
+            member = self._members[(self._turn + step) % size]
+            if free(member, exclude):
+                self._turn = (self._turn + step) % size
+                return member
+        return None
+
+    def _smooth(self, exclude: tuple[str, ...]) -> Member | None:
+        candidates = [(at, member) for at, member in enumerate(self._members) if free(member, exclude)]
+        if not candidates:
+            return None
+        for at, member in candidates:
+            self._current[at] += member.weight
+        best, chosen = max(candidates, key=lambda pair: self._current[pair[0]])
+        self._current[best] -= sum(member.weight for _, member in candidates)
+        return chosen
+
+
+class Weighted:
+    """By weight, always the same member for a key: canary releases and A/B tests. Shares follow the weights exactly.
+
+    A key's position on a line as long as the sum of the weights decides; for a pair of members a change of the weights moves no key that it
+    need not. A member that is not free is passed over for the next one on the line.
+    """
+
+    keyed = True
+
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+        self._members = list(members)
+        self._sums = list(accumulate(member.weight for member in members))
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        at = min(bisect_right(self._sums, key / _TOP * self._sums[-1]), len(self._members) - 1)
+        member = self._members[at]
+        if free(member, exclude):
+            return member
+        return next((other for other in _rotated(self._members, at) if free(other, exclude)), None)
+
+
+_IN_FLIGHT: Callable[[Endpoint], int] = attrgetter("in_flight")
+
+
+def _outstanding(member: Member) -> float:
+    return member.endpoint.in_flight / member.weight
+
+
+def _rotated(items: list[T], by: int) -> list[T]:
+    return items[by:] + items[:by]
+
+
+SELECTORS: dict[str, Callable[[Sequence[Member], float, Entropy], Selector]] = {
+    "consistent_hash": ConsistentHash,
+    "least_outstanding": LeastOutstanding,
+    "power_of_two": PowerOfTwo,
+    "round_robin": RoundRobin,
+    "weighted": Weighted,
+}
