@@ -22,7 +22,7 @@ def build_router(
 ) -> FleetRouter:
     """A router over the registry's endpoints; changes nothing until `registry.activate(router)`.
 
-    tenant_weights: shares of the queues, 1.0 for tenants that are not named. Raises ConfigError with the setting's path.
+    Reads only, so that a large fleet's rings can be built in a worker thread. tenant_weights: shares of the queues, 1.0 for tenants that are not named. Raises ConfigError with the setting's path.
     """
     _check_names(models)
     known = _engines(engines)
@@ -33,12 +33,7 @@ def build_router(
     for number, spec in enumerate(models):
         pool = _pool(spec, number, known, members, registry)
         previous = old.get(spec.name)
-        if (
-            previous is not None
-            and previous.spec == spec
-            and previous.weights == weights
-            and [m.settings for m in previous.members] == [m.settings for m in pool]
-        ):
+        if previous is not None and previous.equals(spec, pool, weights):
             routes.append(previous)
         else:
             routes.append(PoolRoute(spec, pool, registry, weights))

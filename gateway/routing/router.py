@@ -161,6 +161,11 @@ class PoolRoute:
         """Requests that wait for a slot."""
         return len(self._waiting)
 
+    def equals(self, spec: ModelSpec, members: tuple[Member, ...], weights: Mapping[str, float]) -> bool:
+        """Whether a route made of these would be the same but for its counters and its queue."""
+        mine, theirs = ([member.settings for member in pool] for pool in (self.members, members))
+        return self.spec == spec and self.weights == weights and mine == theirs
+
     # -- selection ----------------------------------------------------------------------------------------------------------------
 
     def _choose(self, key: int, exclude: tuple[str, ...]) -> Member | None:
@@ -265,8 +270,8 @@ class PoolRoute:
         if not any(member.endpoint.process != "ready" or member.endpoint.drained for member in self.members):
             error = self._unavailable()
             for entry in list(self._queue):
-                self._queue.cancel(entry)
-                self._dequeued(entry).fail(error)
+                if self._queue.cancel(entry):
+                    self._dequeued(entry).fail(error)
 
     def _servable(self, entry: Entry) -> bool:
         waiting = self._waiting[entry]
