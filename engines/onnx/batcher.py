@@ -1,0 +1,377 @@
+"""Dynamic batching: requests that may share a batch run together, decided by a pure queue and carried out by one thread.
+
+Who runs when
+    A *job* is a request; it has one or more *units* (a text, a tensor request), each with a *key*. Units of one key may
+    share a batch of up to `key.capacity` rows. A batch is ready when it is full, when its oldest unit has waited
+    `max_delay`, or when it holds as many rows as the last batch of its key had: in a closed loop the clients that were just
+    answered are the ones that come back, so a single client never waits and sixteen are collected again within microseconds.
+    Among ready batches the one with the best first unit (priority, then arrival) runs.
+
+Fairness
+    A job enters the queue one window (a full batch) at a time; the next window goes behind what arrived meanwhile. A request
+    of 2,048 texts does not hold up a request of one.
+
+Order
+    Units of a later job of the same client start only when all units of the earlier one have started (in the same batch at
+    the soonest). One thread runs batches one after the other, so results come back in order.
+
+Failure
+    When a batch fails, its units run one by one, and only those that fail alone get the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from engines.sidecar import ApiError, overloaded
+from gateway.core.clock import Clock
+
+REMEMBERED_KEYS = 256
+"""For so many keys the size of the last batch is known."""
+
+
+class Key(NamedTuple):
+    """What units must have in common to share a batch, and how many rows that may have."""
+
+    group: Hashable
+    capacity: int
+
+
+class Unit:
+    """The smallest thing that runs: `rows` rows of `payload`. `index` is its place in its job."""
+
+    __slots__ = ("arrived", "index", "job", "key", "payload", "rank", "rows")
+
+    def __init__(self, key: Key, payload: Any, rows: int = 1) -> None:
+        self.key, self.payload, self.rows = key, payload, rows
+        self.index = 0
+        self.arrived = 0.0
+        self.rank = (0, 0)
+        self.job: Job
+
+
+class Job:
+    """One request's units. `deadline` is absolute, in the clock's monotonic seconds; `done` is called once for each unit."""
+
+    __slots__ = ("client", "deadline", "done", "later", "priority", "queued", "units")
+
+    def __init__(
+        self, units: Sequence[Unit], done: Callable[[Unit, Any, Exception | None], None], *, client: str | None = None, priority: int = 1,
+        deadline: float | None = None,
+    ) -> None:  # fmt: skip
+        self.units, self.done = units, done
+        self.client, self.priority, self.deadline = client, priority, deadline
+        self.later: deque[Unit] = deque()
+        self.queued = 0
+        for index, unit in enumerate(units):
+            unit.index, unit.job = index, self
+
+
+class Full(Exception):
+    """The queue has no room for another job."""
+
+
+class RunFailed(Exception):
+    """A unit failed when it ran alone; `cause` is what the runtime raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class BatchQueue:
+    """Decides which units run together and when. No clock, no threads, no I/O: times are handed in."""
+
+    def __init__(self, max_delay: float, limit: int, window: int) -> None:
+        self.max_delay = max_delay
+        self.limit = limit
+        self.window = max(1, window)
+        self.waiting = 0
+        """Units in the queue, those of later windows not counted."""
+        self._buckets: dict[Key, list[Unit]] = {}
+        self._open: dict[Job, None] = {}
+        self._clients: dict[str, deque[Job]] = {}
+        self._last: OrderedDict[Key, int] = OrderedDict()
+        self._sequence = 0
+
+    @property
+    def jobs(self) -> int:
+        """Jobs with units that have not started."""
+        return len(self._open)
+
+    def add(self, job: Job, now: float) -> None:
+        """Take a job in. Raises Full."""
+        if len(self._open) >= self.limit:
+            raise Full
+        self._open[job] = None
+        if job.client is not None:
+            self._clients.setdefault(job.client, deque()).append(job)
+        job.later.extend(job.units)
+        self._admit(job, now)
+
+    def _admit(self, job: Job, now: float) -> None:
+        """Queue the job's next window."""
+        for _ in range(min(self.window, len(job.later))):
+            unit = job.later.popleft()
+            self._sequence += 1
+            unit.rank, unit.arrived = (job.priority, self._sequence), now
+            bucket = self._buckets.setdefault(unit.key, [])
+            insort(bucket, unit, key=_rank)
+            job.queued += 1
+            self.waiting += 1
+
+    def remove(self, job: Job) -> None:
+        """Forget what has not started of a job (its client left, or it failed)."""
+        if job not in self._open:
+            return
+        for key in {unit.key for unit in job.units}:
+            bucket = self._buckets.get(key)
+            if bucket is not None:
+                kept = [unit for unit in bucket if unit.job is not job]
+                self.waiting -= len(bucket) - len(kept)
+                self._keep(key, kept)
+        job.later.clear()
+        job.queued = 0
+        self._close(job)
+
+    def clear(self) -> list[Job]:
+        """Remove and return all jobs that have not started entirely."""
+        jobs = list(self._open)
+        for job in jobs:
+            self.remove(job)
+        return jobs
+
+    def take(self, now: float) -> tuple[list[Unit], float | None]:
+        """(units to run now, None), or ([], seconds until the next look; None: not before something is added)."""
+        best: list[Unit] = []
+        wait: float | None = None
+        for key, bucket in self._buckets.items():
+            found, full = self._collect(key, bucket)
+            if not found:
+                continue
+            left = min(unit.arrived for unit in found) + self.max_delay - now
+            if not full and left > 0 and sum(unit.rows for unit in found) < self._last.get(key, 0):
+                wait = left if wait is None else min(wait, left)
+            elif not best or found[0].rank < best[0].rank:
+                best = found
+        if not best:
+            return [], wait
+        self._start(best, now)
+        return best, None
+
+    def _collect(self, key: Key, bucket: list[Unit]) -> tuple[list[Unit], bool]:
+        """The units at the head of a bucket that may run together now, and whether they fill a batch."""
+        found: list[Unit] = []
+        rows = 0
+        passed: dict[Job, int] = {}
+        for unit in bucket:
+            if not self._may_start(unit.job, passed):
+                continue
+            if found and rows + unit.rows > key.capacity:
+                return found, True
+            found.append(unit)
+            rows += unit.rows
+            passed[unit.job] = passed.get(unit.job, 0) + 1
+            if rows >= key.capacity:
+                return found, True
+        return found, False
+
+    def _may_start(self, job: Job, passed: dict[Job, int]) -> bool:
+        """Whether all earlier jobs of the same client have started, those in the batch being collected (`passed`) included."""
+        if job.client is None:
+            return True
+        for earlier in self._clients[job.client]:
+            if earlier is job:
+                return True
+            if earlier.later or passed.get(earlier, 0) < earlier.queued:
+                return False
+        return True
+
+    def _start(self, units: list[Unit], now: float) -> None:
+        key = units[0].key
+        taken = set(map(id, units))
+        self._keep(key, [unit for unit in self._buckets[key] if id(unit) not in taken])
+        self.waiting -= len(units)
+        self._last[key] = sum(unit.rows for unit in units)
+        self._last.move_to_end(key)
+        if len(self._last) > REMEMBERED_KEYS:
+            self._last.popitem(last=False)
+        for unit in units:
+            job = unit.job
+            job.queued -= 1
+            if not job.queued:
+                if job.later:
+                    self._admit(job, now - self.max_delay)  # it has waited already
+                else:
+                    self._close(job)
+
+    def _keep(self, key: Key, units: list[Unit]) -> None:
+        if units:
+            self._buckets[key] = units
+        else:
+            self._buckets.pop(key, None)
+
+    def _close(self, job: Job) -> None:
+        """All of it has started, or none of it is wanted any more."""
+        self._open.pop(job, None)
+        if job.client is not None:
+            jobs = self._clients[job.client]
+            jobs.remove(job)
+            if not jobs:
+                del self._clients[job.client]
+
+
+def _rank(unit: Unit) -> tuple[int, int]:
+    return unit.rank
+
+
+Outcome = tuple[Any, Exception | None]
+
+
+class Batcher:
+    """Runs what the queue decides on one thread, and gives each job its results on the event loop.
+
+    `run(payloads)` computes one result for each payload of a batch, on the thread; an exception fails the batch. `observe`
+    is told of every batch on the loop: its units, the seconds it took, the time.
+    """
+
+    def __init__(
+        self, queue: BatchQueue, run: Callable[[Sequence[Any]], Sequence[Any]], clock: Clock,
+        observe: Callable[[Sequence[Unit], float, float], None] = lambda units, seconds, now: None,
+    ) -> None:  # fmt: skip
+        self.queue = queue
+        self.running = 0
+        """Units in the batch that is being computed."""
+        self._run, self._clock, self._observe = run, clock, observe
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._closed = False
+        self._work: SimpleQueue[list[Unit] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="batches", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; called on the event loop that `submit` runs on."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def aclose(self) -> None:
+        """Let the batch under way finish, end the thread; what waits fails."""
+        self._closed = True
+        for job in self.queue.clear():
+            job.done(job.units[0], None, overloaded("the engine is draining"))
+        if self._loop is not None:
+            self._work.put(None)
+            await self._loop.run_in_executor(None, self._thread.join)
+
+    async def submit(
+        self, units: Sequence[Unit], *, client: str | None = None, priority: int = 1, deadline: float | None = None
+    ) -> list[Any]:
+        """Results of the units, in their order. Raises RunFailed, or ApiError (503 queue full, 504 too late)."""
+        if self._loop is None or self._closed:
+            raise overloaded("the engine is draining")
+        future: asyncio.Future[None] = self._loop.create_future()
+        results: list[Any] = [None] * len(units)
+        left = len(units)
+
+        def done(unit: Unit, result: Any, error: Exception | None) -> None:
+            nonlocal left
+            results[unit.index] = result
+            left -= 1
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            elif not left:
+                future.set_result(None)
+
+        job = Job(units, done, client=client, priority=priority, deadline=deadline)
+        try:
+            self.queue.add(job, self._clock.monotonic())
+        except Full:
+            raise overloaded(f"the engine's queue is full ({self.queue.limit} requests)") from None
+        self._schedule()
+        try:
+            await future
+        finally:
+            self.queue.remove(job)
+            if self.queue.waiting:
+                self._schedule()  # it may have held up others of its client
+        return results
+
+    def _schedule(self) -> None:
+        """Look at the queue at the end of this turn of the loop, when everything that came in this turn is in it."""
+        if not self._scheduled and not self.running and self._loop is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.running or self._loop is None:
+            return
+        while True:
+            now = self._clock.monotonic()
+            taken, wait = self.queue.take(now)
+            if not taken:
+                if wait is not None:
+                    self._timer = self._loop.call_later(wait, self._dispatch)
+                return
+            units = self._in_time(taken, now)
+            if units:
+                self.running = len(units)
+                self._work.put(units)
+                return
+
+    @staticmethod
+    def _in_time(units: list[Unit], now: float) -> list[Unit]:
+        """Without those whose deadline has passed: nobody reads their results."""
+        kept = []
+        for unit in units:
+            if unit.job.deadline is not None and unit.job.deadline <= now:
+                error = ApiError(504, "the deadline passed in the engine's queue", kind="timeout_error", code="engine_timeout")
+                unit.job.done(unit, None, error)
+            else:
+                kept.append(unit)
+        return kept
+
+    # -- on the thread ----------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while True:
+            units = self._work.get()
+            if units is None:
+                return
+            started = self._clock.monotonic()
+            outcomes = self._outcomes(units)
+            seconds = self._clock.monotonic() - started
+            try:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._finish, units, outcomes, seconds)
+            except RuntimeError:
+                return  # the loop was closed: the process is ending
+
+    def _outcomes(self, units: list[Unit]) -> list[Outcome]:
+        """A result or an error for each unit."""
+        try:
+            results = self._run([unit.payload for unit in units])
+            return [(result, None) for result in results]
+        except Exception as exc:  # noqa: BLE001 - boundary: a native runtime may raise anything; it becomes these units' answer
+            if len(units) == 1:
+                return [(None, RunFailed(exc))]
+        return [self._outcomes([unit])[0] for unit in units]
+
+    def _finish(self, units: list[Unit], outcomes: list[Outcome], seconds: float) -> None:
+        self.running = 0
+        for unit, (result, error) in zip(units, outcomes, strict=True):
+            unit.job.done(unit, result, error)
+        self._observe(units, seconds, self._clock.monotonic())
+        self._schedule()

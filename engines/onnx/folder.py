@@ -1,0 +1,157 @@
+"""A model's folder: which file is the graph, which is the tokenizer, and what its configuration files say of pooling and labels.
+
+Understands the layout that Hugging Face and Sentence Transformers write (config.json, tokenizer.json, modules.json,
+1_Pooling/config.json, sentence_bert_config.json, tokenizer_config.json); every one of them may be absent.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engines.onnx.options import OnnxOptions, Pooling, Task
+from engines.sidecar import LoadError, verify_sha256
+
+GRAPH_NAMES = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
+MAX_CONFIG_BYTES = 4 * 1024 * 1024
+MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
+ABSURD_LENGTH = 1 << 20
+"""tokenizer_config.json says 1e30 where a tokenizer knows no limit."""
+
+
+class ModelFolder(NamedTuple):
+    """What was found. `task` is None where only the graph can tell; `max_length` is in tokens, None where nothing says."""
+
+    root: Path
+    graph: Path
+    tokenizer: Path | None
+    task: Task | None
+    pooling: Pooling | None
+    normalize: bool
+    max_length: int | None
+    labels: tuple[str, ...]
+    multi_label: bool
+    dimensions: tuple[int, ...]
+
+
+def read_folder(model: str, options: OnnxOptions) -> ModelFolder:
+    """Look at the model's file or folder. Raises LoadError (`model_missing`, `model_invalid`, `checksum_mismatch`)."""
+    path = Path(model)
+    root, graph = (path, _graph(path)) if path.is_dir() else (path.parent, path)
+    if not graph.is_file():
+        raise LoadError("model_missing", f"{graph}: no such file")
+    tokenizer = next((found for found in (root / "tokenizer.json", graph.parent / "tokenizer.json") if found.is_file()), None)
+    if tokenizer is not None and tokenizer.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise LoadError("model_invalid", f"{tokenizer}: larger than {MAX_TOKENIZER_BYTES} bytes")
+    for name, expected in options.checksums.items():
+        _check_file(root, name, expected)
+    config = _json(root / "config.json")
+    return ModelFolder(
+        root=root,
+        graph=graph,
+        tokenizer=tokenizer,
+        task=_task(config),
+        pooling=_pooling(root),
+        normalize=_normalizes(root),
+        max_length=_max_length(root, config),
+        labels=_labels(root / "config.json", config),
+        multi_label=config.get("problem_type") == "multi_label_classification",
+        dimensions=_dimensions(root / "config.json", config),
+    )
+
+
+def _graph(root: Path) -> Path:
+    for name in GRAPH_NAMES:
+        if (root / name).is_file():
+            return root / name
+    found = sorted(root.glob("*.onnx"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LoadError("model_invalid", f"{root}: which of {', '.join(f.name for f in found)}? Name the file, or call it model.onnx")
+    raise LoadError("model_missing", f"{root}: no model.onnx in this folder")
+
+
+def _check_file(root: Path, name: str, expected: str) -> None:
+    file = root / name
+    if not file.resolve().is_relative_to(root.resolve()):
+        raise LoadError("invalid_options", f"options.checksums: {name} is outside the model's folder")
+    if not file.is_file():
+        raise LoadError("model_missing", f"{file}: no such file, though options.checksums names it")
+    verify_sha256(file, expected)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A configuration file, or an empty dictionary where there is none."""
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > MAX_CONFIG_BYTES:
+        raise LoadError("model_invalid", f"{path}: larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as exc:
+        raise LoadError("model_invalid", f"{path}: {exc}") from None
+    if not isinstance(found, dict):
+        raise LoadError("model_invalid", f"{path}: not a JSON object")
+    return found
+
+
+def _task(config: dict[str, Any]) -> Task | None:
+    architectures = config.get("architectures")
+    for name in architectures if isinstance(architectures, list) else ():
+        if str(name).endswith("ForSequenceClassification"):
+            return "classification"
+    return None
+
+
+def _pooling(root: Path) -> Pooling | None:
+    config = _json(root / "1_Pooling" / "config.json")
+    for key, pooling in (("mean_tokens", "mean"), ("cls_token", "cls"), ("lasttoken", "last")):
+        if config.get(f"pooling_mode_{key}"):
+            return pooling  # type: ignore[return-value] # the literals of the line above
+    unknown = [key for key, value in config.items() if key.startswith("pooling_mode") and value]
+    if unknown:
+        raise LoadError("model_invalid", f"{root / '1_Pooling/config.json'}: {', '.join(unknown)} is not among mean, cls and last")
+    return None
+
+
+def _normalizes(root: Path) -> bool:
+    path = root / "modules.json"
+    if not path.is_file():
+        return True  # cosine similarity is what clients of an embeddings API expect
+    try:
+        modules = json.loads(path.read_bytes())
+    except ValueError as exc:
+        raise LoadError("model_invalid", f"{path}: {exc}") from None
+    return any(isinstance(module, dict) and str(module.get("type", "")).endswith("Normalize") for module in modules)
+
+
+def _max_length(root: Path, config: dict[str, Any]) -> int | None:
+    found = (
+        _json(root / "sentence_bert_config.json").get("max_seq_length"),
+        _json(root / "tokenizer_config.json").get("model_max_length"),
+        config.get("max_position_embeddings"),
+    )
+    lengths = [int(length) for length in found if isinstance(length, int | float) and 0 < length <= ABSURD_LENGTH]
+    return min(lengths) if lengths else None
+
+
+def _labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
+    names = config.get("id2label")
+    if not isinstance(names, dict):
+        return ()
+    try:
+        ordered = {int(key): str(value) for key, value in names.items()}
+    except ValueError:
+        raise LoadError("model_invalid", f"{path}: id2label has keys that are no numbers") from None
+    if sorted(ordered) != list(range(len(ordered))):
+        raise LoadError("model_invalid", f"{path}: id2label does not number its labels from 0")
+    return tuple(ordered[index] for index in range(len(ordered)))
+
+
+def _dimensions(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    found = config.get("matryoshka_dimensions") or ()
+    if not isinstance(found, list | tuple) or not all(isinstance(size, int) and size > 0 for size in found):
+        raise LoadError("model_invalid", f"{path}: matryoshka_dimensions is not a list of sizes")
+    return tuple(found)

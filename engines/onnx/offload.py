@@ -1,0 +1,38 @@
+"""Work of a request beside the model (JSON, tokenising, packing): done in place when it is small, on a thread when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SMALL = 1.0
+"""Cost up to which work is done on the event loop; 1 is about half a millisecond."""
+BYTES_PER_COST = 64 * 1024
+"""JSON bytes, or bytes to pack, of cost 1."""
+CHARACTERS_PER_COST = 2048
+"""Characters to tokenise of cost 1."""
+NUMBERS_PER_COST = 8192
+"""Floats to write as JSON of cost 1."""
+THREADS = 2
+
+
+class Offload:
+    """Two threads for what would hold up the event loop."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="aside")
+
+    async def call(self, cost: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The function's result, computed here or on a thread."""
+        if cost <= SMALL:
+            return function(*args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        """Let the threads end after what they are doing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

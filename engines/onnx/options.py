@@ -1,0 +1,67 @@
+"""The `options` of an ONNX engine: one frozen, checked structure, so that a misspelt option fails the load and not a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from engines.sidecar import LoadError
+from gateway.core.specs import Natural, Positive, Spec
+
+Task = Literal["embeddings", "classification", "tensor"]
+Pooling = Literal["mean", "cls", "last", "none"]
+
+
+class OnnxOptions(Spec, frozen=True):
+    """Everything that `engines[].options` may say of an ONNX engine; `auto` and None mean: as the model says.
+
+    task: what the model does. version, names: the version it answers to and the names it accepts in /v2 paths (empty: any, as
+    one sidecar holds one model and the gateway has already routed). output: the graph output that a text task reads.
+
+    pooling, normalize, max_length (tokens), dimensions (sizes a client may ask for, or "any"): embeddings. labels: of a
+    classifier. truncate: cut longer texts (and report it) unless the request says otherwise.
+
+    batching: `auto` batches when a probe at load shows that rows do not influence one another; max_batch_tokens bounds the
+    padded size of a text batch. inter_op_threads, spinning, arena, arena_limit_bytes, arena_shrink, memory_pattern,
+    deterministic, optimization, cache: ONNX Runtime's session settings. io_binding: keep tensors on the device (auto: on GPUs).
+    gpu_memory_limit_bytes, provider: of the CUDA provider. fallback: run on the CPU where the device cannot be had.
+    checksums: file name -> SHA-256 of files in the model's folder. max_body_bytes: of one request (the shell's).
+    """
+
+    task: Literal["auto"] | Task = "auto"
+    version: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "1"
+    names: tuple[str, ...] = ()
+    output: str | None = None
+    pooling: Literal["auto"] | Pooling = "auto"
+    normalize: bool | None = None
+    max_length: Annotated[int, Meta(ge=4, le=1 << 20)] | None = None
+    dimensions: tuple[Positive, ...] | Literal["any"] = ()
+    labels: tuple[str, ...] = ()
+    truncate: bool = True
+    batching: Literal["auto", "on", "off"] = "auto"
+    max_batch_tokens: Positive = 16384
+    inter_op_threads: Natural = 1
+    spinning: bool = False
+    arena: bool = True
+    arena_limit_bytes: Natural = 0
+    arena_shrink: bool = False
+    memory_pattern: bool | None = None
+    deterministic: bool = False
+    optimization: Literal["all", "extended", "basic", "off"] = "all"
+    cache: bool = True
+    io_binding: Literal["auto", "on", "off"] = "auto"
+    gpu_memory_limit_bytes: Natural = 0
+    provider: dict[str, str | int | bool] = field(default_factory=dict)
+    fallback: Literal["cpu"] | None = None
+    checksums: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]] = field(default_factory=dict)
+    max_body_bytes: Positive = 64 * 1024 * 1024
+
+
+def read_options(options: dict[str, Any]) -> OnnxOptions:
+    """Check the options of a spec. Raises LoadError (`invalid_options`)."""
+    try:
+        return msgspec.convert(options, type=OnnxOptions)
+    except msgspec.ValidationError as exc:
+        raise LoadError("invalid_options", f"options: {exc}") from None

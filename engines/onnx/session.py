@@ -1,0 +1,318 @@
+"""An ONNX Runtime session: made for one device from a checked file, with its optimised graph cached, and run with numpy arrays.
+
+The runtime releases the GIL while it computes; `Session.run` is called from a thread of its own, never from the event loop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+from engines.onnx.modelfile import ModelFile, check_model_file, external_files, read_model_file
+from engines.onnx.options import OnnxOptions
+from engines.sidecar import LoadError, sha256_of, verify_sha256
+from gateway.core.specs import SidecarSpec
+
+Array = NDArray[Any]
+
+DATATYPES = {
+    "tensor(bool)": "BOOL", "tensor(uint8)": "UINT8", "tensor(uint16)": "UINT16", "tensor(uint32)": "UINT32", "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8", "tensor(int16)": "INT16", "tensor(int32)": "INT32", "tensor(int64)": "INT64", "tensor(float16)": "FP16",
+    "tensor(bfloat16)": "BF16", "tensor(float)": "FP32", "tensor(double)": "FP64", "tensor(string)": "BYTES",
+}  # fmt: skip
+"""ONNX Runtime's name of a tensor type -> the Open Inference Protocol's."""
+NUMPY: dict[str, Any] = {
+    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "INT8": np.int8,
+    "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "BF16": np.uint16, "FP32": np.float32,
+    "FP64": np.float64, "BYTES": np.object_,
+}  # fmt: skip
+"""Datatype -> the numpy type that holds it here; BF16 travels as its bits in uint16, BYTES as str objects."""
+
+ONNX_BFLOAT16 = 16
+CACHE_LIMIT_BYTES = 1 << 30
+"""Larger models are not cached in optimised form: the runtime would have to write a second file beside it."""
+LEVELS = {
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+QUIET = 4
+"""Log severity `fatal`: the runtime's messages quote values of tensors, which do not belong in a log; errors reach us as exceptions."""
+
+NATIVE_ERRORS: tuple[type[Exception], ...] = (
+    native.Fail, native.InvalidArgument, native.NoSuchFile, native.NoModel, native.EngineError, native.RuntimeException,
+    native.InvalidProtobuf, native.NotImplemented, native.InvalidGraph, native.EPFail, native.NotFound,
+)  # fmt: skip
+"""The runtime's own exceptions; they have no base of their own."""
+RUNTIME_ERRORS: tuple[type[Exception], ...] = (*NATIVE_ERRORS, RuntimeError, ValueError, TypeError, MemoryError)
+"""What it may raise while a model is loaded: its Python layer uses built-in exceptions too."""
+DEVICE_ERRORS: tuple[type[Exception], ...] = (native.EPFail, native.EngineError, native.NotImplemented)
+MEMORY_WORDS = ("bad_alloc", "Failed to allocate", "out of memory", "Available memory of", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+class Port(NamedTuple):
+    """An input or output of a graph. A dimension is a size, a symbol's name, or None where nothing is known of it."""
+
+    name: str
+    datatype: str
+    shape: tuple[int | str | None, ...]
+
+
+class Session:
+    """A loaded graph. `inputs` and `outputs` are in the graph's order; `hidden` are outputs that are no tensors."""
+
+    def __init__(self, native_session: Any, device: str, io_binding: bool, shrink: bool) -> None:
+        self._session = native_session
+        self.device = device
+        self.inputs = tuple(_port(node) for node in native_session.get_inputs())
+        outputs = native_session.get_outputs()
+        self.outputs = tuple(_port(node) for node in outputs if node.type in DATATYPES)
+        self.hidden = tuple(node.name for node in outputs if node.type not in DATATYPES)
+        self._types = {port.name: port.datatype for port in (*self.inputs, *self.outputs)}
+        self._bound = io_binding and "BYTES" not in self._types.values()
+        self._values = "BF16" in self._types.values()
+        self._options = ort.RunOptions()
+        self._options.log_severity_level = QUIET
+        if shrink:
+            place = "cpu:0" if device == "cpu" else f"cpu:0;gpu:{device.partition(':')[2]}"
+            self._options.add_run_config_entry("memory.enable_memory_arena_shrinkage", place)
+
+    def run(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        """Compute the outputs `names`. Arrays have the types of NUMPY. Raises one of RUNTIME_ERRORS."""
+        if self._values:
+            return self._run_values(feeds, names)
+        if self._bound:
+            return self._run_bound(feeds, names)
+        found: list[Array] = self._session.run(list(names), dict(feeds), self._options)
+        return found
+
+    def _run_values(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        """With BF16, which numpy has not: its bits go in and come out as uint16."""
+        values = {
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16)
+            if self._types[name] == "BF16"
+            else ort.OrtValue.ortvalue_from_numpy(array)
+            for name, array in feeds.items()
+        }
+        results = self._session.run_with_ort_values(list(names), values, self._options)
+        return [_bits(value) if self._types[name] == "BF16" else value.numpy() for name, value in zip(names, results, strict=True)]
+
+    def _run_bound(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        """With inputs and outputs bound to the device: one copy in, one out, none in between."""
+        kind, _, index = self.device.partition(":")
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, kind, int(index or 0)))
+        for name in names:
+            binding.bind_output(name, kind, int(index or 0))
+        self._session.run_with_iobinding(binding, self._options)
+        found: list[Array] = binding.copy_outputs_to_cpu()
+        return found
+
+
+def _port(node: Any) -> Port:
+    shape = tuple(dimension if isinstance(dimension, int | str) else None for dimension in node.shape)
+    return Port(node.name, DATATYPES.get(node.type, node.type), shape)
+
+
+def _bits(value: Any) -> Array:
+    """The bits of a BF16 value on the CPU."""
+    shape = tuple(value.shape())
+    count = int(np.prod(shape, dtype=np.int64))
+    raw = ctypes.string_at(value.data_ptr(), 2 * count) if count else b""
+    return np.frombuffer(raw, np.uint16).reshape(shape)
+
+
+def supported_opsets() -> dict[str, int]:
+    """Operator domain -> the newest version this runtime knows."""
+    found: dict[str, int] = {}
+    for schema in native.get_all_operator_schema():
+        found[schema.domain] = max(found.get(schema.domain, 0), schema.since_version)
+    for domain in ("com.microsoft", "ai.onnx.ml"):
+        found.setdefault(domain, 1)
+    found["ai.onnx.training"] = found["ai.onnx.preview.training"] = 1  # named by exporters, without operators that are used
+    return found
+
+
+class Loaded(NamedTuple):
+    """A session with what health shows of it. `fallback` says why the CPU is used instead of the device that was asked for."""
+
+    session: Session
+    sha256: str | None
+    cached: bool
+    fallback: str | None
+
+
+def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded:
+    """Check the file, then load it on the spec's device, or on the CPU where the options allow it. Raises LoadError."""
+    sha256 = verify_sha256(graph, spec.sha256)
+    model = read_model_file(graph)
+    check_model_file(model, supported_opsets())
+    device, fallback = choose_device(spec.device, ort.get_available_providers(), options.fallback)
+    try:
+        session, cached = _open(spec, model, sha256, device, options)
+    except LoadError as error:
+        if device == "cpu" or options.fallback != "cpu":
+            raise
+        device, fallback = "cpu", str(error)
+        session, cached = _open(spec, model, sha256, device, options)
+    bound = options.io_binding == "on" or (options.io_binding == "auto" and device != "cpu")
+    found = Session(session, device, bound, options.arena_shrink)
+    odd = [port for port in found.inputs if port.datatype not in NUMPY]
+    if odd:
+        raise LoadError("model_invalid", f"{graph}: input {odd[0].name!r} is {odd[0].datatype}, not a tensor")
+    if not found.outputs:
+        raise LoadError("model_invalid", f"{graph}: no output is a tensor (there are {', '.join(found.hidden)})")
+    return Loaded(found, sha256, cached, fallback)
+
+
+def choose_device(device: str, providers: Sequence[str], fallback: str | None) -> tuple[str, str | None]:
+    """(device to use, why it is not the one asked for). Raises LoadError where it cannot be had and no fallback is allowed."""
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return "cpu", None
+    if kind == "cuda" and "CUDAExecutionProvider" in providers:
+        return device.partition(",")[0], None
+    reason = f"device {device}: this onnxruntime has {', '.join(providers)} (a CUDA device needs the package onnxruntime-gpu)"
+    if fallback == "cpu":
+        return "cpu", reason
+    raise LoadError("device_unavailable", reason)
+
+
+def provider_list(device: str, options: OnnxOptions) -> list[tuple[str, dict[str, str]]]:
+    """ONNX Runtime's execution providers for a device, in order, with their options."""
+    cpu: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
+    if device == "cpu":
+        return [cpu]
+    settings = {"device_id": device.partition(":")[2] or "0", "arena_extend_strategy": "kSameAsRequested"}
+    if options.gpu_memory_limit_bytes:
+        settings["gpu_mem_limit"] = str(options.gpu_memory_limit_bytes)
+    settings.update({name: str(int(value) if isinstance(value, bool) else value) for name, value in options.provider.items()})
+    return [("CUDAExecutionProvider", settings), cpu]
+
+
+def session_options(spec: SidecarSpec, options: OnnxOptions, dynamic: bool) -> Any:
+    """The runtime's session options. `dynamic`: input sizes vary, so memory patterns (one kept per shape) would pile up."""
+    made = ort.SessionOptions()
+    made.log_severity_level = QUIET
+    made.intra_op_num_threads = spec.threads
+    made.inter_op_num_threads = options.inter_op_threads
+    made.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL if options.inter_op_threads <= 1 else ort.ExecutionMode.ORT_PARALLEL
+    made.graph_optimization_level = LEVELS[options.optimization]
+    made.enable_cpu_mem_arena = options.arena
+    made.enable_mem_pattern = (not dynamic) if options.memory_pattern is None else options.memory_pattern
+    made.use_deterministic_compute = options.deterministic
+    spin = "1" if options.spinning else "0"
+    made.add_session_config_entry("session.intra_op.allow_spinning", spin)
+    made.add_session_config_entry("session.inter_op.allow_spinning", spin)
+    if options.arena_limit_bytes:
+        made.add_session_config_entry("session.use_env_allocators", "1")
+    return made
+
+
+def limit_arena(limit: int) -> None:
+    """Give the process one CPU arena of at most `limit` bytes, shared by all its sessions."""
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"max_mem": limit, "arena_extend_strategy": 1}))
+
+
+def _open(spec: SidecarSpec, model: ModelFile, sha256: str | None, device: str, options: OnnxOptions) -> tuple[Any, bool]:
+    """(native session, whether it came from the cache)."""
+    made = session_options(spec, options, dynamic=True)
+    if options.arena_limit_bytes:
+        limit_arena(options.arena_limit_bytes)
+    cache = _cache_path(spec, model, sha256, device, options)
+    if cache is not None and _intact(cache):
+        made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return _native(cache, made, device, options), True
+        except LoadError:
+            made.graph_optimization_level = LEVELS[options.optimization]  # a cache that will not load is written anew
+    if cache is None:
+        return _native(model.path, made, device, options), False
+    fresh = cache.with_suffix(f".{os.getpid()}.tmp")
+    made.optimized_model_filepath = str(fresh)
+    try:
+        session = _native(model.path, made, device, options)
+        _commit(fresh, cache)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return session, False
+
+
+def _native(path: Path, made: Any, device: str, options: OnnxOptions) -> Any:
+    try:
+        session = ort.InferenceSession(str(path), made, providers=provider_list(device, options))
+    except RUNTIME_ERRORS as exc:
+        code = "insufficient_memory" if out_of_memory(exc) else "model_invalid"
+        raise LoadError(code, f"{path}: {runtime_message(exc)}") from None
+    session.disable_fallback()
+    # the runtime goes on with the CPU when CUDA's libraries do not load; that is for the configuration to decide
+    if device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
+        raise LoadError("device_unavailable", f"device {device}: the CUDA provider did not start (are its libraries installed?)")
+    return session
+
+
+def _cache_path(spec: SidecarSpec, model: ModelFile, sha256: str | None, device: str, options: OnnxOptions) -> Path | None:
+    """Where the optimised graph of this model, runtime and processor is kept; None where it is not to be cached."""
+    files = external_files(model)
+    size = model.path.stat().st_size + sum(file.stat().st_size for file in files)
+    if not options.cache or device != "cpu" or options.optimization == "off" or files or size > CACHE_LIMIT_BYTES:
+        return None
+    parts = (sha256 or sha256_of(model.path), ort.get_version_string(), options.optimization, platform.machine(), _processor())
+    folder = Path(spec.state_dir) / "onnx-cache"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as exc:
+        raise LoadError("state_dir", f"{folder}: {exc.strerror}") from None
+    return folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}.onnx"
+
+
+def _processor() -> str:
+    """The processor's model and features: an optimised graph may hold layouts for one of them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "|".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
+
+
+def _commit(fresh: Path, cache: Path) -> None:
+    """Put a complete file in place, its checksum beside it; a cache that cannot be written is no reason to fail."""
+    try:
+        fresh.chmod(0o600)
+        cache.with_suffix(".sha256").write_text(sha256_of(fresh))
+        fresh.replace(cache)
+    except OSError:
+        cache.unlink(missing_ok=True)
+
+
+def _intact(cache: Path) -> bool:
+    try:
+        return cache.with_suffix(".sha256").read_text() == sha256_of(cache)
+    except OSError:
+        return False
+
+
+def out_of_memory(exc: BaseException) -> bool:
+    """Whether an error of the runtime means that memory ran out."""
+    return isinstance(exc, MemoryError) or any(word in str(exc) for word in MEMORY_WORDS)
+
+
+def runtime_message(exc: BaseException) -> str:
+    """The runtime's message without its prefix and its source locations, cut to a line."""
+    text = str(exc).replace("\n", " ").strip()
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return text if len(text) <= 300 else f"{text[:300]}..."

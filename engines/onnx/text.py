@@ -1,0 +1,140 @@
+"""Texts for models that read tokens: tokenising with `tokenizer.json`, cutting to the model's length, padding a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from engines.onnx.batcher import Key, Unit
+from engines.onnx.session import NUMPY, Array, Session
+from engines.sidecar import ApiError, LoadError
+
+BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Texts share a batch with those that fall in the same interval of lengths, so that padding at most doubles the work."""
+IDS, MASK, TYPES, POSITIONS = "input_ids", "attention_mask", "token_type_ids", "position_ids"
+KNOWN_INPUTS = frozenset({IDS, MASK, TYPES, POSITIONS})
+DEFAULT_MAX_LENGTH = 512
+
+
+class Tokens(NamedTuple):
+    """One text as the model reads it. `dropped` tokens were cut off behind the model's length."""
+
+    ids: Array
+    types: Array | None
+    dropped: int
+
+
+class TextReader:
+    """Turns texts and token lists into batches for one graph. Thread-safe: the tokenizer is never changed after construction."""
+
+    def __init__(self, path: Path, session: Session, max_length: int | None) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as exc:  # noqa: BLE001 - boundary: the tokenizers package raises bare Exception for an unusable file
+            raise LoadError("model_invalid", f"{path}: {exc}") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()  # done here, where what was cut is counted
+        self.max_length = max_length or DEFAULT_MAX_LENGTH
+        self.vocabulary = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self._special = self._tokenizer.num_special_tokens_to_add(False)
+        if self.max_length <= self._special:
+            raise LoadError("invalid_options", f"max_length {self.max_length} leaves no room beside {self._special} special tokens")
+        self._types = {port.name: NUMPY[port.datatype] for port in session.inputs}
+        unknown = sorted(set(self._types) - KNOWN_INPUTS)
+        if unknown or IDS not in self._types:
+            raise LoadError("model_invalid", f"{path.parent}: a graph that reads {', '.join(self._types)} is no text model")
+        self._pad = self._padding()
+
+    def _padding(self) -> int:
+        for token in ("[PAD]", "<pad>", "<|endoftext|>", "<|padding|>"):
+            found = self._tokenizer.token_to_id(token)
+            if found is not None:
+                return int(found)
+        return 0
+
+    def read(self, text: str, truncate: bool, what: str) -> Tokens:
+        """Tokens of a text, special ones included. Raises ApiError when it is too long and may not be cut."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        dropped = self._excess(len(encoding.ids), self.max_length - self._special, truncate, what)
+        if dropped:
+            encoding.truncate(self.max_length - self._special)
+        encoding = self._tokenizer.post_process(encoding, None, True)
+        ids = np.asarray(encoding.ids, self._types[IDS])
+        if not len(ids):
+            raise ApiError(400, f"{what}: expected a text of at least one token, received none", param=what)
+        types = np.asarray(encoding.type_ids, self._types[TYPES]) if TYPES in self._types else None
+        return Tokens(ids, types, dropped)
+
+    def take(self, ids: Sequence[int], truncate: bool, what: str) -> Tokens:
+        """Tokens that the client made itself, used as they are."""
+        if not ids:
+            raise ApiError(400, f"{what}: expected at least one token, received none", param=what)
+        if min(ids) < 0 or max(ids) >= self.vocabulary:
+            wrong = next(token for token in ids if not 0 <= token < self.vocabulary)
+            raise ApiError(400, f"{what}: expected tokens from 0 to {self.vocabulary - 1}, received {str(wrong)[:40]}", param=what)
+        dropped = self._excess(len(ids), self.max_length, truncate, what)
+        kept = np.asarray(ids[: self.max_length], self._types[IDS])
+        return Tokens(kept, np.zeros(len(kept), self._types[TYPES]) if TYPES in self._types else None, dropped)
+
+    def _excess(self, length: int, room: int, truncate: bool, what: str) -> int:
+        if length > room and not truncate:
+            message = f"{what}: expected at most {room} tokens, received {length}"
+            raise ApiError(400, message, code="context_length_exceeded", param=what)
+        return max(0, length - room)
+
+    def feeds(self, batch: Sequence[Tokens]) -> tuple[dict[str, Array], Array]:
+        """(the graph's inputs, padded to the longest of the batch; the mask as bool [rows, length])."""
+        lengths = np.fromiter((len(tokens.ids) for tokens in batch), np.int64, len(batch))
+        width = int(lengths.max())
+        mask = np.arange(width) < lengths[:, None]
+        ids = np.full(mask.shape, self._pad, self._types[IDS])
+        ids[mask] = np.concatenate([tokens.ids for tokens in batch])
+        feeds = {IDS: ids}
+        if MASK in self._types:
+            feeds[MASK] = mask.astype(self._types[MASK])
+        if TYPES in self._types:
+            feeds[TYPES] = np.zeros(mask.shape, self._types[TYPES])
+            feeds[TYPES][mask] = np.concatenate([tokens.types for tokens in batch if tokens.types is not None])
+        if POSITIONS in self._types:
+            feeds[POSITIONS] = np.broadcast_to(np.arange(width), mask.shape).astype(self._types[POSITIONS])
+        return feeds, mask
+
+
+class Grouping(NamedTuple):
+    """How texts may share batches. `mode`: padded (by length bucket), exact (equal lengths only), off."""
+
+    mode: str
+    max_batch: int
+    max_tokens: int
+
+    def unit(self, tokens: Tokens) -> Unit:
+        """A unit of the batcher for one text."""
+        length = len(tokens.ids)
+        if self.mode == "off":
+            return Unit(Key(("text", length), 1), tokens)
+        bucket = length if self.mode == "exact" else next((size for size in BUCKETS if length <= size), length)
+        return Unit(Key(("text", bucket), max(1, min(self.max_batch, self.max_tokens // bucket))), tokens)
+
+
+def choose_grouping(run: Any, reader: TextReader, max_batch: int, max_tokens: int, tolerance: float) -> Grouping:
+    """Find out by running the model whether its rows are independent of one another and of padding.
+
+    `run(batch of Tokens)` gives one array a text. A model with, say, dynamically quantised activations gives other numbers in
+    another company; such a model is not batched unless the options insist.
+    """
+    short, long = (reader.read(text, True, "probe") for text in ("a", "a rather longer text with several more words in it"))
+    alone = [run([tokens])[0] for tokens in (short, long)]
+    if max_batch > 1 and _close(run([short, long]), alone, tolerance):
+        return Grouping("padded", max_batch, max_tokens)
+    other = reader.read("b", True, "probe")
+    if max_batch > 1 and len(other.ids) == len(short.ids) and _close(run([short, other]), [alone[0], run([other])[0]], tolerance):
+        return Grouping("exact", max_batch, max_tokens)
+    return Grouping("off", 1, max_tokens)
+
+
+def _close(found: Sequence[Array], expected: Sequence[Array], tolerance: float) -> bool:
+    return all(np.allclose(one, two, rtol=tolerance, atol=tolerance) for one, two in zip(found, expected, strict=True))
