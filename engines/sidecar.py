@@ -137,7 +137,6 @@ class Sidecar:
         server = _server(self)
         await server.startup(sockets=[sock])
         loop = asyncio.get_running_loop()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_signal_handler(signal.SIGTERM, self.drain)
         try:
             code = await self._live()
@@ -195,6 +194,7 @@ class Sidecar:
         waiting: set[asyncio.Future[Any]] = {done, stop}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
+            Path(self.spec.socket).unlink(missing_ok=True)
             os._exit(0)  # nothing was served yet, and a native load cannot be interrupted
         stop.cancel()
         return done.result()
@@ -371,6 +371,7 @@ def watch_lifeline(descriptor: int, socket_path: str) -> threading.Thread:
 
 def run(make: Callable[[SidecarSpec], Runtime]) -> int:
     """Entry point of a sidecar process: settings from standard input, then serve; the exit code (0 drained, 1 failed)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)  # unbuffered: what follows the line belongs to the lifeline
