@@ -1,0 +1,291 @@
+"""Nodes to settings, led by the types of gateway.core.specs: every error names file, line, path, what is wrong and what is right.
+
+The types are read from the specs themselves (msgspec's inspection), so that a new setting needs nothing here. msgspec makes
+the final objects and has the last word.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from gateway.config import values
+from gateway.config.environment import resolve
+from gateway.config.nodes import Node, Origin, join
+from gateway.core.secret import Secret
+from gateway.core.specs import GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
+
+T = TypeVar("T")
+_SECONDS = inspect.type_info(Seconds)
+_SHOWN = 31  # a static key has 32 characters or more: no whole key is ever shown
+_PATTERNS = {
+    getattr(
+        inspect.type_info(Name), "pattern", ""
+    ): "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit",
+    r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
+    r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
+    r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
+    r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSchemas:
+    """The `settings` of each plug-in by its type's name, handed in by the composition root. A type that is absent is unknown."""
+
+    guardrails: Mapping[str, type[Spec]] = field(default_factory=dict)
+    sinks: Mapping[str, type[Spec]] = field(default_factory=lambda: {"file": Spec})
+
+
+class Converter:
+    """Converts one tree. `places` afterwards holds where each path was written, for later checks' errors."""
+
+    def __init__(self, environ: Mapping[str, str], directory: Path, schemas: PluginSchemas) -> None:
+        self._environ, self._directory = environ, directory
+        self._plugins: dict[type, tuple[str, Mapping[str, type[Spec]]]] = {
+            GuardrailSpec: ("guardrail", schemas.guardrails),
+            SinkSpec: ("audit sink", schemas.sinks),
+        }
+        self.places: dict[str, Origin] = {}
+
+    def convert(self, root: Node, target: type[T]) -> T:
+        """The settings. Raises ConfigError for the first thing that is wrong."""
+        data = self._value(root, inspect.type_info(target), "")
+        return self._construct(data, target, "", root.origin)
+
+    def _construct(self, data: Any, target: type[T], path: str, origin: Origin) -> T:
+        try:
+            return msgspec.convert(data, target, dec_hook=secret_hook)
+        except msgspec.ValidationError as error:
+            message, _, where = str(error).partition(" - at `$")
+            where = path + where.rstrip("`")
+            raise self.place(where.lstrip("."), origin).error(where.lstrip("."), message) from None
+
+    def place(self, path: str, default: Origin) -> Origin:
+        """Where a path was written, or the nearest place around it."""
+        while path and path not in self.places:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.places.get(path, default)
+
+    def _value(self, node: Node, target: inspect.Type, path: str) -> Any:
+        self.places[path] = node.origin
+        if node.kind == "scalar":
+            node = resolve(node, path, self._environ, self._directory)
+        if isinstance(target, inspect.UnionType):
+            return self._union(node, target, path)
+        if isinstance(target, inspect.StructType):
+            return self._struct(node, target, path)
+        if isinstance(target, inspect.VarTupleType | inspect.ListType):
+            if node.kind != "sequence":
+                raise node.origin.error(path, f"must be a list, [a, b]{_instead(node)}")
+            return [self._value(item, target.item_type, f"{path}[{index}]") for index, item in enumerate(node.items)]
+        if isinstance(target, inspect.DictType):
+            if node.kind != "mapping":
+                raise node.origin.error(path, f"must be a mapping, {{key: value}}{_instead(node)}")
+            return {key: self._value(value, target.value_type, join(path, key)) for key, value in node.entries.items()}
+        if isinstance(target, inspect.AnyType):
+            return self._free(node, path)
+        if node.kind != "scalar" or (node.is_null and not isinstance(target, inspect.NoneType)):
+            what = "is empty" if node.is_null else f"is a {node.kind}"
+            raise node.origin.error(path, f"{what}; it must be {_expected(target)}")
+        return _scalar(node, target, path)
+
+    def _union(self, node: Node, target: inspect.UnionType, path: str) -> Any:
+        members = [member for member in target.types if not isinstance(member, inspect.NoneType)]
+        if node.is_null and len(members) < len(target.types):
+            return None
+        structs = [member for member in members if isinstance(member, inspect.StructType | inspect.DictType)]
+        if node.kind == "mapping" and structs:
+            return self._value(node, structs[0], path)
+        plain = [member for member in members if member not in structs]
+        return self._value(node, (plain or structs)[0], path)
+
+    def _struct(self, node: Node, target: inspect.StructType, path: str) -> dict[str, Any]:
+        if node.kind != "mapping":
+            raise node.origin.error(path, f"must be a mapping, {{key: value}}{_instead(node)}")
+        fields = {known.encode_name: known for known in target.fields}
+        for key in node.entries:
+            if key not in fields:
+                raise node.key_origins[key].error(join(path, key), f"unknown key '{key}'; {nearest(key, fields)}")
+        for name, known in fields.items():
+            if known.required and name not in node.entries:
+                raise node.origin.error(path, f"'{name}' is missing; it must be {_expected(known.type)}")
+        plugin = self._plugins.get(target.cls)
+        data = {}
+        for name, value in node.entries.items():
+            if plugin is None or name != "settings":
+                data[name] = self._member(value, target.cls, name, fields[name].type, join(path, name))
+        if plugin is not None:
+            data["settings"] = self._settings(node, data["type"], plugin, path)
+        return data
+
+    def _member(self, node: Node, owner: type, name: str, target: inspect.Type, path: str) -> Any:
+        """One field: durations and sizes are read by what the field is."""
+        bare = _without_none(target)
+        reader: Callable[[str], float | None] | None = None
+        if bare == _SECONDS or (owner is RateSpec and name == "per"):
+            reader, words = values.duration, "a duration such as 50ms, 1s, 1m30s or 2h"
+        elif name.endswith("_bytes") and isinstance(bare, inspect.IntType):
+            reader, words = values.size, "a size such as 65536, 64KiB or 8MiB"
+        if reader is None or node.kind != "scalar" or (node.is_null and bare is not target):
+            return self._value(node, target, path)
+        self.places[path] = node.origin
+        node = resolve(node, path, self._environ, self._directory)
+        value = reader(node.text)
+        if value is None:
+            raise node.origin.error(path, f"{_shown(node)} is not {words}")
+        return _bounded(value, bare, node, path)
+
+    def _settings(self, node: Node, type_name: str, plugin: tuple[str, Mapping[str, type[Spec]]], path: str) -> dict[str, Any]:
+        """The settings of a plug-in, by its own schema; what was written is kept, in plain values."""
+        what, table = plugin
+        schema = table.get(type_name)
+        if schema is None:
+            raise self.places[join(path, "type")].error(
+                join(path, "type"), f"there is no {what} '{type_name}'; {nearest(type_name, table)}"
+            )
+        where = join(path, "settings")
+        settings = node.entries.get("settings") or Node("mapping", node.origin)
+        data: dict[str, Any] = self._value(settings, inspect.type_info(schema), where)
+        self._construct(data, schema, where, settings.origin)
+        return data
+
+    def _free(self, node: Node, path: str) -> Any:
+        """A value that no schema describes."""
+        self.places[path] = node.origin
+        if node.kind == "sequence":
+            return [self._free(item, f"{path}[{index}]") for index, item in enumerate(node.items)]
+        if node.kind == "mapping":
+            return {key: self._free(value, join(path, key)) for key, value in node.entries.items()}
+        node = resolve(node, path, self._environ, self._directory)
+        return _text(node, path) if not node.plain else values.untyped(node.text, plain=True)
+
+
+def secret_hook(target: type, value: Any) -> Any:
+    """msgspec's hook: texts become secrets where the settings say so."""
+    if target is Secret:
+        if isinstance(value, Secret):
+            return value
+        if isinstance(value, str):
+            return Secret(value)
+    raise NotImplementedError(f"no conversion to {target.__name__}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint: the nearest of the known words, or all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, 1, 0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"known: {', '.join(names)}" if names else "none is known here"
+
+
+def _scalar(node: Node, target: inspect.Type, path: str) -> Any:
+    text = node.text
+    if isinstance(target, inspect.CustomType):
+        return Secret(_text(node, path))
+    if isinstance(target, inspect.StrType):
+        return _bounded_text(node, target, path)
+    unquoted = node.plain or node.hidden
+    value: Any = None
+    if isinstance(target, inspect.BoolType):
+        value = values.truth(text) if unquoted else None
+    elif isinstance(target, inspect.IntType):
+        value = values.integer(text) if unquoted else None
+    elif isinstance(target, inspect.FloatType):
+        value = values.number(text) if unquoted else None
+    elif isinstance(target, inspect.LiteralType):
+        value = next((known for known in target.values if str(known) == text and (unquoted or isinstance(known, str))), None)
+    if value is None:
+        quotes = " (without quotes)" if not unquoted and not isinstance(target, inspect.LiteralType) else ""
+        raise node.origin.error(path, f"{_shown(node)} is not allowed; it must be {_expected(target)}{quotes}{_close(text, target)}")
+    return _bounded(value, target, node, path)
+
+
+def _bounded(value: Any, target: inspect.Type, node: Node, path: str) -> Any:
+    if isinstance(target, inspect.IntType | inspect.FloatType):
+        below = (target.ge is not None and value < target.ge) or (target.gt is not None and value <= target.gt)
+        above = (target.le is not None and value > target.le) or (target.lt is not None and value >= target.lt)
+        if below or above:
+            raise node.origin.error(path, f"{_shown(node)} is not allowed; it must be {_expected(target)}")
+    return value
+
+
+def _bounded_text(node: Node, target: inspect.StrType, path: str) -> str:
+    text = _text(node, path)
+    length = len(text)
+    fits = (target.min_length or 0) <= length and (target.max_length is None or length <= target.max_length)
+    if not fits or (target.pattern is not None and re.search(target.pattern, text) is None):
+        raise node.origin.error(path, f"{_shown(node)} is not allowed; it must be {_expected(target)}")
+    return text
+
+
+def _text(node: Node, path: str) -> str:
+    """The text, if it can be written as UTF-8 and has no NUL."""
+    if any("\ud800" <= character <= "\udfff" for character in node.text) or "\x00" in node.text:
+        raise node.origin.error(path, "holds characters that are not valid text")
+    return node.text
+
+
+def _without_none(target: inspect.Type) -> inspect.Type:
+    if isinstance(target, inspect.UnionType):
+        members = [member for member in target.types if not isinstance(member, inspect.NoneType)]
+        if len(members) == 1:
+            return members[0]
+    return target
+
+
+def _shown(node: Node) -> str:
+    """A value in an error. What came from outside the file, and whatever is as long as a key, is not shown."""
+    if node.hidden:
+        return "the value (not shown)"
+    return f"'{node.text}'" if len(node.text) <= _SHOWN else f"a text of {len(node.text)} characters"
+
+
+def _instead(node: Node) -> str:
+    return " (it is empty)" if node.is_null else f" (it is a {'plain value' if node.kind == 'scalar' else node.kind})"
+
+
+def _close(text: str, target: inspect.Type) -> str:
+    if not isinstance(target, inspect.LiteralType):
+        return ""
+    close = difflib.get_close_matches(text, [str(value) for value in target.values], 1, 0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _expected(target: inspect.Type) -> str:
+    """What would be right, in words."""
+    bare = _without_none(target)
+    if isinstance(bare, inspect.LiteralType):
+        return " or ".join(str(value) for value in bare.values) if len(bare.values) < 3 else "one of " + ", ".join(map(str, bare.values))
+    if isinstance(bare, inspect.IntType):
+        return "a whole number" + _range(bare)
+    if isinstance(bare, inspect.FloatType):
+        return "a number" + _range(bare)
+    if isinstance(bare, inspect.BoolType):
+        return "true or false"
+    if isinstance(bare, inspect.StrType):
+        return _PATTERNS.get(bare.pattern, f"a text that matches {bare.pattern}") if bare.pattern else "a text" + _lengths(bare)
+    if isinstance(bare, inspect.CustomType):
+        return "a secret, best as ${env:NAME} or ${file:PATH}"
+    if isinstance(bare, inspect.VarTupleType | inspect.ListType):
+        return "a list"
+    return "a mapping" if isinstance(bare, inspect.StructType | inspect.DictType) else "a value"
+
+
+def _range(target: inspect.IntType | inspect.FloatType) -> str:
+    low = f" of at least {target.ge:g}" if target.ge is not None else f" above {target.gt:g}" if target.gt is not None else ""
+    high = f" at most {target.le:g}" if target.le is not None else f" below {target.lt:g}" if target.lt is not None else ""
+    return low + (" and" if low and high else "") + high
+
+
+def _lengths(target: inspect.StrType) -> str:
+    low = f" of {target.min_length} characters or more" if target.min_length else ""
+    return low + (f", {target.max_length} at most" if target.max_length is not None else "")

@@ -1,0 +1,100 @@
+"""The configuration file: strict YAML, overrides by environment, references to secrets, checked settings.
+
+A wrong configuration gives one ConfigError: `file:line: path: what is wrong; what would be right`. No error and no dump
+shows a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from gateway.config import environment, nodes, validate
+from gateway.config.convert import Converter, PluginSchemas
+from gateway.core.errors import ConfigError
+from gateway.core.secret import MASK, Secret
+from gateway.core.specs import ConfigSpec
+
+NO_PLUGINS = PluginSchemas()
+_SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration with the text and the file that it came from."""
+
+    spec: ConfigSpec
+    text: str
+    file: str
+
+
+def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> Loaded:
+    """Reads and parses a file. Raises ConfigError, also when it cannot be read."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > nodes.MAX_BYTES:
+            raise ConfigError(f"is larger than {nodes.MAX_BYTES} bytes", file=str(path))
+        text = file.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None
+    return Loaded(parse(text, file=str(path), environ=environ, schemas=schemas), text, str(path))
+
+
+def parse(text: str, *, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> ConfigSpec:
+    """Settings from a text. `file` names it in errors; `${file:...}` is relative to its folder.
+
+    Raises ConfigError with path, line and what would be right, for the first thing that is wrong.
+    """
+    root = nodes.read(text, file=file)
+    environment.override(root, environ)
+    converter = Converter(environ, Path(file).parent if file else Path(), schemas)
+    spec = converter.convert(root, ConfigSpec)
+    validate.check(spec, lambda path, message: converter.place(path, root.origin).error(path, message))
+    return spec
+
+
+def describe(spec: msgspec.Struct) -> dict[str, Any]:
+    """The settings as plain values for a dump or the admin API, every secret as ********.
+
+    Masked are: secret settings, header values for engines, passwords inside URLs, and free-form settings whose name says
+    that they are secret.
+    """
+    masked: dict[str, Any] = _masked(msgspec.to_builtins(spec, enc_hook=_mask), "")
+    return masked
+
+
+def _mask(value: Any) -> str:
+    if isinstance(value, Secret):
+        return MASK
+    raise NotImplementedError(f"cannot describe a {type(value).__name__}")
+
+
+def _masked(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        if name == "headers":
+            return dict.fromkeys(value, MASK)
+        return {key: _masked(member, str(key)) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(member, name) for member in value]
+    if isinstance(value, str):
+        if any(word in name.lower() for word in _SECRET_WORDS):
+            return MASK
+        return _without_password(value) if "://" in value else value
+    return value
+
+
+def _without_password(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MASK
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:{MASK}@{parts.netloc.rpartition('@')[2]}"))

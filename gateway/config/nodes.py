@@ -1,0 +1,163 @@
+"""YAML text to a tree of nodes, each of which knows where it stands. Types come later (gateway.config.convert).
+
+Built from the parser's events and not by the YAML library's constructors: no tag makes an object, `no` and `12:30` stay the
+texts they are, a key that stands twice is an error, and anchors cost what they expand to, within bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+from gateway.core.errors import ConfigError
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+MAX_NODES = 100_000
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq"))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was written: a line of the file, or an environment variable."""
+
+    file: str | None
+    line: int | None
+    variable: str | None = None
+
+    def error(self, path: str, message: str) -> ConfigError:
+        """The ConfigError for a value at this place."""
+        if self.variable is not None:
+            return ConfigError(message, path=path or None, file=f"environment variable {self.variable}")
+        return ConfigError(message, path=path or None, line=self.line, file=self.file)
+
+
+@dataclass(slots=True)
+class Node:
+    """One YAML value. `text` for scalars (`plain`: written without quotes), `items` for sequences, `entries` for mappings.
+
+    `hidden`: the text came out of a reference and may be a secret; it is never shown.
+    """
+
+    kind: Literal["scalar", "sequence", "mapping"]
+    origin: Origin
+    text: str = ""
+    plain: bool = True
+    hidden: bool = False
+    items: list[Node] = field(default_factory=list)
+    entries: dict[str, Node] = field(default_factory=dict)
+    key_origins: dict[str, Origin] = field(default_factory=dict)
+
+    @property
+    def is_null(self) -> bool:
+        return self.kind == "scalar" and self.plain and self.text in ("", "~", "null", "Null", "NULL")
+
+
+def read(text: str, *, file: str | None, variable: str | None = None) -> Node:
+    """The tree of a YAML (or JSON) text. Raises ConfigError, with file and line, for everything that is not a plain tree."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the configuration has {len(text)} characters; at most {MAX_BYTES} are read", file=file)
+    try:
+        return _Builder(file, variable).document(yaml.parse(text, Loader=_LOADER))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(part for part in (error.context, error.problem) if part) or "not YAML"
+        raise Origin(file, mark.line + 1 if mark else None, variable).error("", f"malformed YAML: {problem}") from None
+    except yaml.YAMLError as error:
+        reason = str(error).splitlines()[0]
+        raise Origin(file, None, variable).error("", f"malformed YAML: {reason}") from None
+
+
+class _Builder:
+    """Turns events into nodes; counts what it makes, so that aliases cannot multiply without bound."""
+
+    def __init__(self, file: str | None, variable: str | None) -> None:
+        self._file, self._variable = file, variable
+        self._anchors: dict[str, tuple[Node, int] | None] = {}
+        self._made = 0
+
+    def document(self, events: Iterator[Any]) -> Node:
+        root: Node | None = None
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    raise self._origin(event).error("", "a second document; the file must hold one")
+                root = self._node(next(events), events, "", 0)
+        if root is None:
+            raise Origin(self._file, 1, self._variable).error("", "the configuration is empty; 'version: 1' is the least it must say")
+        return root
+
+    def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> Node:
+        origin = self._origin(event)
+        if depth > MAX_DEPTH:
+            raise origin.error(path, f"nested more than {MAX_DEPTH} levels deep")
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(str(event.anchor), origin, path)
+        if event.tag is not None and event.tag != "!" and event.tag not in _CORE_TAGS:
+            raise origin.error(path, f"the tag {event.tag} is not allowed; write plain values")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        before = self._made
+        self._count(1, origin, path)
+        if isinstance(event, yaml.ScalarEvent):
+            node = Node("scalar", origin, text=event.value, plain=not event.style and event.tag is None)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._sequence(origin, events, path, depth)
+        else:
+            node = self._mapping(origin, events, path, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (node, self._made - before)
+        return node
+
+    def _sequence(self, origin: Origin, events: Iterator[Any], path: str, depth: int) -> Node:
+        node = Node("sequence", origin)
+        for event in events:
+            if isinstance(event, yaml.SequenceEndEvent):
+                break
+            node.items.append(self._node(event, events, f"{path}[{len(node.items)}]", depth + 1))
+        return node
+
+    def _mapping(self, origin: Origin, events: Iterator[Any], path: str, depth: int) -> Node:
+        node = Node("mapping", origin)
+        for event in events:
+            if isinstance(event, yaml.MappingEndEvent):
+                break
+            place = self._origin(event)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise place.error(path, "a key must be a plain word")
+            key = str(event.value)
+            if key == "<<" and not event.style:
+                raise place.error(path, "merge keys (<<) are not supported; write the settings out, or use an anchor for a whole value")
+            if key in node.entries:
+                first = node.key_origins[key].line
+                raise place.error(join(path, key), f"stands twice; the first is in line {first}")
+            node.key_origins[key] = place
+            node.entries[key] = self._node(next(events), events, join(path, key), depth + 1)
+        return node
+
+    def _alias(self, name: str, origin: Origin, path: str) -> Node:
+        if name not in self._anchors:
+            raise origin.error(path, f"*{name} names no anchor")
+        anchored = self._anchors[name]
+        if anchored is None:
+            raise origin.error(path, f"*{name} stands inside the value that it names")
+        node, size = anchored
+        self._count(size, origin, path)
+        return node
+
+    def _count(self, nodes: int, origin: Origin, path: str) -> None:
+        self._made += nodes
+        if self._made > MAX_NODES:
+            raise origin.error(path, f"more than {MAX_NODES} values, aliases expanded")
+
+    def _origin(self, event: Any) -> Origin:
+        return Origin(self._file, None if self._variable else event.start_mark.line + 1, self._variable)
+
+
+def join(path: str, key: str) -> str:
+    """The path of a key below a path: `engines[0]` and `slots` make `engines[0].slots`."""
+    return f"{path}.{key}" if path else key

@@ -1,0 +1,238 @@
+"""What single settings cannot know of each other: names that must be unique or must exist, and what must not be missing.
+
+A security setting that this version cannot honour is refused; nothing is ignored in silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
+
+from gateway.config.convert import nearest
+from gateway.core.errors import ConfigError
+from gateway.core.secret import Secret
+from gateway.core.specs import ConfigSpec, EngineSpec, LimitSpec, ModelSpec, PoolMemberSpec, RateSpec
+
+ErrorAt = Callable[[str, str], ConfigError]
+"""(path, message) -> the error with its file and line."""
+
+MIN_KEY_LENGTH = 32
+
+
+def check(spec: ConfigSpec, error: ErrorAt) -> None:
+    """Raises ConfigError for the first contradiction."""
+    _unavailable(spec, error)
+    _listeners(spec, error)
+    _unique((engine.name for engine in spec.engines), "engines", "engine", error)
+    for index, engine in enumerate(spec.engines):
+        _engine(engine, f"engines[{index}]", error)
+    _models(spec, error)
+    _static_keys(spec, error)
+    _unique((limit.name for limit in spec.limits), "limits", "limit", error)
+    for index, limit in enumerate(spec.limits):
+        _limit(limit, f"limits[{index}]", error)
+    _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
+    _fail_closed(spec, error)
+
+
+def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
+    identity = spec.identity
+    for path, given, what in (
+        ("identity.oidc", identity.oidc, "OIDC login"),
+        ("identity.ldap", identity.ldap, "LDAP login"),
+        ("identity.mtls", identity.mtls is not None, "login by client certificate"),
+        ("identity.gateway_tokens", identity.gateway_tokens, "gateway tokens"),
+        ("roles", spec.roles, "roles"),
+        ("bindings", spec.bindings, "bindings of roles"),
+        ("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),
+        ("redis", spec.redis is not None, "sharing limits over Redis"),
+    ):
+        if given:
+            raise error(path, f"{what} is not available in this version; remove the setting, it would protect nothing")
+
+
+def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
+    data, admin = (_address(text, path, error) for text, path in ((spec.listen.data, "listen.data"), (spec.listen.admin, "listen.admin")))
+    if data == admin and data[1] != 0:
+        raise error("listen.admin", f"is the same address as listen.data ({spec.listen.data}); the two listeners need one each")
+    for index, peer in enumerate(spec.listen.trusted_peers):
+        try:
+            ipaddress.ip_network(peer, strict=False)
+        except ValueError:
+            raise error(f"listen.trusted_peers[{index}]", f"'{peer}' is no address or network; write 10.0.0.1 or 10.0.0.0/8") from None
+    tls = spec.listen.tls
+    if tls is not None and tls.require_client and tls.client_ca is None:
+        raise error("listen.tls.require_client", "needs listen.tls.client_ca: without it no client certificate can be verified")
+
+
+def _address(text: str, path: str, error: ErrorAt) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPv6]:PORT`."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    valid_host = _is_ipv6(bare) if bracketed else bool(bare) and ":" not in bare and bare.isprintable() and " " not in bare
+    if not colon or not valid_host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise error(path, f"'{text}' is no address to listen on; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
+    return bare, int(port)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _engine(engine: EngineSpec, path: str, error: ErrorAt) -> None:
+    if engine.runtime != "external":
+        if engine.model is None:
+            raise error(path, f"'model' is missing; a {engine.runtime} engine needs the path of its model")
+        for name in ("url", "api_key", "tls", "headers"):
+            if getattr(engine, name):
+                raise error(f"{path}.{name}", f"belongs to external engines; '{engine.name}' has the runtime {engine.runtime}")
+        return
+    if engine.url is None:
+        raise error(path, "'url' is missing; an external engine needs one, such as http://10.0.0.5:8000")
+    for name in ("sha256", "fallback"):
+        if getattr(engine, name) is not None:
+            raise error(f"{path}.{name}", f"belongs to engines that Gatehouse starts; '{engine.name}' is external")
+    _url(engine.url, f"{path}.url", error)
+    if engine.tls is not None and not engine.url.startswith("https://"):
+        raise error(f"{path}.tls", "is set, but the url is not https://")
+    if engine.tls is not None and (engine.tls.cert is None) != (engine.tls.key is None):
+        raise error(f"{path}.tls", "needs 'cert' and 'key' together")
+    for name, value in engine.headers.items():
+        if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
+            raise error(f"{path}.headers.{name}", "is no valid header; names are letters, digits and '-', values printable ASCII")
+
+
+def _url(url: str, path: str, error: ErrorAt) -> None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise error(path, "is no URL; write http://HOST:PORT or https://HOST:PORT") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise error(path, "must begin with http:// or https:// and name a host, such as http://10.0.0.5:8000")
+    if parts.username is not None or parts.password is not None:
+        raise error(path, "must not hold a user or password; use api_key or headers")
+    if parts.query or parts.fragment:
+        raise error(path, "must not hold a query or fragment")
+
+
+def _models(spec: ConfigSpec, error: ErrorAt) -> None:
+    _unique((model.name for model in spec.models), "models", "model", error)
+    engines = {engine.name for engine in spec.engines}
+    names = {model.name: f"models[{index}].name" for index, model in enumerate(spec.models)}
+    taken = dict(names)
+    for index, model in enumerate(spec.models):
+        path = f"models[{index}]"
+        _pool(model, path, engines, error)
+        for place, alias in enumerate(model.aliases):
+            where = f"{path}.aliases[{place}]"
+            if alias in taken:
+                raise error(where, f"'{alias}' is already the name of something else ({taken[alias]})")
+            taken[alias] = where
+    for index, model in enumerate(spec.models):
+        for place, name in enumerate(model.fallbacks):
+            if name not in names:
+                raise error(f"models[{index}].fallbacks[{place}]", f"there is no model '{name}'; {nearest(name, names)}")
+    _no_cycle(spec.models, error)
+
+
+def _pool(model: ModelSpec, path: str, engines: set[str], error: ErrorAt) -> None:
+    if not model.pool:
+        raise error(f"{path}.pool", "is empty; name at least one engine")
+    seen = set()
+    for index, member in enumerate(model.pool):
+        name = member.engine if isinstance(member, PoolMemberSpec) else member
+        where = f"{path}.pool[{index}]"
+        if name not in engines:
+            raise error(where, f"there is no engine '{name}'; {nearest(name, engines)}")
+        if name in seen:
+            raise error(where, f"the engine '{name}' stands twice in this pool; use its weight instead")
+        seen.add(name)
+    if all(isinstance(member, PoolMemberSpec) and member.weight == 0 for member in model.pool):
+        raise error(f"{path}.pool", "has only members of weight 0; no request could be served")
+
+
+def _no_cycle(models: tuple[ModelSpec, ...], error: ErrorAt) -> None:
+    """Depth-first over the fallbacks, without recursion; a model that is under way again closes a cycle."""
+    fallbacks = {model.name: model.fallbacks for model in models}
+    position = {model.name: index for index, model in enumerate(models)}
+    done: set[str] = set()
+    for start in fallbacks:
+        trail: list[str] = [start]
+        pending = [iter(fallbacks[start])]
+        while pending:
+            following = next(pending[-1], None)
+            if following is None:
+                pending.pop()
+                done.add(trail.pop())
+            elif following in trail:
+                cycle = " -> ".join([*trail[trail.index(following) :], following])
+                raise error(f"models[{position[trail[-1]]}].fallbacks", f"the fallbacks go round in a circle: {cycle}")
+            elif following not in done:
+                trail.append(following)
+                pending.append(iter(fallbacks[following]))
+
+
+def _static_keys(spec: ConfigSpec, error: ErrorAt) -> None:
+    keys = spec.identity.api_keys.static
+    base = "identity.api_keys.static"
+    _unique((key.id for key in keys), base, "key", error, name="id")
+    for index, key in enumerate(keys):
+        path = f"{base}[{index}]"
+        if (key.key is None) == (key.key_sha256 is None):
+            raise error(path, "needs exactly one of 'key' and 'key_sha256'")
+        if key.key is not None:
+            _key_text(key.key.reveal(), f"{path}.key", error)
+    digests: dict[str, str] = {}
+    for index, key in enumerate(keys):
+        digest = (key.key_sha256 or "").lower() or hashlib.sha256((key.key or Secret("")).reveal().encode()).hexdigest()
+        if digest in digests:
+            raise error(f"{base}[{index}]", f"is the same key as that of '{digests[digest]}'")
+        digests[digest] = key.id
+
+
+def _key_text(text: str, path: str, error: ErrorAt) -> None:
+    if len(text) < MIN_KEY_LENGTH:
+        raise error(path, f"has {len(text)} characters; a key needs {MIN_KEY_LENGTH} or more (`gatehouse keys create` makes one)")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise error(path, "holds characters that no header can carry; use printable ASCII without spaces")
+
+
+def _limit(limit: LimitSpec, path: str, error: ErrorAt) -> None:
+    if limit.requests is None and limit.tokens is None and limit.concurrent is None:
+        raise error(path, "limits nothing; give it 'requests', 'tokens' or 'concurrent'")
+    for name, rate in (("requests", limit.requests), ("tokens", limit.tokens)):
+        if rate is not None:
+            _rate(rate, f"{path}.{name}", name, error)
+
+
+def _rate(rate: RateSpec, path: str, what: str, error: ErrorAt) -> None:
+    burst = rate.rate if rate.burst is None else rate.burst
+    if burst < 1:
+        raise error(path, f"allows {burst:g} {what} at once, so none would ever pass; set 'burst' to 1 or more")
+
+
+def _fail_closed(spec: ConfigSpec, error: ErrorAt) -> None:
+    if spec.insecure:
+        return
+    if not spec.identity.api_keys.static:
+        raise error("identity.api_keys.static", "is empty: nobody could be authenticated; add a key, or say 'insecure: true'")
+    if not any(key.models for key in spec.identity.api_keys.static):
+        raise error("identity.api_keys.static", "no key may use any model; give one 'models', or say 'insecure: true'")
+    if not spec.audit.sinks:
+        raise error("audit.sinks", "is empty: the audit log cannot be off, unless 'insecure: true' says so")
+
+
+def _unique(names: Iterable[str], path: str, what: str, error: ErrorAt, name: str = "name") -> None:
+    seen: dict[str, int] = {}
+    for index, value in enumerate(names):
+        if value in seen:
+            raise error(f"{path}[{index}].{name}", f"the {what} '{value}' stands twice; the first is {path}[{seen[value]}]")
+        seen[value] = index
