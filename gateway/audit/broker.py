@@ -102,6 +102,11 @@ class AuditBroker:
         """How many lines have been written since the start."""
         return self._writer.written
 
+    @property
+    def batches(self) -> int:
+        """How many writes they took."""
+        return self._writer.batches
+
     def intent(self, record: IntentRecord) -> Signal[None]:
         pending = self._pending
         if len(pending) >= self._room:
@@ -268,7 +273,7 @@ class AuditBroker:
 
     def _refusal(self) -> AuditUnavailable:
         self._refused += 1
-        return _unavailable(self._fault or "the queue is full")
+        return _unavailable(self._fault or ("it is being closed" if self._closing else "the queue is full"))
 
     # --- each second
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from gateway.audit.record import KINDS, Record, encode
+from gateway.audit.record import KINDS, Record, encode_all
 
 FORMAT: Final = 1
 GENESIS: Final = "0" * 64
 """The hash before the first line of a writer's first segment."""
 _MARK: Final = b',"hash":"'
-_TAIL: Final = len(_MARK) + 64 + len(b'"}\n')
+_END: Final = b'"}\n'
+_TAIL: Final = len(_MARK) + 64 + len(_END)
 _SHA256 = hashlib.sha256()
 _HEX64 = re.compile(rb"[0-9a-f]{64}")
 
@@ -49,23 +50,21 @@ class Chain:
         self.seq, self.head = seq, head
         self._next_seq, self._next_head = seq, head
 
-    def seal(self, records: Iterable[Record]) -> bytes:
+    def seal(self, records: Sequence[Record]) -> bytes:
         """The records as linked lines, ready to be written after the last committed one. Follows on an earlier seal only if that
         was committed."""
         seq, head = self.seq, self.head.encode()
-        fresh = _SHA256.copy
-        kinds = KINDS
-        lines: list[bytes] = []
-        add = lines.append
-        for record in records:
+        fresh, kinds = _SHA256.copy, KINDS
+        pieces: list[bytes] = []
+        for record, encoded in zip(records, encode_all(records), strict=True):
             seq += 1
-            body = kinds[record.__class__] % (seq, encode(record)[1:-1])
+            body = b'{"seq":%d' % seq + kinds[record.__class__] + encoded[1:-1]
             digest = fresh()
             digest.update(head + body)
             head = digest.hexdigest().encode()
-            add(b'%b,"hash":"%b"}\n' % (body, head))
+            pieces += (body, _MARK, head, _END)
         self._next_seq, self._next_head = seq, head.decode()
-        return b"".join(lines)
+        return b"".join(pieces)
 
     def commit(self) -> None:
         """What was sealed last is written."""
@@ -77,7 +76,7 @@ def check_line(line: bytes, seq: int, head: bytes) -> bytes:
     if line[-1:] != b"\n":
         raise ChainError("the line is cut off")
     body = line[:-_TAIL]
-    if line[-_TAIL : -_TAIL + len(_MARK)] != _MARK or line[-3:] != b'"}\n':
+    if line[-_TAIL : -_TAIL + len(_MARK)] != _MARK or line[-3:] != _END:
         raise ChainError("the line is not an audit record")
     stated = line[-67:-3]
     digest = hashlib.sha256(head + body).hexdigest().encode()

@@ -22,7 +22,7 @@ class ChainWriter:
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
         self.sink, self.signer, self.clock, self.config = sink, signer, clock, config
         self.chain = Chain()
-        self.written = 0
+        self.written = self.batches = 0
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -75,6 +75,7 @@ class ChainWriter:
         self.sink.write(self.chain.seal(records))
         self.chain.commit()
         self.written += len(records)
+        self.batches += 1
 
     def _header(self) -> SegmentRecord:
         sink = self.sink

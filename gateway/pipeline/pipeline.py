@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Awaitable
 
-from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, ModelNotFound, PermissionDenied
+from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, ModelNotFound, PermissionDenied, RequestError
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, IntentRecord, Principal
 from gateway.core.waiting import Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
+from gateway.wire.openai import with_model
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -91,6 +92,12 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     if not decision.allow:
         x.entry = entry
         raise PermissionDenied(decision.reason)
+    if entry.name != request.model:
+        request.model = entry.name
+        request.body = with_model(request.body, entry.name)
+    bound = entry.spec.max_tokens
+    if bound is not None and request.max_tokens > bound:
+        raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")
     return entry
 
 

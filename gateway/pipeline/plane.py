@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,10 @@ SAMPLE_EVERY = 64
 
 
 class DataPlane:
-    """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header."""
+    """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header.
+
+    listeners: called at each sweep, after the exchanges.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
@@ -35,6 +39,7 @@ class DataPlane:
         self._identifier = os.urandom(8).hex().encode()
         self._count = 0
         self._idle: asyncio.Event | None = None
+        self.listeners: list[Callable[[], None]] = []
         metrics.in_flight = self.exchanges.__len__
 
     def current(self) -> Snapshot:
@@ -58,6 +63,8 @@ class DataPlane:
         self.date = formatdate(usegmt=True).encode()
         for exchange in [x for x in self.exchanges if x.wake_at <= now]:
             exchange.expired(now)
+        for listener in self.listeners:
+            listener()
 
     def settled(self, exchange: Exchange) -> None:
         """An exchange has ended."""

@@ -22,7 +22,8 @@ def build_router(
 ) -> FleetRouter:
     """A router over the registry's endpoints; changes nothing until `registry.activate(router)`.
 
-    Reads only, so that a large fleet's rings can be built in a worker thread. tenant_weights: shares of the queues, 1.0 for tenants that are not named. Raises ConfigError with the setting's path.
+    Reads only, so that a large fleet's rings can be built in a worker thread. tenant_weights: shares of the queues, 1.0 for
+    tenants that are not named. Raises ConfigError with the setting's path.
     """
     _check_names(models)
     known = _engines(engines)

@@ -92,6 +92,10 @@ class ModelMeter:
             self.completion_tokens += usage.completion_tokens
             self.cached_tokens += usage.cached_tokens
 
+    def first_chunk(self, seconds: float) -> None:
+        """The first chunk of a stream has been forwarded, so long after the request's first byte."""
+        self.ttft.observe(seconds)
+
 
 class Metrics(Collector):
     """All that is counted in this process, and its scrape.

@@ -59,7 +59,7 @@ class Generation(Struct, gc=False, kw_only=True):
 
     model: ModelName
     stream: bool | None = None
-    stream_options: StreamOptions | None | UnsetType = UNSET
+    stream_options: StreamOptions | UnsetType | None = UNSET
     max_tokens: Tokens | None = None
     n: Choices | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None

@@ -1,0 +1,60 @@
+"""The life of a sidecar as one table: (state, event) -> next state. What is not in the table cannot happen.
+
+stopped ──start──▶ starting ──loading──▶ loading ──ready──▶ ready ──drain──▶ draining ──exited──▶ stopped
+                      └──────────── failed / exited ─▶ failed ──start──▶ starting (after a growing pause)
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+State = Literal["stopped", "starting", "loading", "ready", "draining", "failed"]
+Event = Literal["start", "loading", "ready", "drain", "failed", "exited"]
+
+TABLE: dict[tuple[State, Event], State] = {
+    ("stopped", "start"): "starting",
+    ("failed", "start"): "starting",
+    ("starting", "loading"): "loading",
+    ("starting", "ready"): "ready",
+    ("loading", "loading"): "loading",
+    ("loading", "ready"): "ready",
+    ("ready", "ready"): "ready",
+    ("starting", "drain"): "draining",
+    ("loading", "drain"): "draining",
+    ("ready", "drain"): "draining",
+    ("draining", "drain"): "draining",
+    ("failed", "drain"): "stopped",
+    ("stopped", "drain"): "stopped",
+    ("starting", "failed"): "failed",
+    ("loading", "failed"): "failed",
+    ("ready", "failed"): "failed",
+    ("starting", "exited"): "failed",
+    ("loading", "exited"): "failed",
+    ("ready", "exited"): "failed",
+    ("failed", "exited"): "failed",
+    ("draining", "exited"): "stopped",
+    ("draining", "failed"): "stopped",
+    ("stopped", "exited"): "stopped",
+}
+
+BACKOFF_FIRST = 0.5
+BACKOFF_MAX = 30.0
+STABLE_SECONDS = 60.0
+"""A sidecar that was ready for so long starts anew with the shortest pause."""
+
+
+class IllegalTransition(RuntimeError):
+    """An event that this state does not know: a defect of the supervisor."""
+
+
+def next_state(state: State, event: Event) -> State:
+    """The state after an event. Raises IllegalTransition."""
+    try:
+        return TABLE[state, event]
+    except KeyError:
+        raise IllegalTransition(f"a sidecar that is {state} cannot take {event}") from None
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait before start number `failures` + 1: 0.5, 1, 2 ... 30."""
+    return min(BACKOFF_MAX, BACKOFF_FIRST * 2.0 ** max(0, min(failures, 20) - 1))

@@ -1,0 +1,243 @@
+"""One sidecar process: started, watched through its health, started again after a growing pause, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from engines.devices import Binding, bind
+from engines.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
+from gateway.core.errors import ConfigError
+from gateway.core.ports import EndpointObserver
+from gateway.core.specs import EngineSpec, SidecarSpec
+
+log = logging.getLogger("gatehouse.engines")
+MODULES = {"llama.cpp": "engines.llamacpp", "onnx": "engines.onnx"}
+LOG_BYTES = 8 * 1024 * 1024
+
+
+class SidecarProcess:
+    """Keeps one sidecar alive from `keep` until `stop`.
+
+    observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        socket: Path,
+        state_dir: Path,
+        observer: EndpointObserver,
+        on_event: Callable[[str, str, dict[str, Any]], None],
+    ) -> None:
+        self.spec, self.socket, self._state_dir = spec, socket, state_dir
+        self._observer, self._on_event = observer, on_event
+        self.state: State = "stopped"
+        self.wanted = True
+        self.reason: str | None = None
+        self.health: dict[str, Any] = {}
+        self.restarts = 0
+        self.silent = False
+        self._failures = 0
+        self._ready_at = 0.0
+        self._binding: Binding | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._client = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://sidecar", timeout=spec.health.timeout
+        )
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.socket}"
+
+    async def first_ready(self) -> None:
+        """Waits for the first time that the sidecar is ready; raises ConfigError with the reason when its first load fails."""
+        await asyncio.shield(self._first)
+
+    async def keep(self) -> None:
+        """Runs until `stop`: start, watch, and start again."""
+        try:
+            while self.wanted:
+                await self._one_life()
+                if self._stopping.is_set():
+                    break
+                if not self._first.done():
+                    self.wanted = False
+                    self._first.set_exception(ConfigError(f"engine {self.spec.name!r}: {self.reason}"))
+                    self._first.exception()
+                    break
+                self._failures = 1 if time.monotonic() - self._ready_at > STABLE_SECONDS else self._failures + 1
+                pause = backoff(self._failures)
+                self.restarts += 1
+                log.warning("engine %s ended (%s), starting again in %.1f s", self.spec.name, self.reason, pause)
+                await _within(self._stopping.wait(), pause)
+        finally:
+            self._kill()
+            await self._client.aclose()
+            self.socket.unlink(missing_ok=True)
+            if not self._first.done():
+                self._first.set_exception(ConfigError(f"engine {self.spec.name!r}: {self.reason or 'stopped before it was ready'}"))
+                self._first.exception()
+            self._gone.set()
+
+    async def stop(self, timeout: float, *, silent: bool = False) -> None:
+        """Drains within `timeout` seconds, then ends the process. silent: its place has been taken, nobody needs to hear of it."""
+        self.silent = silent
+        self.wanted = False
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.returncode is None:
+            self._move("drain")
+            process.terminate()
+            if not await _within(process.wait(), timeout + 1.0):
+                log.warning("engine %s did not drain within %.0f s, ending it", self.spec.name, timeout)
+                self._kill()
+        await _within(self._gone.wait(), 5.0)
+
+    def describe(self) -> dict[str, Any]:
+        """What operators see."""
+        fell_back = self._binding is not None and self._binding.fell_back
+        known = {k: v for k, v in self.health.items() if k not in ("state", "name", "runtime", "wanted", "reason_code")}
+        return {
+            **known,
+            "name": self.spec.name,
+            "runtime": self.spec.runtime,
+            "state": self.state,
+            "reason": self.reason,
+            "wanted_device": self.spec.device,
+            "fallback": fell_back,
+            "restarts": self.restarts,
+            "pid": self._process.pid if self._process is not None and self._process.returncode is None else None,
+        }
+
+    # --- one life of the process
+
+    async def _one_life(self) -> None:
+        self._move("start")
+        try:
+            process = await self._spawn()
+        except (ConfigError, OSError) as error:
+            self.reason = str(error) if isinstance(error, OSError) else error.message.removeprefix(f"engine {self.spec.name!r}: ")
+            self._move("failed")
+            return
+        exit_wait = asyncio.ensure_future(process.wait())
+        try:
+            await self._watch(exit_wait)
+            await exit_wait
+        finally:
+            exit_wait.cancel()
+        self._note_exit(process)
+
+    def _note_exit(self, process: asyncio.subprocess.Process) -> None:
+        was = self.state
+        if was != "failed":
+            if was != "draining":
+                self.reason = f"the process ended with code {process.returncode}, see {self._log_path()}"
+            self._move("exited")
+        if not self.silent:
+            self._observer.engine_down(self.spec.name, self.reason or "stopped")
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        spec = self.spec
+        binding = self._binding = bind(spec.device, spec.fallback, spec.name)
+        if binding.fell_back:
+            log.warning("engine %s: device %s is not on this machine, falling back to cpu", spec.name, spec.device)
+            self._on_event("engine_fallback", spec.name, {"wanted": spec.device, "device": "cpu"})
+        settings = SidecarSpec(
+            name=spec.name, runtime="onnx" if spec.runtime == "onnx" else "llama.cpp", model=spec.model or "", socket=str(self.socket),
+            state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, slots=spec.slots, context=spec.context,
+            queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching, options=spec.options,
+        )  # fmt: skip
+        environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
+        with self._open_log() as log_file:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", MODULES[spec.runtime],
+                stdin=asyncio.subprocess.PIPE, stdout=log_file, stderr=log_file, env=environment,
+            )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(settings) + b"\n")
+        self._process = process
+        return process
+
+    def _log_path(self) -> Path:
+        return self._state_dir / "logs" / f"{self.socket.stem.rsplit('-', 1)[0]}.log"
+
+    def _open_log(self) -> Any:
+        path = self._log_path()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = path.exists() and path.stat().st_size > LOG_BYTES
+        return path.open("wb" if fresh else "ab")
+
+    async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
+        """Asks for the health until the process ends; often while it loads."""
+        misses = 0
+        while not exit_wait.done():
+            report = await self._ask()
+            if report is None:
+                misses += 1
+                if self.state == "ready" and misses >= self.spec.health.fall:
+                    self.reason = f"no answer to {misses} health checks"
+                    self._move("failed")
+                    self._kill()
+                    return
+            else:
+                misses = 0
+                self._heard(report)
+            await _within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
+
+    async def _ask(self) -> dict[str, Any] | None:
+        try:
+            response = await self._client.get("/health")
+            report = response.json()
+        except (httpx.HTTPError, ValueError, OSError):
+            return None
+        return report if isinstance(report, dict) else None
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        self.health = report
+        state = report.get("state")
+        if state in ("loading", "starting") and self.state in ("starting", "loading"):
+            self._move("loading")
+        elif state == "ready" and self.state in ("starting", "loading"):
+            self._move("ready")
+            self.reason = None
+            self._ready_at = time.monotonic()
+            self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.slots))
+            if not self._first.done():
+                self._first.set_result(None)
+        elif state == "failed" and self.state != "failed":
+            self.reason = str(report.get("reason") or "failed without a reason")
+            self._move("failed")
+            self._kill()
+
+    def _move(self, event: Event) -> None:
+        before, self.state = self.state, next_state(self.state, event)
+        if self.state != before:
+            log.info("engine %s: %s", self.spec.name, self.state)
+            self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **({"reason": self.reason} if self.reason else {})})
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+
+async def _within(awaitable: Any, seconds: float) -> bool:
+    """Waits at most so long; says whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            await awaitable
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,171 @@
+"""Reads the local audit log: the newest records, filters, export, verification. Everything here blocks: call it in a thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.record import MAX_LINE
+from gateway.audit.repair import read_header
+from gateway.audit.sinks.file import list_segments
+from gateway.audit.verify import verify_log
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_encode = msgspec.json.Encoder().encode
+_BLOCK = 64 * 1024
+
+
+class LogReader:
+    """Implements gateway.core.ports.AuditReader over the directory of a `file` sink. A line that is being written is left out."""
+
+    def __init__(self, directory: str | Path, verifier: CheckpointVerifier) -> None:
+        self._directory, self._verifier = Path(directory), verifier
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        """The newest `count` records, oldest first; records of several writers in the order of their times."""
+        newest: list[dict[str, Any]] = []
+        for segments in self._segments().values():
+            newest += self._tail_of(segments, count)
+        newest.sort(key=lambda record: record.get("time", 0.0))
+        return newest[-count:] if count > 0 else []
+
+    def verify(self) -> dict[str, Any]:
+        """gateway.audit.verify.Report.as_dict."""
+        if not self._directory.is_dir():
+            return {"ok": False, "first_problem": {"file": str(self._directory), "line": 0, "reason": "no such directory"}, "writers": []}
+        return verify_log(self._directory, self._verifier).as_dict()
+
+    def records(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        kind: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """The records that match all filters, writer by writer, oldest first. Times in seconds since the epoch, `until` not included.
+
+        tenant: outcome records name the tenant only where no intent came before them; the outcomes of a tenant's intents match too.
+        """
+        for line in self.export(request_id=request_id, tenant=tenant, kind=kind, since=since, until=until):
+            yield _decode(line)
+
+    def export(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        kind: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[bytes]:
+        """As `records`, but the lines as they are, each with its line feed, so that what was exported can still be proven."""
+        for segments in self._segments().values():
+            wanted = _Filter(request_id, tenant, kind, since, until)
+            for path in _in_time(segments, since, until):
+                for line in _lines(path):
+                    if wanted.takes(line):
+                        yield line
+
+    def _segments(self) -> dict[str, list[Path]]:
+        if not self._directory.is_dir():
+            return {}
+        return {writer: [path for _, path in segments] for writer, segments in list_segments(self._directory).items()}
+
+    def _tail_of(self, segments: list[Path], count: int) -> list[dict[str, Any]]:
+        lines: list[bytes] = []
+        for path in reversed(segments):
+            if len(lines) >= count:
+                break
+            lines = _last_lines(path, count - len(lines)) + lines
+        return [record for line in lines if (record := _parse(line)) is not None]
+
+
+class _Filter:
+    """Decides on a line; a search for bytes comes before the decoding."""
+
+    def __init__(self, request_id: str | None, tenant: str | None, kind: str | None, since: float | None, until: float | None) -> None:
+        self._request_id, self._tenant, self._kind, self._since, self._until = request_id, tenant, kind, since, until
+        self._needle = _encode(request_id) if request_id is not None and request_id.isascii() else b""
+        self._kind_mark = b',"kind":"%b",' % kind.encode() if kind else b""
+        self._open: set[str] = set()
+
+    def takes(self, line: bytes) -> bool:
+        if self._needle not in line or (self._kind_mark and self._tenant is None and self._kind_mark not in line[:64]):
+            return False
+        record = _parse(line)
+        if record is None:
+            return False
+        if self._request_id is not None and record.get("request_id") != self._request_id:
+            return False
+        of_tenant = self._tenant is None or self._belongs(record)
+        return of_tenant and (self._kind is None or record.get("kind") == self._kind) and self._timely(record.get("time", 0.0))
+
+    def _belongs(self, record: dict[str, Any]) -> bool:
+        request_id = str(record.get("request_id", ""))
+        if record.get("tenant") == self._tenant:
+            if record.get("kind") == "intent":
+                self._open.add(request_id)
+            return True
+        if record.get("kind") == "outcome" and request_id in self._open:
+            self._open.discard(request_id)
+            return not record.get("tenant")
+        return False
+
+    def _timely(self, time: float) -> bool:
+        return (self._since is None or time >= self._since) and (self._until is None or time < self._until)
+
+
+def _in_time(segments: list[Path], since: float | None, until: float | None) -> Iterator[Path]:
+    """Leaves out the segments that end before `since` or begin after `until`, by their headers. A record may be a little older than
+    the header that precedes it, hence the margin."""
+    margin = 3600.0
+    starts = [_start(path) for path in segments] if since is not None or until is not None else []
+    for index, path in enumerate(segments):
+        if since is not None and index + 1 < len(segments) and 0 < starts[index + 1] < since:
+            continue
+        if until is not None and starts[index] - margin >= until:
+            continue
+        yield path
+
+
+def _start(path: Path) -> float:
+    with path.open("rb") as file:
+        header = read_header(file.readline(MAX_LINE))
+    return header.time if header else 0.0
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in iter(lambda: file.readline(MAX_LINE), b""):
+            if line[-1:] == b"\n":
+                yield line
+
+
+def _last_lines(path: Path, count: int) -> list[bytes]:
+    """The last `count` whole lines of a file, read from its end."""
+    with path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        data = b""
+        while position > 0 and data.count(b"\n") <= count:
+            step = min(_BLOCK, position)
+            position -= step
+            file.seek(position)
+            data = file.read(step) + data
+    lines = data.split(b"\n")[:-1]
+    if position > 0:
+        lines = lines[1:]
+    return lines[-count:] if count > 0 else []
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        return _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,232 @@
+"""Offline verification of an audit log: only the log, the checkpoints and the public key are needed, and no running Gatehouse.
+
+Every line is proven to follow on the one before (edit, delete, insert, reorder, a swapped segment), and the line that each signed
+checkpoint covers to have the hash that was signed (a chain that was computed anew, a tail that was cut off). What comes after the
+last checkpoint is chained but not signed yet: `unsigned` counts those lines. A copy of the checkpoints kept elsewhere makes
+deleting log and checkpoints together visible too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from gateway.audit.chain import FORMAT, GENESIS, ChainError, check_line, read_line
+from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord
+from gateway.audit.repair import read_checkpoint, read_header
+from gateway.audit.sinks.file import checkpoints_name, list_segments
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A place that is not as it was written: file name, line (1-based; 0: the file as a whole) and what is wrong."""
+
+    file: str
+    line: int
+    reason: str
+
+
+class WriterReport(msgspec.Struct):
+    """What was found of one writer's chain. `signed`: the last line that a checkpoint covers; `unsigned`: how many came after it.
+
+    unfinished: the newest segment ends inside a line: a write under way, or a crash after which no writer started yet.
+    """
+
+    writer: str
+    segments: int = 0
+    lines: int = 0
+    last: int = 0
+    checkpoints: int = 0
+    signed: int = 0
+    unfinished: bool = False
+    problems: list[Problem] = []
+
+    @property
+    def unsigned(self) -> int:
+        return max(0, self.last - self.signed)
+
+
+class Report(msgspec.Struct):
+    """The whole directory, writer by writer."""
+
+    writers: list[WriterReport]
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for writer in self.writers for problem in writer.problems]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as JSON-able values; `ok` and the first problem on top."""
+        first = self.problems[0] if self.problems else None
+        writers = [
+            {**msgspec.structs.asdict(w), "unsigned": w.unsigned, "problems": [msgspec.to_builtins(p) for p in w.problems]}
+            for w in self.writers
+        ]
+        return {"ok": self.ok, "first_problem": msgspec.to_builtins(first), "writers": writers}
+
+
+def verify_log(directory: Path, verifier: CheckpointVerifier, *, checkpoints: Path | None = None, first_segment: int = 1) -> Report:
+    """Reads everything in `directory`, in constant memory.
+
+    checkpoints: the directory with the checkpoints, where that is another one. first_segment: the oldest segment that must be there
+    (older ones were archived). Raises OSError.
+    """
+    source = checkpoints or directory
+    found = list_segments(directory)
+    for path in source.iterdir():
+        if path.name.startswith("checkpoints-") and path.suffix == ".jsonl":
+            found.setdefault(path.stem.removeprefix("checkpoints-"), [])
+    reports = []
+    for writer in sorted(found):
+        walk = _Walk(writer, verifier, source / checkpoints_name(writer), first_segment)
+        reports.append(walk.run(found[writer]))
+    return Report(reports)
+
+
+class _Walk:
+    """One writer's segments in order, with the checkpoints beside them."""
+
+    def __init__(self, writer: str, verifier: CheckpointVerifier, checkpoints: Path, first_segment: int) -> None:
+        self.report = WriterReport(writer, problems=[])
+        self._verifier, self._checkpoints, self._first = verifier, checkpoints, first_segment
+        self._seq, self._head = 0, GENESIS.encode()
+        self._adopt = first_segment > 1
+        self._signed = self._read_checkpoints()
+        self._next = next(self._signed, None)
+        self._file, self._line = "", 0
+
+    def run(self, segments: list[tuple[int, Path]]) -> WriterReport:
+        expected = self._first
+        for number, path in segments:
+            if number < self._first:
+                continue
+            self._file, self._line = path.name, 0
+            if number != expected:
+                self._problem(f"segment {expected} is missing before this one")
+                self._adopt = True
+            expected = number + 1
+            self.report.segments += 1
+            with path.open("rb") as file:
+                self._segment(file, number, newest=path == segments[-1][1])
+        self._end()
+        return self.report
+
+    def _problem(self, reason: str) -> None:
+        self.report.problems.append(Problem(self._file, self._line, reason))
+
+    def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> None:
+        for line in iter(lambda: file.readline(MAX_LINE), b""):
+            self._line += 1
+            if newest and line[-1:] != b"\n" and len(line) < MAX_LINE:
+                self.report.unfinished = True
+                return
+            try:
+                if self._line == 1:
+                    self._header(line, number)
+                self._head = check_line(line, self._seq + 1, self._head)
+                self._seq += 1
+                self._count(line)
+            except ChainError as error:
+                self._problem(str(error))
+                self._adopt = True
+                return
+        if self._line == 0 and not newest:
+            self._problem("the segment is empty")
+            self._adopt = True
+
+    def _header(self, line: bytes, number: int) -> None:
+        claims, header = read_line(line), read_header(line)
+        if claims is None or header is None:
+            raise ChainError("the segment has no header")
+        self._check_header(header, number)
+        if header.broken is not None or self._adopt:
+            if header.broken is not None and not self.report.problems:
+                self._problem(f"the writer found the log damaged when it started: {header.broken.get('reason', '')}")
+            self._seq, self._head, self._adopt = claims.seq - 1, header.previous.encode(), False
+            self._skip_checkpoints()
+        elif header.previous.encode() != self._head:
+            raise ChainError("the segment does not follow on the one before it")
+
+    def _check_header(self, header: SegmentRecord, number: int) -> None:
+        if header.format != FORMAT:
+            raise ChainError(f"format {header.format} is unknown; this is version {FORMAT}")
+        if (header.writer, header.segment) != (self.report.writer, number):
+            raise ChainError(f"this is segment {header.segment} of writer {header.writer}")
+
+    def _skip_checkpoints(self) -> None:
+        """After a jump: what checkpoints cover before it cannot be looked at any more."""
+        while self._next is not None and self._next.covers <= self._seq:
+            if self._next.covers == self._seq and self._next.head.encode() == self._head:
+                self.report.signed = self._seq
+            self._next = next(self._signed, None)
+
+    def _count(self, line: bytes) -> None:
+        report = self.report
+        report.lines += 1
+        report.last = self._seq
+        if b'"kind":"checkpoint"' in line[:48]:
+            self._chained_checkpoint(line)
+        while self._next is not None and self._next.covers <= self._seq:
+            if self._next.covers == self._seq:
+                if self._next.head.encode() != self._head:
+                    raise ChainError(f"this is not the line that checkpoint {self._next.number} signed")
+                report.signed = self._seq
+            self._next = next(self._signed, None)
+
+    def _chained_checkpoint(self, line: bytes) -> None:
+        checkpoint = read_checkpoint(line)
+        if checkpoint is None or not self._verifier.genuine(checkpoint):
+            raise ChainError("the checkpoint in this line is not genuine")
+        if checkpoint.covers != self._seq - 1 or checkpoint.writer != self.report.writer:
+            raise ChainError("the checkpoint in this line belongs elsewhere")
+        if checkpoint.number > self.report.checkpoints and self._next is None:
+            # chained, but not (or no longer) in the checkpoints file: its own signature counts
+            self.report.signed = max(self.report.signed, checkpoint.covers)
+
+    def _read_checkpoints(self) -> Iterator[CheckpointRecord]:
+        """The genuine checkpoints of the file, in order; problems on the way are recorded with the file's lines."""
+        if not self._checkpoints.exists():
+            return
+        covers, number, line_number = 0, None, 0
+        with self._checkpoints.open("rb") as file:
+            for line in iter(lambda: file.readline(MAX_LINE), b""):
+                line_number += 1
+                if line[-1:] != b"\n":
+                    return
+                checkpoint = read_checkpoint(line)
+                reason = self._check_checkpoint(checkpoint, covers, number)
+                if reason or checkpoint is None:
+                    self.report.problems.append(Problem(self._checkpoints.name, line_number, reason))
+                    continue
+                covers, number = checkpoint.covers, checkpoint.number
+                self.report.checkpoints += 1
+                yield checkpoint
+
+    def _check_checkpoint(self, checkpoint: CheckpointRecord | None, covers: int, number: int | None) -> str:
+        if checkpoint is None:
+            return "this is no checkpoint"
+        if not self._verifier.genuine(checkpoint):
+            return "the signature is not genuine"
+        if checkpoint.writer != self.report.writer:
+            return f"this checkpoint belongs to writer {checkpoint.writer}"
+        if number is not None and (checkpoint.number != number + 1 or checkpoint.covers <= covers):
+            return f"checkpoint {number + 1} expected"
+        if number is None and checkpoint.number != 1 and self._first == 1:
+            return "checkpoint 1 expected"
+        return ""
+
+    def _end(self) -> None:
+        if self._next is not None and not self._adopt:
+            self._line += 1
+            self._problem(
+                f"the log ends at {self._seq}, but checkpoint {self._next.number} covers {self._next.covers}: the end was cut off"
+            )
+        for _ in self._signed:
+            pass

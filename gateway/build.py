@@ -1,0 +1,260 @@
+"""The composition root: from a configuration to a Snapshot, and the life of everything that outlives one.
+
+The only module that knows engines, policies and admin together. A change is built beside what is in force, validated,
+swapped in one assignment, and the old one drains: requests finish on the Snapshot they started with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from engines.supervisor import Supervisor
+from gateway.audit.broker import AuditBroker
+from gateway.core.clock import SystemClock, SystemEntropy
+from gateway.core.errors import ConfigError
+from gateway.core.feed import LocalFeed
+from gateway.core.ports import EngineClient, Guardrail, Route
+from gateway.core.snapshot import ModelEntry, Snapshot
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import EventRecord
+from gateway.identity.api_key import ApiKeyAuthenticator
+from gateway.identity.chain import chain
+from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.pipeline.inspect import Guarded
+from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.routing.build import build_router
+from gateway.routing.probe import HttpProbe
+from gateway.routing.registry import EndpointRegistry
+from gateway.routing.router import FleetRouter
+from gateway.telemetry.metrics import Metrics
+from gateway.transport.pool import EndpointClient
+from gateway.wire import openai
+GUARDRAILS: dict[str, Any] = {}
+from policies.limits import LimitRules, charge, estimate
+from policies.patterns import matches
+from policies.rbac import ModelAccess
+
+log = logging.getLogger("gatehouse")
+DEMO_MODELS = Path(__file__).parent.parent / "engines" / "demo" / "artefacts"
+
+
+def resolve_models(spec: ConfigSpec, base: Path) -> ConfigSpec:
+    """The configuration with every engine's model as an absolute path.
+
+    Looked for beside the configuration file, in `models` of the state directory, and among the demo models. Raises ConfigError.
+    """
+    from_engines = []
+    for index, engine in enumerate(spec.engines):
+        if engine.runtime == "external" or engine.model is None:
+            from_engines.append(engine)
+            continue
+        places = [base / engine.model, Path(spec.state_dir) / "models" / engine.model, DEMO_MODELS / engine.model]
+        found = next((place for place in places if place.exists()), None)
+        if found is None:
+            raise ConfigError(f"engine {engine.name!r}: there is no model file {engine.model!r}", path=f"engines[{index}].model")
+        from_engines.append(_replace(engine, model=str(found.resolve())))
+    return _replace(spec, engines=tuple(from_engines))
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _replace(spec: S, **changes: Any) -> S:
+    return msgspec.structs.replace(spec, **changes)
+
+
+class Gateway:
+    """Everything of one process: registries that outlive a Snapshot, and the Snapshot in force. Implements ConfigApplier's core."""
+
+    def __init__(self, spec: ConfigSpec, base: Path) -> None:
+        self.spec, self.base = spec, base
+        self.version = 0
+        self.metrics = Metrics()
+        self.plane = DataPlane(self.metrics)
+        self.feed = LocalFeed()
+        self.clock = SystemClock()
+        self.registry = EndpointRegistry(self.clock, SystemEntropy(), self._client, self._endpoint_changed)
+        self.buckets = BucketRegistry()
+        self.audit = AuditBroker(spec.audit, spec.state_dir)
+        self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
+        self._owner = TaskOwner("gateway")
+        self._clients: list[EndpointClient] = []
+        self._guardrail_failures: dict[tuple[str, str], int] = {}
+        self._last: Snapshot | None = None
+        self.metrics.gauges.append(self._gauges)
+
+    # --- building
+
+    def snapshot(self, spec: ConfigSpec) -> tuple[Snapshot, FleetRouter]:
+        """Builds everything that a configuration says, changing nothing that is in force. Raises ConfigError."""
+        if not spec.identity.api_keys.static and not spec.insecure:
+            raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
+        router = build_router(spec.models, spec.engines, self.registry)
+        entries: dict[str, ModelEntry] = {}
+        for model in spec.models:
+            route = router.route(model.name)
+            assert route is not None
+            entry = self._entry(spec, model, route)
+            entries.update({name: entry for name in (model.name, *model.aliases)})
+        snapshot = Snapshot(
+            self.version + 1,
+            spec,
+            chain([ApiKeyAuthenticator(spec.identity.api_keys.static)]),
+            ModelAccess(spec.models),
+            LocalLimiter(LimitRules(spec.limits), self.buckets, estimate=estimate, charge=charge),
+            self.audit,
+            entries,
+            partial(openai.parse, max_depth=spec.listen.max_json_depth),
+        )
+        return snapshot, router
+
+    def _entry(self, spec: ConfigSpec, model: ModelSpec, route: Route) -> ModelEntry:
+        guardrails = [(g, self._guardrail(g)) for g in spec.guardrails if any(matches(pattern, model.name) for pattern in g.models)]
+        return ModelEntry(
+            model,
+            route,
+            self.metrics.meter(model.name),
+            tuple(built for g, built in guardrails if "request" in g.on),
+            tuple(built for g, built in guardrails if "response" in g.on),
+            model.fallbacks,
+        )
+
+    def _guardrail(self, spec: GuardrailSpec) -> Guardrail:
+        plugin = GUARDRAILS.get(spec.type)
+        if plugin is None:
+            known = ", ".join(sorted(GUARDRAILS))
+            raise ConfigError(f"unknown guardrail type {spec.type!r}; known: {known}", path=f"guardrails.{spec.name}.type")
+        return Guarded(plugin.make(spec), spec.fail_mode == "open", self._guardrail_failed)
+
+    def _guardrail_failed(self, name: str, mode: str) -> None:
+        key = (name, mode)
+        self._guardrail_failures[key] = self._guardrail_failures.get(key, 0) + 1
+        self.record("guardrail_failed", name, {"fail_mode": mode})
+
+    def _client(self, engine: EngineSpec, address: str) -> EngineClient:
+        if engine.runtime == "external":
+            address = address.rstrip("/").removesuffix("/v1")
+        client = EndpointClient(
+            address, tls=engine.tls, connect_timeout=engine.timeouts.connect, max_idle=engine.max_idle_connections
+        )
+        self._clients.append(client)
+        return client
+
+    # --- life
+
+    async def start(self) -> None:
+        """Opens the audit log, puts the configuration into force, starts probing. Engines are started by `start_engines`."""
+        spec = resolve_models(self.spec, self.base)
+        snapshot, router = self.snapshot(spec)
+        await self.audit.start()
+        self._swap(snapshot, router)
+        self.registry.start_probing(HttpProbe())
+        self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
+        if spec.insecure:
+            log.warning("INSECURE: this configuration switches protection off (insecure: true)")
+        self.record("start", "gatehouse", {"config": snapshot.version, "insecure": spec.insecure})
+
+    async def start_engines(self) -> None:
+        """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first that is not."""
+        await self.supervisor.apply(self.plane.current().spec.engines, wait=True)
+        gc.collect()
+        gc.freeze()
+
+    def _swap(self, snapshot: Snapshot, router: FleetRouter) -> None:
+        self.registry.activate(router)
+        self.version = self.metrics.config_version = snapshot.version
+        self.plane.snapshot = snapshot
+        self.feed.publish("config", snapshot.version)
+
+    async def apply(self, spec: ConfigSpec, *, actor: str) -> dict[str, Any]:
+        """Build, validate, swap, drain. An invalid configuration changes nothing and raises ConfigError."""
+        before = self.plane.current()
+        try:
+            self._check_fixed(before.spec, spec)
+            spec = resolve_models(spec, self.base)
+            snapshot, router = self.snapshot(spec)
+            kept = {e.name for e in spec.engines}
+            current = [e for e in before.spec.engines if e.name not in kept]
+            await self.supervisor.apply((*spec.engines, *current), wait=True)
+        except ConfigError as error:
+            self.metrics.reloads["refused"] += 1
+            self.record("config_refused", "config", {"reason": str(error)}, actor=actor, outcome="refused")
+            raise
+        self._swap(snapshot, router)
+        self.metrics.reloads["applied"] += 1
+        self.record("config_applied", "config", {"version": snapshot.version}, actor=actor)
+        if current:
+            self._owner.spawn(self.supervisor.apply(spec.engines, wait=False), name="retire")
+        return {"version": snapshot.version}
+
+    def _check_fixed(self, before: ConfigSpec, after: ConfigSpec) -> None:
+        """What only a restart can change."""
+        fixed = {
+            "listen.data": (before.listen.data, after.listen.data),
+            "listen.admin": (before.listen.admin, after.listen.admin),
+            "listen.tls": (before.listen.tls, after.listen.tls),
+            "state_dir": (before.state_dir, after.state_dir),
+            "store": (before.store, after.store),
+            "audit": (before.audit, after.audit),
+        }
+        for path, (old, new) in fixed.items():
+            if old != new:
+                raise ConfigError("this setting can only be changed by a restart", path=path)
+
+    async def _sweep(self) -> None:
+        self.plane.sweep()
+        now = time.monotonic()
+        for client in self._clients:
+            client.tick(now)
+
+    async def aclose(self) -> None:
+        """Ends engines, probes, connections and at last the audit log. Requests must have drained before."""
+        timeout = self.spec.listen.drain_timeout
+        await self.supervisor.aclose(timeout)
+        await self.plane.tasks.aclose()
+        await self.registry.aclose()
+        await self._owner.aclose()
+        if self.plane.snapshot is not None:
+            self.record("stop", "gatehouse", {})
+        await self.audit.aclose()
+
+    # --- events
+
+    def record(self, event: str, target: str, detail: dict[str, Any], *, actor: str = "gatehouse", outcome: str = "ok") -> None:
+        """An audit record for something that is not a request, and the same on the feed."""
+        self.audit.event(EventRecord(time.time(), event, actor, target, outcome, detail))
+        self.feed.publish("event", {"event": event, "target": target, "actor": actor, "outcome": outcome, **detail})
+
+    def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
+        log.warning("endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
+        self.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
+
+    def _engine_event(self, kind: str, engine: str, detail: dict[str, Any]) -> None:
+        self.record(kind, engine, detail)
+
+    # --- gauges
+
+    def _gauges(self) -> Iterable[Metric]:
+        up = GaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", labels=["endpoint"])
+        busy = GaugeMetricFamily("gatehouse_endpoint_in_flight", "Attempts under way at an endpoint", labels=["endpoint"])
+        for view in self.registry.endpoints():
+            up.add_metric([view["name"]], 1.0 if view["state"] in ("ready", "half_open") else 0.0)
+            busy.add_metric([view["name"]], view["in_flight"])
+        yield from (up, busy)
+        yield GaugeMetricFamily("gatehouse_audit_accepting", "Whether the audit log accepts records", value=1.0 if self.audit.accepting else 0.0)
+        yield CounterMetricFamily("gatehouse_audit_records", "Audit records written", value=self.audit.records)
+        failures = CounterMetricFamily("gatehouse_guardrail_failures", "Guardrails that failed", labels=["guardrail", "fail_mode"])
+        for (name, mode), count in self._guardrail_failures.items():
+            failures.add_metric([name, mode], count)
+        yield failures

@@ -1,0 +1,173 @@
+"""The console script `gatehouse`: `serve` and `check-config` here, everything that talks to a running gateway in admin.cli."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from admin.app import create_app
+from gateway.build import Gateway, resolve_models
+from gateway.config.load import Loaded, load
+from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.specs import ConfigSpec
+from gateway.quickstart import Credentials, environment, greeting
+from gateway.server.app import DataApplication
+from gateway.server.asgi import AsgiApplication
+from gateway.server.health import Health
+from gateway.server.listener import QuietServer, address_of, admin_server, bind, data_server
+from gateway.server.protocol import ListenerState
+from gateway.telemetry import logging as gatehouse_logging
+from gateway.wire.openai import OPERATIONS
+
+app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+
+
+def fail(message: str) -> None:
+    """One line on standard error, exit code 1."""
+    print(f"error: {message}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def read(config: Path, environ: dict[str, str]) -> Loaded:
+    """The configuration, or one line that says what is wrong with it."""
+    try:
+        return load(config, environ)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+@app.command("check-config")
+def check_config(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
+    """Checks a configuration file as `serve` would, without starting anything."""
+    loaded = read(file, dict(os.environ))
+    try:
+        resolve_models(loaded.spec, file.resolve().parent)
+    except ConfigError as error:
+        fail(str(error))
+    print(f"{file}: ok ({len(loaded.spec.engines)} engines, {len(loaded.spec.models)} models)")
+
+
+@app.command()
+def serve(
+    config: Annotated[Path, typer.Option("--config", help="The configuration file.")],
+    quickstart: Annotated[bool, typer.Option("--quickstart", help="Make keys at the first start and print how to use them.")] = False,
+) -> None:
+    """Runs the gateway in the foreground: both listeners and the sidecars. Ctrl-C or SIGTERM drains."""
+    environ = dict(os.environ)
+    credentials: Credentials | None = None
+    if quickstart:
+        try:
+            credentials = environment(environ)
+        except OSError as error:
+            fail(f"the state directory cannot be used: {error.strerror}: {error.filename}")
+    loaded = read(config, environ)
+    gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
+    try:
+        code = uvloop.run(Process(loaded, config, environ, credentials).run())
+    except GatehouseError as error:
+        fail(str(error) if isinstance(error, ConfigError) else error.message)
+    raise typer.Exit(code)
+
+
+class Process:
+    """One run of `serve`: binds, builds, serves, drains."""
+
+    def __init__(self, loaded: Loaded, config: Path, environ: dict[str, str], credentials: Credentials | None) -> None:
+        self.spec: ConfigSpec = loaded.spec
+        self.config, self.environ, self.credentials = config, environ, credentials
+        self.stop = asyncio.Event()
+        self.fatal: ConfigError | None = None
+        self.servers: list[QuietServer] = []
+
+    async def run(self) -> int:
+        """The exit code; raises ConfigError when the start fails. Nothing is left running either way."""
+        self._prepare_state_dir()
+        data = bind(self.spec.listen.data, "listen.data")
+        try:
+            admin = bind(self.spec.listen.admin, "listen.admin")
+        except ConfigError:
+            data.close()
+            raise
+        gateway = Gateway(self.spec, self.config.resolve().parent)
+        try:
+            await gateway.start()
+            await self._serve(gateway, data, admin)
+        finally:
+            data.close()
+            admin.close()
+            await gateway.aclose()
+        if self.fatal is not None:
+            raise self.fatal
+        return 0
+
+    def _prepare_state_dir(self) -> None:
+        path = Path(self.spec.state_dir)
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            probe = path / f".probe-{os.getpid()}"
+            probe.touch(mode=0o600)
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
+
+    async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
+        plane, listen = gateway.plane, self.spec.listen
+        health = Health(plane)
+        inference = frozenset(OPERATIONS)
+        state = ListenerState(plane, AsgiApplication(DataApplication(plane, health, inference)), inference)
+        plane.listeners.append(state.sweep)
+        data_side = data_server(state, listen.tls, listen.drain_timeout)
+        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready))
+        running = [
+            plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
+            plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),
+        ]
+        self._signals(gateway)
+        started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
+        await self.stop.wait()
+        started.cancel()
+        plane.draining = True
+        data_side.should_exit = True
+        if not await plane.drained(listen.drain_timeout):
+            for exchange in list(plane.exchanges):
+                exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
+        admin_side.should_exit = True
+        data_side.force_exit = admin_side.force_exit = True
+        await asyncio.wait(running, timeout=5.0)
+
+    def _signals(self, gateway: Gateway) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop.set)
+        loop.add_signal_handler(signal.SIGHUP, lambda: gateway.plane.tasks.spawn(self._reload(gateway), name="reload"))
+
+    async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
+        try:
+            await gateway.start_engines()
+        except ConfigError as error:
+            self.fatal = error
+            self.stop.set()
+            return
+        print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
+
+    async def _reload(self, gateway: Gateway) -> None:
+        """SIGHUP: reads the file again; an invalid one changes nothing and says why."""
+        try:
+            loaded = load(self.config, self.environ)
+            await gateway.apply(loaded.spec, actor="signal")
+        except ConfigError as error:
+            print(f"error: the configuration was not applied: {error}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

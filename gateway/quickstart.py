@@ -1,0 +1,71 @@
+"""What `gatehouse serve --quickstart` adds: keys that are made at the first start and kept, and lines that show how to use them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.core.clock import SystemEntropy
+from gateway.core.specs import ConfigSpec
+from gateway.identity import keys
+
+FILE = "quickstart-keys.json"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The two keys of the quickstart."""
+
+    api_key: str
+    admin_key: str
+
+    def __repr__(self) -> str:
+        return "Credentials(********)"
+
+
+def environment(environ: dict[str, str]) -> Credentials:
+    """Reads or makes the keys, and puts them and GATEHOUSE_PORT, GATEHOUSE_ADMIN_PORT and GATEHOUSE_STATE_DIR where the
+    configuration finds them. Raises OSError when the state directory cannot be used."""
+    state_dir = environ.get("GATEHOUSE_STATE_DIR") or "./var"
+    environ["GATEHOUSE__STATE_DIR"] = state_dir
+    for name, setting, port in (("GATEHOUSE_PORT", "DATA", "8080"), ("GATEHOUSE_ADMIN_PORT", "ADMIN", "8081")):
+        environ.setdefault(f"GATEHOUSE__LISTEN__{setting}", f"127.0.0.1:{environ.get(name) or port}")
+    credentials = _credentials(Path(state_dir))
+    environ["GATEHOUSE_QUICKSTART_API_KEY"] = credentials.api_key
+    environ["GATEHOUSE_QUICKSTART_ADMIN_KEY"] = credentials.admin_key
+    return credentials
+
+
+def _credentials(state_dir: Path) -> Credentials:
+    path = state_dir / FILE
+    if path.exists():
+        found = json.loads(path.read_text())
+        return Credentials(found["api_key"], found["admin_key"])
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    entropy = SystemEntropy()
+    made = Credentials(keys.generate(entropy), keys.generate(entropy))
+    new = path.with_suffix(".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump({"api_key": made.api_key, "admin_key": made.admin_key}, file)
+    new.rename(path)
+    return made
+
+
+def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials | None) -> str:
+    """The lines that `serve` prints when it is ready."""
+    lines = [f"gateway: http://{data}", f"admin: http://{admin}"]
+    if credentials is None:
+        return "\n".join(lines)
+    body = {"model": spec.models[0].name, "messages": [{"role": "user", "content": "What is a circuit breaker?"}], "stream": True}
+    lines += [
+        f"api key: {credentials.api_key}",
+        f"admin key: {credentials.admin_key}",
+        "",
+        f"curl -N http://{data}/v1/chat/completions \\",
+        f"  -H 'Authorization: Bearer {credentials.api_key}' -H 'Content-Type: application/json' \\",
+        f"  -d '{json.dumps(body)}'",
+    ]
+    return "\n".join(lines)
