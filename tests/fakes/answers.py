@@ -20,7 +20,9 @@ GARBAGE = b"\x16\x03\x01 this is not HTTP\r\n\r\n"
 
 @dataclass(frozen=True)
 class Step:
-    """How one request is answered; the module's docstring lists the kinds. `size`: further bytes of text in each chunk."""
+    """How one request is answered; the module's docstring lists the kinds. `size`: further bytes of text in each chunk.
+
+    `linger`: seconds between the last byte and a reset or close, so that the peer reads what was sent before."""
 
     kind: str = "normal"
     at: str = "before"
@@ -30,6 +32,7 @@ class Step:
     code: int = 200
     retry_after: str = ""
     size: int = 0
+    linger: float = 0.02
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS or self.at not in POSITIONS:

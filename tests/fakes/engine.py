@@ -99,8 +99,10 @@ class FakeEngine:
     # --- life
 
     async def start(self) -> FakeEngine:
-        family = socket.AF_INET if self._unix is None else socket.AF_UNIX
-        sock = self._socket = socket.socket(family, socket.SOCK_STREAM)
+        unix = self._unix is not None
+        # The protocol is named, because asyncio switches Nagle's algorithm off only where it sees TCP.
+        sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET, socket.SOCK_STREAM, 0 if unix else socket.IPPROTO_TCP)
+        self._socket = sock
         if self._unix is None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((self._host, self._port))
@@ -328,6 +330,8 @@ class _Connection(asyncio.Protocol):
     async def _misbehave(self, request: Received, step: Step) -> None:
         if step.kind in ("reset", "close"):
             request.done = time.monotonic()  # the peer does not leave: we do
+            if request.sent:
+                await asyncio.sleep(step.linger)  # an RST discards what the peer has not read yet
         if step.kind == "garbage":
             self._transport.write(GARBAGE)
         elif step.kind in ("reset", "close"):
