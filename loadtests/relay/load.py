@@ -1,0 +1,210 @@
+"""The three kinds of load: a closed loop (wrk), an open loop at a fixed rate, and streams held side by side.
+
+Each measures one target at `port` on loopback and returns plain numbers; `bad` or `lost` counts everything that was not
+a whole 200 answer.
+"""
+
+import asyncio
+import functools
+import json
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+Figures = dict[str, float]
+
+WRK_REPORT = """
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format('\\nREPORT {"seconds":%f,"requests":%d,"bad":%d,"p50_us":%f,"p99_us":%f}\\n',
+    summary.duration / 1e6, summary.requests, e.connect + e.read + e.write + e.timeout + e.status,
+    latency:percentile(50), latency:percentile(99)))
+end
+"""
+
+
+def http_request(headers: dict[str, str], body: bytes) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of the sorted values do not exceed (nearest rank); NaN of nothing."""
+    return values[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+def lua_string(text: str) -> str:
+    return '"' + "".join(c if c.isalnum() or c in " .,:;-_/{}[]()" else "".join(f"\\{b:03d}" for b in c.encode()) for c in text) + '"'
+
+
+def closed_loop(port: int, headers: dict[str, str], body: bytes, connections: int, seconds: int, core: int, folder: Path) -> Figures:
+    """As fast as it goes with `connections` requests in flight: requests a second, latency in microseconds."""
+    script = folder / "wrk.lua"
+    lines = ['wrk.method = "POST"', f"wrk.body = {lua_string(body.decode())}"]
+    lines += [f"wrk.headers[{lua_string(name)}] = {lua_string(value)}" for name, value in headers.items()]
+    script.write_text("\n".join(lines) + WRK_REPORT)
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), f"http://127.0.0.1:{port}/v1/chat/completions"]
+    output = subprocess.run(["taskset", "-c", str(core), *command], capture_output=True, text=True, timeout=seconds + 30, check=True).stdout
+    report: Figures = json.loads(output.rpartition("REPORT ")[2])
+    report["rps"] = report.pop("requests") / report.pop("seconds")
+    return report
+
+
+class Exchange(asyncio.Protocol):
+    """One keep-alive connection of the open loop. `done(ok)` is called once for every request sent."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.buffer = b""
+        self.done: Callable[[bool], None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        end = self.buffer.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head = self.buffer[:end].lower()
+        at = head.find(b"\r\ncontent-length:")
+        if at < 0:
+            self.transport.abort()  # a whole JSON answer has a length: anything else counts as bad
+            return
+        length = int(head[at + 17 :].split(b"\r\n", 1)[0])
+        if len(self.buffer) >= end + 4 + length:
+            self.buffer = b""
+            self._finish(head.startswith(b"http/1.1 200"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finish(False)
+
+    def _finish(self, ok: bool) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(ok)
+
+
+class OpenLoop:
+    """Sends a request each 1/rate seconds whether or not earlier ones are done. Latency counts from when it was due."""
+
+    def __init__(self, port: int, request: bytes, rate: int, seconds: float) -> None:
+        self.port, self.request, self.rate, self.total = port, request, rate, int(rate * seconds)
+        self.idle: list[Exchange] = []
+        self.took: list[float] = []
+        self.bad = 0
+
+    async def run(self) -> Figures:
+        loop = asyncio.get_running_loop()
+        begin = loop.time() + 0.05
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.total):
+                due = begin + number / self.rate
+                if (early := due - loop.time()) > 0:
+                    await asyncio.sleep(early)
+                if self.idle:
+                    self._send(self.idle.pop(), due)
+                else:
+                    group.create_task(self._connect(due))
+        deadline = loop.time() + 10
+        while len(self.took) + self.bad < self.total and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for exchange in self.idle:
+            exchange.transport.close()
+        self.took.sort()
+        lost = self.total - len(self.took)
+        return {
+            "bad": lost,
+            **{f"p{name}_us": percentile(self.took, share) * 1e6 for name, share in (("50", 0.5), ("99", 0.99), ("999", 0.999))},
+        }
+
+    async def _connect(self, due: float) -> None:
+        try:
+            _, exchange = await asyncio.get_running_loop().create_connection(Exchange, "127.0.0.1", self.port)
+        except OSError:
+            self.bad += 1
+            return
+        self._send(exchange, due)
+
+    def _send(self, exchange: Exchange, due: float) -> None:
+        def done(ok: bool) -> None:
+            if ok:
+                self.took.append(time.monotonic() - due)
+                self.idle.append(exchange)
+            else:
+                self.bad += 1
+                exchange.transport.abort()
+
+        exchange.done = done
+        exchange.transport.write(self.request)
+
+
+def open_loop(port: int, headers: dict[str, str], body: bytes, rate: int, seconds: float) -> Figures:
+    """select() takes its timeout in microseconds where epoll takes milliseconds, which would blur a 500 us interval."""
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selectors.SelectSelector())) as runner:
+        return runner.run(OpenLoop(port, http_request(headers, body), rate, seconds).run())
+
+
+class Stream(asyncio.Protocol):
+    """One streamed answer: counts its events, and sets `ended` with whether `[DONE]` came."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, request: bytes, ended: "asyncio.Future[bool]") -> None:
+        self.request, self.ended = request, ended
+        self.events = 0
+        self.first: float | None = None
+        self.begin = 0.0
+        self.tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.begin = time.monotonic()
+        transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        seen = self.tail + data
+        events = seen.count(b"data: {") - self.tail.count(b"data: {")  # split between two reads, an event still counts once
+        if events and self.first is None:
+            self.first = time.monotonic() - self.begin
+        self.events += events
+        if b"data: [DONE]" in seen:
+            self._end(True)
+            self.transport.close()
+        self.tail = seen[-11:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(False)
+
+    def _end(self, whole: bool) -> None:
+        if not self.ended.done():
+            self.ended.set_result(whole)
+
+
+def _itself(stream: Stream) -> Stream:
+    return stream
+
+
+async def _streams(port: int, request: bytes, count: int, limit: float) -> Figures:
+    loop = asyncio.get_running_loop()
+    streams = [Stream(request, loop.create_future()) for _ in range(count)]
+    async with asyncio.timeout(limit):
+        await asyncio.gather(*(loop.create_connection(functools.partial(_itself, s), "127.0.0.1", port) for s in streams))
+        whole = await asyncio.gather(*(s.ended for s in streams))
+    first = sorted(s.first for s in streams if s.first is not None)
+    return {
+        "chunks": sum(s.events for s in streams),
+        "lost": whole.count(False),
+        "ttft_p50_ms": percentile(first, 0.5) * 1e3,
+        "ttft_p99_ms": percentile(first, 0.99) * 1e3,
+    }
+
+
+def side_by_side(port: int, headers: dict[str, str], body: bytes, count: int, limit: float = 60.0) -> Figures:
+    """`count` streams at once, each read to its end."""
+    return asyncio.run(_streams(port, http_request(headers, body), count, limit))

@@ -1,0 +1,272 @@
+#!/usr/bin/env python3
+"""The relay benchmark: several gateways on the same work, one after the other in interleaved rounds.
+
+    run.py json                    closed loop against a static JSON engine: requests/s, latency, memory
+    run.py rate --rate 2000        open loop: latency from when each request was due
+    run.py stream                  streams side by side: CPU per chunk, time to the first chunk, lost streams
+
+The gateway under test has one core, the engine behind it and the load share another. Figures are medians over the rounds;
+ratios are to the first target. Absolute figures drift with the machine: compare ratios of one run. `--record` keeps a run
+under loadtests/baselines/, `--expect NAME=RATIO` makes the exit status say whether the ratio was reached.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import load
+import processes
+import targets
+from load import Figures
+from targets import ROOT, Target
+
+BASELINES = ROOT / "loadtests" / "baselines"
+BODY = {
+    "model": "m1",
+    "messages": [
+        {"role": "system", "content": "You are a helpful assistant of a bank. Answer briefly and name your sources."},
+        {"role": "user", "content": "Which documents do I need to open a savings account for my daughter, who is nine?"},
+    ],
+    "max_tokens": 120,
+    "temperature": 0.7,
+}
+MARKER = "chatcmpl-bench"  # only the engine behind a gateway writes this
+ANSWER = {
+    "id": MARKER,
+    "object": "chat.completion",
+    "created": 1700000000,
+    "model": "m1",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "An identity card of a parent and the birth certificate; see page 4."},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 41, "completion_tokens": 15, "total_tokens": 56},
+}
+MODELS = {"object": "list", "data": [{"id": "m1", "object": "model", "created": 1, "owned_by": "bench"}]}
+ENGINE = """
+worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/error.log;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; keepalive_requests 100000000; keepalive_timeout 600; default_type application/json;
+  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b;
+  fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location /v1/chat/completions {{ return 200 '{answer}'; }}
+    location /v1/models {{ return 200 '{models}'; }}
+    location / {{ return 200 '{{"status":"ok"}}'; }}
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The figure that the ratios are about, whether more of it is better, and what a bad answer is called."""
+
+    key: str
+    more_is_better: bool
+    bad: str
+
+
+MODES = {"json": Mode("rps", True, "bad"), "rate": Mode("p99_us", False, "bad"), "stream": Mode("cpu_us_per_chunk", False, "lost")}
+
+
+class Bench:
+    """One run: the engine, the key and the request are the same for all targets."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path, log: IO[bytes]) -> None:
+        self.options, self.folder, self.log = options, folder, log
+        self.key = "bench-" + secrets.token_hex(24)
+        body = json.loads(Path(options.body).read_text()) if options.body else BODY
+        if options.mode == "stream":
+            body = {**body, "stream": True}
+        self.body = json.dumps(body, separators=(",", ":")).encode()
+        self.headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        self.gateway_core, self.load_core = options.cores
+        self.peers = targets.install_peers(options.targets)
+
+    @contextlib.contextmanager
+    def engine(self) -> Iterator[str]:
+        """Runs the engine on the load's core and gives its base URL."""
+        port = processes.free_port()
+        if self.options.mode == "stream":
+            command = [sys.executable, str(targets.HERE / "engine_sse.py"), str(port), str(self.options.chunks), str(self.options.interval)]
+        else:
+            configuration = self.folder / "engine.conf"
+            folder = self.folder / "engine"
+            folder.mkdir()
+            configuration.write_text(ENGINE.format(port=port, folder=folder, answer=json.dumps(ANSWER), models=json.dumps(MODELS)))
+            command = ["nginx", "-c", str(configuration), "-e", str(folder / "error.log")]
+        path = {"PATH": os.environ.get("PATH", "") + ":/usr/sbin"}
+        with processes.running(command, self.load_core, self.log, path):
+            self._wait(port)
+            yield f"http://127.0.0.1:{port}"
+
+    def _wait(self, port: int) -> None:
+        processes.wait_until_answers(port, load.http_request(self.headers, self.body), MARKER.encode(), Path(self.log.name))
+
+    def measure(self, target: Target, engine: str) -> Figures:
+        """Starts the target afresh, warms it up, and measures it once."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as state:
+            port, extra = target.port or processes.free_port(), processes.free_port()
+            places = targets.Places(port, extra, engine, self.key, Path(state), self.peers.get(target.peer or "", ""))
+            command, env = targets.prepare(target, places)
+            with processes.running(command, self.gateway_core, self.log, env) as pid:
+                self._wait(port)
+                figures = self._load(port, pid)
+                figures["rss_mib"] = processes.usage(pid).rss_mib
+                return figures
+
+    def _load(self, port: int, pid: int) -> Figures:
+        o = self.options
+        if o.mode == "json":
+            for seconds in (o.warmup, o.seconds):
+                figures = load.closed_loop(port, self.headers, self.body, o.connections, seconds, self.load_core, self.folder)
+        elif o.mode == "rate":
+            for seconds in (o.warmup, o.seconds):
+                figures = load.open_loop(port, self.headers, self.body, o.rate, seconds)
+        else:
+            load.side_by_side(port, self.headers, self.body, 4)
+            before = processes.usage(pid).cpu
+            figures = load.side_by_side(port, self.headers, self.body, o.streams, limit=o.chunks * o.interval * 5 + 30)
+            figures["cpu_us_per_chunk"] = (processes.usage(pid).cpu - before) * 1e6 / max(1.0, figures["chunks"])
+        return figures
+
+
+def summarise(rounds: dict[str, list[Figures]], mode: Mode) -> dict[str, Figures]:
+    """The median of every figure (of bad answers: their sum), and each target's ratio to the first."""
+    summary = {
+        name: {key: sum(r[key] for r in figures) if key == mode.bad else statistics.median(r[key] for r in figures) for key in figures[0]}
+        for name, figures in rounds.items()
+    }
+    reference = next(iter(summary.values()))[mode.key]
+    for figures in summary.values():
+        figures["ratio"] = figures[mode.key] / reference
+    return summary
+
+
+def shortfalls(summary: dict[str, Figures], mode: Mode, expected: list[tuple[str, float]]) -> list[str]:
+    """What was expected and not reached: a ratio, and no bad answer from any target that something is expected of."""
+    found = []
+    for name, ratio in expected:
+        figures = summary[name]
+        if figures[mode.bad]:
+            found.append(f"{name}: {figures[mode.bad]:.0f} {mode.bad} answers")
+        reached = figures["ratio"] >= ratio if mode.more_is_better else figures["ratio"] <= ratio
+        if not reached:
+            sign = ">=" if mode.more_is_better else "<="
+            found.append(f"{name}: {mode.key} is {figures['ratio']:.2f} of the first target's, expected {sign} {ratio}")
+    return found
+
+
+def table(summary: dict[str, Figures]) -> str:
+    columns = list(next(iter(summary.values())))
+    lines = [f"{'':18s}" + "".join(f"{column:>18s}" for column in columns)]
+    lines += [f"{name:18s}" + "".join(f"{figures[column]:18,.2f}" for column in columns) for name, figures in summary.items()]
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, object]:
+    model = next(
+        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), ""
+    )
+    return {"cpu": model or platform.machine(), "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+
+
+def commit() -> str:
+    found = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def record(name: str, options: argparse.Namespace, rounds: dict[str, list[Figures]], summary: dict[str, Figures]) -> Path:
+    """Keeps the run as loadtests/baselines/NAME.json: what ran, where, every round and the summary."""
+    settings = {
+        key: value
+        for key, value in vars(options).items()
+        if key in {"mode", "rounds", "seconds", "connections", "rate", "streams", "chunks", "interval"}
+    }
+    BASELINES.mkdir(exist_ok=True)
+    path = BASELINES / f"{name}.json"
+    run = {"when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(), "machine": machine(), "settings": settings}
+    path.write_text(json.dumps({**run, "summary": summary, "rounds": rounds}, indent=1) + "\n")
+    return path
+
+
+def expectation(text: str) -> tuple[str, float]:
+    name, _, ratio = text.partition("=")
+    return name, float(ratio)
+
+
+def cores(text: str) -> tuple[int, int]:
+    gateway, _, other = text.partition(",")
+    return int(gateway), int(other)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("--target", action="append", dest="targets", metavar="NAME[=COMMAND]", help="may be repeated; see targets.py")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5, help="of each measurement (json, rate)")
+    parser.add_argument("--warmup", type=int, default=2, help="seconds before it")
+    parser.add_argument("--connections", type=int, default=32, help="json")
+    parser.add_argument("--rate", type=int, default=2000, help="requests a second (rate)")
+    parser.add_argument("--streams", type=int, default=64, help="stream: how many at once")
+    parser.add_argument("--chunks", type=int, default=400, help="stream: of each")
+    parser.add_argument("--interval", type=float, default=0.01, help="stream: seconds between chunks")
+    parser.add_argument("--body", help="a JSON file to send instead of the built-in chat; its model must be m1")
+    parser.add_argument("--cores", type=cores, default=(0, 1), metavar="GATEWAY,LOAD")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--record", metavar="NAME", help="keep the run as loadtests/baselines/NAME.json")
+    parser.add_argument("--expect", action="append", type=expectation, default=[], metavar="NAME=RATIO")
+    options = parser.parse_args()
+    options.targets = [targets.parse(text) for text in options.targets or ["vllm-router", "gatehouse"]]
+    unknown = {name for name, _ in options.expect} - {target.name for target in options.targets}
+    if unknown:
+        parser.error(f"--expect names no target: {', '.join(sorted(unknown))}")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    mode = MODES[options.mode]
+    processes.need("taskset", *({"json": ("nginx", "wrk"), "rate": ("nginx",), "stream": ()}[options.mode]))
+    rounds: dict[str, list[Figures]] = {target.name: [] for target in options.targets}
+    with tempfile.TemporaryDirectory(prefix="relay-") as folder, open(f"{folder}/log", "wb") as log:
+        bench = Bench(options, Path(folder), log)
+        os.sched_setaffinity(0, {bench.load_core})
+        with bench.engine() as engine:
+            for number in range(options.rounds):
+                for target in options.targets:
+                    figures = bench.measure(target, engine)
+                    rounds[target.name].append(figures)
+                    print(f"round {number + 1} {target.name}: {mode.key} {figures[mode.key]:,.1f}", file=sys.stderr)
+    summary = summarise(rounds, mode)
+    print(json.dumps(summary) if options.json else table(summary))
+    if options.record:
+        print(f"recorded {record(options.record, options, rounds, summary)}", file=sys.stderr)
+    missed = shortfalls(summary, mode, options.expect)
+    for line in missed:
+        print(f"NOT REACHED: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
