@@ -1,0 +1,247 @@
+"""The deny list: phrases that must not pass, in requests, answers and streams.
+
+A stream's matcher holds back exactly what could still become part of a match: the text from the earliest place where a
+phrase may have begun. That is never more than the longest phrase, with MAX_HIDDEN invisible characters after each of its own.
+What is released does not depend on how the text was cut into pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+from unicodedata import combining
+
+from gateway.core.errors import GuardrailViolation
+from gateway.core.specs import Spec
+from gateway.core.types import ALLOW, Verdict
+from policies.guardrails.folding import ASCII_FOLD, HIDDEN_RUN, fold, fold_character, in_order, is_word, trim_hidden
+from policies.guardrails.phrases import Node, PhraseSet
+
+REASON = "The text contains a phrase that is not allowed here."
+_BULK = 128
+_MAX_PENDING_MARKS = 32
+
+
+class DenyListSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`phrases` here, and one in each line of `phrases_file` (empty lines and lines that begin with # do not count).
+
+    action: `block` refuses the request or ends the answer; `mask` puts `replacement` in the phrase's place.
+    """
+
+    phrases: tuple[str, ...] = ()
+    phrases_file: str | None = None
+    action: Literal["block", "mask"] = "block"
+    replacement: str = "[removed]"
+
+
+class DenyList:
+    """The guardrail. Immutable; shared by all requests of a snapshot."""
+
+    def __init__(self, name: str, phrases: PhraseSet, *, mask: bool, replacement: str = "[removed]") -> None:
+        self.name = name
+        self._phrases, self._mask, self._replacement = phrases, mask, replacement
+        self._blocked = Verdict("block", name, REASON)
+
+    def check(self, texts: Sequence[str]) -> Verdict:
+        """Allow, block, or rewrite with every text as it may pass. One scan of all texts together finds nothing in most."""
+        text = texts[0] if len(texts) == 1 else "\x00".join(texts)
+        hidden = not text.isascii() and HIDDEN_RUN.search(text) is not None
+        if not hidden and not self._phrases.occurs(text):
+            return ALLOW
+        if not self._mask:
+            return self._blocked
+        return Verdict("rewrite", self.name, REASON, tuple(self._rewritten(text) for text in texts))
+
+    def stream(self) -> DenyListStream:
+        return DenyListStream(self.name, self._phrases, self._replacement if self._mask else None)
+
+    def _rewritten(self, text: str) -> str:
+        matcher = self.stream()
+        return matcher.feed(text) + matcher.finish()
+
+
+class _Candidate:
+    """A place where a phrase may have begun. `start`, `best`: places in the text; `best` is the end of the longest match so
+    far; `node` is None once no longer match is possible."""
+
+    __slots__ = ("best", "node", "start")
+
+    def __init__(self, start: int, node: Node) -> None:
+        self.start = start
+        self.node: Node | None = node
+        self.best: int | None = None
+
+
+class DenyListStream:
+    """Follows one text as it grows. With a `replacement` it masks, without one it blocks.
+
+    All candidates advance by one folded character at a time; the leftmost one decides, and of its matches the longest.
+    """
+
+    __slots__ = (
+        "_active",
+        "_base",
+        "_end",
+        "_held",
+        "_hidden",
+        "_long_run",
+        "_mark_place",
+        "_marks",
+        "_name",
+        "_out",
+        "_phrases",
+        "_replacement",
+        "_root",
+        "_word",
+    )
+
+    def __init__(self, name: str, phrases: PhraseSet, replacement: str | None) -> None:
+        self._name, self._phrases, self._replacement = name, phrases, replacement
+        self._root = phrases.root.next
+        self._active: list[_Candidate] = []
+        self._held = ""
+        self._base = 0  # place of the first held character in the text
+        self._out: list[str] = []
+        self._word = False  # whether the last folded character belongs to a word
+        self._end = 0  # the place after the last folded character
+        self._marks: list[str] = []  # combining marks that wait to be put in order
+        self._mark_place = 0  # the place of the last of them
+        self._long_run = False
+        self._hidden = 0  # invisible characters at the end of the text so far
+
+    def feed(self, text: str) -> str:
+        """What may pass now. Raises GuardrailViolation when a phrase is complete and the list blocks."""
+        text, self._hidden, cut = trim_hidden(text, self._hidden)
+        if cut and self._replacement is None:
+            raise GuardrailViolation(REASON, code=self._name)
+        place = self._base + len(self._held)
+        self._held += text
+        skipped = self._skip(text, place) if len(text) >= _BULK and not self._active and not self._marks else 0
+        place += skipped
+        for character in text[skipped:] if skipped else text:
+            folded = ASCII_FOLD.get(character)
+            if folded is None:
+                self._wide(character, place)
+            else:
+                if self._marks or self._long_run:
+                    self._order_marks()
+                self._step(folded, place)
+            place += 1
+        return self._released(place)
+
+    def finish(self) -> str:
+        """The rest, at the end of the text."""
+        self._order_marks()
+        for candidate in self._active:
+            if candidate.node is not None and candidate.node.end:
+                candidate.best = self._end
+            candidate.node = None
+        self._resolve()
+        return self._released(self._base + len(self._held))
+
+    def _wide(self, character: str, place: int) -> None:
+        """A character beyond ASCII: several folded ones, or none; its marks wait for their neighbours."""
+        for folded in fold_character(character):
+            if not combining(folded):
+                self._order_marks()
+                self._step(folded, place)
+            elif self._long_run:
+                self._step(folded, place)
+            else:
+                self._marks.append(folded)
+                self._mark_place = place
+                if len(self._marks) >= _MAX_PENDING_MARKS:
+                    # No phrase has so many marks in a row: nothing matches inside such a run, whatever its order.
+                    self._order_marks()
+                    self._long_run = True
+
+    def _order_marks(self) -> None:
+        self._long_run = False
+        if self._marks:
+            marks, self._marks = self._marks, []
+            for mark in in_order(marks):
+                self._step(mark, self._mark_place)
+
+    def _step(self, folded: str, place: int) -> None:
+        word = is_word(folded)
+        if self._active:
+            self._advance(folded, not (word and self._word))
+        node = self._root.get(folded)
+        if node is not None and not (word and self._word):
+            self._active.append(_Candidate(place, node))
+        self._word = word
+        self._end = place + 1
+
+    def _advance(self, folded: str, boundary: bool) -> None:
+        settled = False
+        for candidate in self._active:
+            node = candidate.node
+            if node is None:
+                continue
+            if node.end and boundary:
+                if self._replacement is None:
+                    raise GuardrailViolation(REASON, code=self._name)
+                candidate.best = self._end
+            candidate.node = node.next.get(folded)
+            if candidate.node is None:
+                settled = True
+        if settled:
+            self._resolve()
+
+    def _resolve(self) -> None:
+        """Decides from the left, until a candidate whose fate is open."""
+        active = self._active
+        while active and active[0].node is None:
+            first = active.pop(0)
+            best = first.best
+            if best is None:
+                continue
+            if self._replacement is None:
+                raise GuardrailViolation(REASON, code=self._name)
+            self._out.append(self._held[: first.start - self._base] + self._replacement)
+            self._held = self._held[best - self._base :]
+            self._base = best
+            active[:] = [candidate for candidate in active if candidate.start >= best]
+
+    def _released(self, end: int) -> str:
+        cut = (self._active[0].start if self._active else end) - self._base
+        self._out.append(self._held[:cut])
+        self._held = self._held[cut:]
+        self._base += cut
+        out = "".join(self._out)
+        self._out.clear()
+        return out
+
+    def _skip(self, text: str, place: int) -> int:
+        """How many characters of a long piece need no step, because no phrase is in it: all but those at its end with which
+        one could begin. At both ends of the piece the pattern sees a boundary, so it may see too much, never too little."""
+        if self._phrases.occurs(text):
+            return 0
+        cut, left = len(text), self._phrases.longest + 1
+        while cut > 0 and left > 0:
+            cut -= 1
+            left -= 1 if fold_character(text[cut]) else 0
+        while cut > 0 and _begins_nothing(text[cut]):
+            cut -= 1
+        before = fold(text[max(0, cut - 2 * _MAX_PENDING_MARKS) : cut])
+        if cut <= 0 or not before:
+            return 0
+        self._word = is_word(before[-1])
+        self._end = place + cut
+        self._long_run = False
+        return cut
+
+
+def _begins_nothing(character: str) -> bool:
+    """Whether a character is invisible or goes with the one before it."""
+    folded = fold_character(character)
+    return not folded or combining(folded[0]) != 0
+
+
+def build(name: str, settings: DenyListSettings, read: Callable[[str], str]) -> DenyList:
+    """The guardrail of that name; `read` gives the text of a file. Raises ValueError with one sentence."""
+    phrases = list(settings.phrases)
+    if settings.phrases_file is not None:
+        lines = (line.strip() for line in read(settings.phrases_file).splitlines())
+        phrases += [line for line in lines if line and not line.startswith("#")]
+    return DenyList(name, PhraseSet(phrases), mask=settings.action == "mask", replacement=settings.replacement)

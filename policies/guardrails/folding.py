@@ -1,0 +1,124 @@
+"""Text as matchers see it: invisible characters gone, case and compatibility forms folded, any white space a space.
+
+Two strings that people read as the same word fold to the same characters. Folding is NFKD (Unicode Standard Annex 15) around
+full case folding; NFKD instead of NFKC because a decomposed text grows from left to right only: a stream can be folded
+character by character, and comparing in NFKD finds exactly what comparing in NFKC finds.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from unicodedata import combining, normalize
+
+import re2
+
+# Default_Ignorable_Code_Point of the Unicode Character Database: soft hyphen, zero-width characters, directional marks,
+# variation selectors, tags, fillers.
+_IGNORABLE_CLASS = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff"
+    "\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+IGNORABLE = re.compile(f"[{_IGNORABLE_CLASS}]")
+MAX_HIDDEN = 32
+"""So many invisible characters in a row occur in no writing; more are a way to hide something."""
+HIDDEN_RUN = re.compile(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1},}}")
+_EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
+_SPACE = re.compile(r"\s")
+_YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter
+
+ASCII_BYTES = bytes(32 if chr(code).isspace() else ord(chr(code).lower()) if code < 128 else code for code in range(256))
+"""For bytes.translate: ASCII folded in one pass."""
+ASCII_FOLD = {chr(code): chr(ASCII_BYTES[code]) for code in range(128)}
+
+# Scripts that are written without spaces: next to one of their characters a word may begin and end anywhere.
+SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+BOUNDARY = rf"(?:[^\pL\pN\pM_]|[{SPACELESS}])"
+"""A character that no word goes on through, in RE2's syntax; everything else is a word character."""
+_BOUNDARY = re2._re2.RE2(BOUNDARY.encode(), re2.Options())
+_ANCHOR_BOTH = re2._re2.RE2.Anchor.ANCHOR_BOTH
+_ASCII_WORD = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+
+
+def fold(text: str) -> str:
+    """The folded text. Linear."""
+    if text.isascii():
+        return text.encode("ascii").translate(ASCII_BYTES).decode("ascii")
+    folded = normalize("NFKD", IGNORABLE.sub("", text).casefold())
+    if _YPOGEGRAMMENI in folded:
+        return _in_steps(text)
+    return _SPACE.sub(" ", normalize("NFKD", folded.casefold()))
+
+
+def encoded(text: str) -> bytes:
+    """The folded text in UTF-8, as RE2 reads it; what cannot be encoded is a question mark."""
+    if text.isascii():
+        return text.encode("ascii").translate(ASCII_BYTES)
+    return fold(text).encode("utf-8", "replace")
+
+
+@lru_cache(maxsize=65536)
+def fold_character(character: str) -> str:
+    """What one character folds to, before marks are put in order; "" for an invisible one."""
+    if IGNORABLE.match(character):
+        return ""
+    folded = normalize("NFKD", normalize("NFKD", character.casefold()).casefold())
+    return _SPACE.sub(" ", folded)
+
+
+def is_word(character: str) -> bool:
+    """Whether a folded character belongs to a word, by the same tables that the patterns use."""
+    return character in _ASCII_WORD if character < "\x80" else _is_word(character)
+
+
+@lru_cache(maxsize=65536)
+def _is_word(character: str) -> bool:
+    data = character.encode("utf-8", "replace")
+    return bool(_BOUNDARY.Match(_ANCHOR_BOTH, data, 0, len(data))[0][0] < 0)
+
+
+def in_order(marks: list[str]) -> list[str]:
+    """Combining marks in canonical order (stable by combining class)."""
+    return sorted(marks, key=combining) if len(marks) > 1 else marks
+
+
+def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
+    """Cuts every run of invisible characters to MAX_HIDDEN. `before`: how many the text before ended with.
+
+    Returns the text, how many it ends with now, and whether anything was cut.
+    """
+    if text.isascii():
+        return text, 0 if text else before, False
+    cut = False
+    pieces = []
+    position = 0
+    run = before
+    for match in _EDGE_HIDDEN.finditer(text):
+        start, end = match.span()
+        if start > 0:
+            run = 0
+        pieces.append(text[position:start])
+        kept = min(end - start, MAX_HIDDEN - run)
+        pieces.append(text[start : start + kept])
+        cut = cut or kept < end - start
+        run += kept
+        position = end
+    if position < len(text):
+        run = 0
+        pieces.append(text[position:])
+    return "".join(pieces), run, cut
+
+
+def _in_steps(text: str) -> str:
+    """`fold` by characters, for the rare texts in which the order of the steps makes a difference."""
+    out: list[str] = []
+    marks: list[str] = []
+    for character in text:
+        for folded in fold_character(character):
+            if combining(folded):
+                marks.append(folded)
+            else:
+                out += in_order(marks)
+                marks = []
+                out.append(folded)
+    return "".join(out + in_order(marks))
