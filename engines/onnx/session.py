@@ -99,12 +99,16 @@ class Session:
 
     def _run_values(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         """With BF16, which numpy has not: its bits go in and come out as uint16."""
-        values = {
-            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16)
-            if self._types[name] == "BF16"
-            else ort.OrtValue.ortvalue_from_numpy(array)
+        values: dict[str, Any] = {
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16) if self._types[name] == "BF16" else array
             for name, array in feeds.items()
         }
+        if "BF16" not in {self._types[name] for name in names}:
+            found: list[Array] = self._session.run(list(names), values, self._options)
+            return found
+        for name, array in feeds.items():
+            if self._types[name] != "BF16":
+                values[name] = ort.OrtValue.ortvalue_from_numpy(array)
         results = self._session.run_with_ort_values(list(names), values, self._options)
         return [_bits(value) if self._types[name] == "BF16" else value.numpy() for name, value in zip(names, results, strict=True)]
 
@@ -172,6 +176,8 @@ def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded
     odd = [port for port in found.inputs if port.datatype not in NUMPY]
     if odd:
         raise LoadError("model_invalid", f"{graph}: input {odd[0].name!r} is {odd[0].datatype}, not a tensor")
+    if any(port.datatype == "BYTES" for port in found.inputs) and any(port.datatype == "BF16" for port in found.outputs):
+        raise LoadError("model_invalid", f"{graph}: a graph with BYTES inputs and BF16 outputs cannot be run from here")
     if not found.outputs:
         raise LoadError("model_invalid", f"{graph}: no output is a tensor (there are {', '.join(found.hidden)})")
     return Loaded(found, sha256, cached, fallback)

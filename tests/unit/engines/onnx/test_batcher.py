@@ -1,0 +1,354 @@
+"""The batch queue decides without clock or threads; the batcher carries it out on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.onnx.batcher import Batcher, BatchQueue, Full, Job, Key, RunFailed, Unit
+from engines.sidecar import ApiError
+from gateway.core.clock import FakeClock, SystemClock
+
+DELAY = 0.002
+SHORT, LONG = Key("short", 4), Key("long", 2)
+
+
+def queue(limit: int = 100, window: int = 4) -> BatchQueue:
+    return BatchQueue(DELAY, limit, window)
+
+
+def job(*keys: Key, name: str = "", client: str | None = None, priority: int = 1, rows: int = 1) -> Job:
+    units = [Unit(key, f"{name}{index}", rows) for index, key in enumerate(keys)]
+    return Job(units, lambda unit, result, error: None, client=client, priority=priority)
+
+
+def names(units: Sequence[Unit]) -> list[str]:
+    return [unit.payload for unit in units]
+
+
+# -- when a batch runs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_lone_request_does_not_wait() -> None:
+    found = queue()
+    found.add(job(SHORT, name="a"), 0.0)
+    assert names(found.take(0.0)[0]) == ["a0"]
+    assert found.take(0.0) == ([], None)
+
+
+def test_as_many_as_last_time_are_waited_for_until_the_delay() -> None:
+    found = queue()
+    for name in "abc":
+        found.add(job(SHORT, name=name), 0.0)
+    assert len(found.take(0.0)[0]) == 3
+    found.add(job(SHORT, name="d"), 1.0)
+    found.add(job(SHORT, name="e"), 1.0005)
+    units, wait = found.take(1.0005)
+    assert units == []
+    assert wait == pytest.approx(DELAY - 0.0005)
+    assert names(found.take(1.0 + DELAY)[0]) == ["d0", "e0"]
+    found.add(job(SHORT, name="f"), 2.0)
+    found.add(job(SHORT, name="g"), 2.0)
+    assert names(found.take(2.0)[0]) == ["f0", "g0"], "two were answered last time, and two are here"
+
+
+def test_a_full_batch_runs_at_once_and_leaves_the_rest() -> None:
+    found = queue()
+    for index in range(6):
+        found.add(job(SHORT, name=str(index)), 0.0)
+    assert names(found.take(0.0)[0]) == ["00", "10", "20", "30"]
+    assert found.waiting == 2
+
+
+def test_units_of_other_keys_do_not_mix() -> None:
+    found = queue()
+    found.add(job(LONG, name="l"), 0.0)
+    found.add(job(SHORT, name="s"), 0.0)
+    assert names(found.take(0.0)[0]) == ["l0"]
+    assert names(found.take(0.0)[0]) == ["s0"]
+
+
+def test_rows_fill_a_batch_and_a_larger_unit_runs_alone() -> None:
+    found = queue()
+    for name, rows in (("a", 3), ("b", 2), ("c", 9)):
+        found.add(job(SHORT, name=name, rows=rows), 0.0)
+    assert [names(found.take(0.0)[0]) for _ in range(3)] == [["a0"], ["b0"], ["c0"]]
+
+
+def test_better_priority_runs_first() -> None:
+    found = queue()
+    found.add(job(LONG, name="batch", priority=2), 0.0)
+    found.add(job(SHORT, name="standard", priority=1), 0.0)
+    found.add(job(LONG, name="interactive", priority=0), 0.0)
+    assert names(found.take(0.0)[0]) == ["interactive0", "batch0"]
+    assert names(found.take(0.0)[0]) == ["standard0"]
+
+
+# -- fairness, order, bounds -----------------------------------------------------------------------------------------------
+
+
+def test_a_large_request_lets_others_in_between_its_windows() -> None:
+    found = queue()
+    found.add(job(*[SHORT] * 12, name="big"), 0.0)
+    found.add(job(SHORT, name="small"), 0.0)
+    assert names(found.take(0.0)[0]) == ["big0", "big1", "big2", "big3"]
+    assert names(found.take(0.0)[0]) == ["small0", "big4", "big5", "big6"]
+
+
+def test_a_client_is_never_overtaken_by_itself() -> None:
+    found = queue()
+    found.add(job(LONG, LONG, LONG, name="first", client="c"), 0.0)
+    found.add(job(SHORT, name="second", client="c"), 0.0)
+    found.add(job(SHORT, name="other", client="d"), 0.0)
+    found.add(job(LONG, name="third", client="c"), 0.0)
+    order = [names(found.take(later)[0]) for later in (0.0, 1.0, 2.0, 3.0)]
+    assert order == [["first0", "first1"], ["first2"], ["second0", "other0"], ["third0"]]
+
+
+def test_jobs_of_one_client_may_share_a_batch() -> None:
+    found = queue()
+    for index in range(4):
+        found.add(job(SHORT, name=str(index), client="c"), 0.0)
+    assert len(found.take(0.0)[0]) == 4
+
+
+def test_the_queue_is_bounded_in_requests() -> None:
+    found = queue(limit=2)
+    found.add(job(*[SHORT] * 50), 0.0)
+    found.add(job(SHORT), 0.0)
+    with pytest.raises(Full):
+        found.add(job(SHORT), 0.0)
+    assert found.jobs == 2
+    assert found.waiting == 5, "a window of the first, and the second"
+
+
+def test_removing_a_job_frees_those_behind_it() -> None:
+    found = queue()
+    first = job(LONG, SHORT, name="first", client="c")
+    found.add(first, 0.0)
+    found.add(job(SHORT, name="second", client="c"), 0.0)
+    found.remove(first)
+    found.remove(first)
+    assert names(found.take(0.0)[0]) == ["second0"]
+    assert (found.jobs, found.waiting) == (0, 0)
+    assert found.clear() == []
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("add"), st.sampled_from("abc-"), st.lists(st.sampled_from([SHORT, LONG]), min_size=1, max_size=9), st.integers(0, 2)
+        ),
+        st.tuples(st.just("take"), st.floats(0, 0.005)),
+        st.tuples(st.just("remove"), st.integers(0, 5)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_any_history_runs_every_unit_once_in_each_clients_order(history: list[tuple[Any, ...]]) -> None:
+    found, clock = queue(limit=8), FakeClock()
+    added: list[Job] = []
+    removed: set[int] = set()
+    ran: list[Unit] = []
+
+    def take() -> bool:
+        units, wait = found.take(clock.monotonic())
+        assert not units or wait is None
+        if units:
+            assert len({unit.key for unit in units}) == 1
+            assert sum(unit.rows for unit in units) <= units[0].key.capacity
+            ran.extend(units)
+        elif wait is not None:
+            assert 0 < wait <= DELAY
+            clock.advance(wait)
+        return bool(units) or wait is not None
+
+    for step in history:
+        if step[0] == "add":
+            made = job(*step[2], client=None if step[1] == "-" else step[1], priority=step[3])
+            try:
+                found.add(made, clock.monotonic())
+                added.append(made)
+            except Full:
+                assert found.jobs == 8
+        elif step[0] == "take":
+            clock.advance(step[1])
+            take()
+        elif added:
+            gone = added[step[1] % len(added)]
+            found.remove(gone)
+            removed.add(id(gone))
+    while take():
+        pass
+    assert (found.jobs, found.waiting) == (0, 0)
+    assert len(set(map(id, ran))) == len(ran)
+    assert {id(unit) for one in added if id(one) not in removed for unit in one.units} <= set(map(id, ran))
+    place = {id(unit): index for index, unit in enumerate(ran)}
+    for client in "abc":
+        mine = [one for one in added if one.client == client and id(one) not in removed]
+        for earlier, later in itertools.pairwise(mine):
+            assert max(place[id(unit)] for unit in earlier.units) < min(place[id(unit)] for unit in later.units)
+
+
+# -- the batcher -----------------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """Doubles numbers; fails a batch that has a negative one; can be held up."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.threads: set[str] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def run(self, batch: Sequence[int]) -> list[int]:
+        assert self.gate.wait(10)
+        self.batches.append(list(batch))
+        self.threads.add(threading.current_thread().name)
+        if min(batch) < 0:
+            raise ValueError(f"negative: {min(batch)}")
+        return [2 * number for number in batch]
+
+
+@pytest.fixture
+async def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+async def batcher(model: Model) -> AsyncIterator[Batcher]:
+    made = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock())
+    made.start()
+    yield made
+    model.gate.set()
+    await made.aclose()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def units(*numbers: int) -> list[Unit]:
+    return [Unit(SHORT, number) for number in numbers]
+
+
+async def test_requests_of_one_turn_share_a_batch(batcher: Batcher, model: Model) -> None:
+    results = await asyncio.gather(*[batcher.submit(units(number)) for number in range(4)])
+    assert results == [[0], [2], [4], [6]]
+    assert model.batches == [[0, 1, 2, 3]]
+    assert model.threads == {"batches"}
+
+
+async def test_a_bad_item_fails_alone(batcher: Batcher, model: Model) -> None:
+    results = await asyncio.gather(*[batcher.submit(units(number)) for number in (1, -2, 3)], return_exceptions=True)
+    assert results[0] == [2]
+    assert results[2] == [6]
+    assert isinstance(results[1], RunFailed)
+    assert str(results[1].cause) == "negative: -2"
+    assert model.batches == [[1, -2, 3], [1], [-2], [3]]
+
+
+async def test_a_request_larger_than_a_batch_is_answered_in_order(batcher: Batcher, model: Model) -> None:
+    assert await batcher.submit(units(*range(10))) == [2 * number for number in range(10)]
+    assert [len(batch) for batch in model.batches] == [4, 4, 2]
+
+
+async def test_a_request_fails_with_its_first_error_and_leaves_nothing_behind(batcher: Batcher, model: Model) -> None:
+    with pytest.raises(RunFailed):
+        await batcher.submit(units(1, -1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+    assert (batcher.queue.jobs, batcher.queue.waiting) == (0, 0)
+    assert await batcher.submit(units(4)) == [8]
+
+
+async def test_a_full_queue_refuses(batcher: Batcher, model: Model) -> None:
+    model.gate.clear()
+    tasks = [asyncio.ensure_future(batcher.submit(units(0)))]
+    await until(lambda: batcher.running == 1)
+    tasks += [asyncio.ensure_future(batcher.submit(units(number))) for number in range(8)]
+    await until(lambda: batcher.queue.jobs == 8)
+    with pytest.raises(ApiError) as caught:
+        await batcher.submit(units(9))
+    assert (caught.value.status, caught.value.code) == (503, "overloaded")
+    model.gate.set()
+    assert len(await asyncio.gather(*tasks)) == 9
+
+
+async def test_a_deadline_that_passed_in_the_queue_is_not_computed(batcher: Batcher, model: Model) -> None:
+    model.gate.clear()
+    first = asyncio.ensure_future(batcher.submit(units(1)))
+    await until(lambda: batcher.running == 1)
+    late = asyncio.ensure_future(batcher.submit(units(2), deadline=SystemClock.monotonic()))
+    good = asyncio.ensure_future(batcher.submit(units(3), deadline=SystemClock.monotonic() + 60))
+    await until(lambda: batcher.queue.jobs == 2)
+    model.gate.set()
+    with pytest.raises(ApiError) as caught:
+        await late
+    assert (caught.value.status, caught.value.code) == (504, "engine_timeout")
+    assert (await first, await good) == ([2], [6])
+    assert [2] not in model.batches
+
+
+async def test_a_cancelled_request_is_forgotten(batcher: Batcher, model: Model) -> None:
+    model.gate.clear()
+    first = asyncio.ensure_future(batcher.submit(units(1)))
+    await until(lambda: batcher.running == 1)
+    gone = asyncio.ensure_future(batcher.submit(units(2), client="c"))
+    behind = asyncio.ensure_future(batcher.submit(units(3), client="c"))
+    await until(lambda: batcher.queue.jobs == 2)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    model.gate.set()
+    assert (await first, await behind) == ([2], [6])
+    assert model.batches == [[1], [3]]
+
+
+async def test_cancelling_what_is_being_computed_harms_nobody(batcher: Batcher, model: Model) -> None:
+    model.gate.clear()
+    gone = asyncio.ensure_future(batcher.submit(units(1)))
+    await until(lambda: batcher.running == 1)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    model.gate.set()
+    assert await batcher.submit(units(5)) == [10]
+
+
+async def test_closing_fails_what_waits(model: Model) -> None:
+    batcher = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock())
+    batcher.start()
+    model.gate.clear()
+    first = asyncio.ensure_future(batcher.submit(units(1)))
+    await until(lambda: batcher.running == 1)
+    waiting = asyncio.ensure_future(batcher.submit(units(2)))
+    await until(lambda: batcher.queue.jobs == 1)
+    closing = asyncio.ensure_future(batcher.aclose())
+    with pytest.raises(ApiError, match="draining"):
+        await waiting
+    with pytest.raises(ApiError, match="draining"):
+        await batcher.submit(units(3))
+    model.gate.set()
+    await closing
+    assert await first == [2]
+
+
+async def test_batches_are_observed(model: Model) -> None:
+    seen: list[tuple[int, float]] = []
+    batcher = Batcher(BatchQueue(DELAY, 8, 4), model.run, SystemClock(), lambda units, seconds, now: seen.append((len(units), seconds)))
+    batcher.start()
+    await batcher.submit(units(1, 2))
+    await batcher.aclose()
+    assert seen[0][0] == 2
+    assert seen[0][1] >= 0
