@@ -26,6 +26,7 @@ class ChainWriter:
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
+        self._signed: CheckpointRecord | None = None
         self._broken: dict[str, Any] | None = None
 
     def open(self) -> None:
@@ -90,15 +91,21 @@ class ChainWriter:
         """Signs the head of the chain, in the checkpoints file and as a record; nothing when no record came since the last one."""
         if self._checkpoints is None or self.chain.seq == self._covered or self.sink.fresh:
             return
-        unsigned = CheckpointRecord(
-            self.clock.wall(), self.sink.writer, self._number + 1, self.sink.segment, self.chain.seq, self.chain.head, key=""
-        )
-        checkpoint = self.signer.sign(unsigned)
-        self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
-        self._number += 1
+        checkpoint = self._signed
+        if checkpoint is None or checkpoint.covers != self.chain.seq:
+            checkpoint = self._sign()
+            self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
+            self._number += 1
+            self._signed = checkpoint  # not signed again when only the next line fails
         self.sink.write(self.chain.seal([checkpoint]))
         self.chain.commit()
         self._covered = self.chain.seq
+
+    def _sign(self) -> CheckpointRecord:
+        sink, chain = self.sink, self.chain
+        return self.signer.sign(
+            CheckpointRecord(self.clock.wall(), sink.writer, self._number + 1, sink.segment, chain.seq, chain.head, key="")
+        )
 
     def close(self) -> None:
         """The last event, the last checkpoint, everything on the disk. Lets go of the files even when that fails (OSError)."""

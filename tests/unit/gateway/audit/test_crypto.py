@@ -1,0 +1,92 @@
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, load_verifier
+from gateway.audit.record import CheckpointRecord, encode_json
+from gateway.core.errors import ConfigError
+
+UNSIGNED = CheckpointRecord(time=1.25, writer="0", number=1, segment=1, covers=7, head="ab" * 32, key="")
+
+
+def test_a_body_hash_is_keyed_blake2b_with_a_letter_for_it() -> None:
+    key = os.urandom(32)
+    assert BodyHasher(key)(b"body") == "b" + blake2b(b"body", key=key, digest_size=16).hexdigest()
+    assert BodyHasher(key)(b"body") != BodyHasher(os.urandom(32))(b"body")
+
+
+def test_large_bodies_are_hashed_with_the_other_algorithm() -> None:
+    hasher = BodyHasher(b"k" * 32)
+    assert hasher(b"x" * 65536)[0] == "b"
+    large = hasher(b"x" * 65537)
+    assert large[0] == "s" and len(large) == 33 and large != hasher(b"y" * 65537)
+
+
+def test_keys_are_made_once_with_mode_0600_and_stay(tmp_path: Path) -> None:
+    first = load_body_key(str(tmp_path))
+    assert load_body_key(str(tmp_path)) == first and len(first) == 32
+    assert load_signer(str(tmp_path)).key_id == load_signer(str(tmp_path)).key_id
+    keys = tmp_path / "keys"
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.iterdir()}
+    assert modes == {"audit-body.key": 0o600, "audit-signing.pem": 0o600, "audit-signing.pub.pem": 0o644}
+
+
+def test_processes_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: load_body_key(str(tmp_path)), range(8)))
+    assert len(keys) == 1
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    load_body_key(str(tmp_path))
+    (tmp_path / "keys" / "audit-body.key").chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load_body_key(str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [b"", b"no key", b"-----BEGIN PRIVATE KEY-----\n"])
+def test_a_damaged_key_is_refused(tmp_path: Path, damage: bytes) -> None:
+    load_signer(str(tmp_path))
+    load_body_key(str(tmp_path))
+    (tmp_path / "keys" / "audit-signing.pem").write_bytes(damage)
+    (tmp_path / "keys" / "audit-body.key").write_bytes(damage)
+    with pytest.raises(ConfigError, match="audit-signing"):
+        load_signer(str(tmp_path))
+    with pytest.raises(ConfigError, match="32 bytes"):
+        load_body_key(str(tmp_path))
+
+
+def test_a_checkpoint_verifies_with_the_public_key_alone(tmp_path: Path) -> None:
+    signed = load_signer(str(tmp_path)).sign(UNSIGNED)
+    verifier = load_verifier(tmp_path / "keys" / "audit-signing.pub.pem")
+    read_back = msgspec.json.decode(encode_json(signed), type=CheckpointRecord)
+    assert verifier.genuine(signed) and verifier.genuine(read_back)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"time": 2.0}, {"writer": "1"}, {"number": 2}, {"segment": 2}, {"covers": 8}, {"head": "cd" * 32}, {"key": "x"}, {"signature": "zz"}],
+)
+def test_no_field_of_a_checkpoint_can_be_changed(tmp_path: Path, change: dict) -> None:
+    signer = load_signer(str(tmp_path))
+    assert not signer.verifier.genuine(msgspec.structs.replace(signer.sign(UNSIGNED), **change))
+
+
+def test_another_key_signs_nothing_for_us(tmp_path: Path) -> None:
+    ours, other = load_signer(str(tmp_path / "a")), load_signer(str(tmp_path / "b"))
+    assert not ours.verifier.genuine(other.sign(UNSIGNED))
+
+
+def test_a_public_key_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "k.pem"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_verifier(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_verifier(tmp_path / "missing.pem")

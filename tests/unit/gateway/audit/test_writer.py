@@ -1,0 +1,249 @@
+"""Start, repair, rotation and checkpoints, without threads."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.audit.verify import verify_log
+
+
+def verified(bench: Any) -> Any:
+    return verify_log(bench.directory, bench.signer.verifier)
+
+
+def start(bench: Any, **more: Any) -> Any:
+    writer = bench.writer(**more)
+    writer.open()
+    return writer
+
+
+def test_a_segment_begins_with_its_header(log_bench: Any, make: Any) -> None:
+    start(log_bench).close()
+    header = log_bench.records()[0]
+    assert {k: header[k] for k in ("seq", "kind", "format", "segment", "writer", "previous")} == {
+        "seq": 1, "kind": "segment", "format": 1, "segment": 1, "writer": "0", "previous": "0" * 64,
+    }  # fmt: skip
+
+
+def test_a_clean_stop_and_a_start_continue_the_chain(log_bench: Any, make: Any) -> None:
+    for _ in range(3):
+        writer = start(log_bench)
+        writer.write([make.intent()])
+        writer.close()
+    assert log_bench.events() == ["audit.opened", "audit.closed"] * 3
+    assert [r["detail"]["clean"] for r in log_bench.records() if r.get("event") == "audit.opened"] == [True, True, True]
+    report = verified(log_bench)
+    assert report.ok and report.writers[0].unsigned == 1  # the last checkpoint itself
+
+
+def test_a_stop_without_farewell_is_told_by_the_next_start(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent()])
+    writer.checkpoint()
+    writer.abandon()
+    start(log_bench).close()
+    assert log_bench.records()[-3]["detail"] == {"clean": False, "segment": 1}
+    assert verified(log_bench).ok
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40, -1])
+def test_a_torn_last_line_is_moved_away_and_told(log_bench: Any, make: Any, keep: int) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent("kept")])
+    whole = log_bench.segment().read_bytes()
+    writer.write([make.intent("torn")])
+    last = log_bench.lines()[-1][:keep] if keep else b"\x00" * 4096
+    writer.abandon()
+    log_bench.segment().write_bytes(whole + last)
+    start(log_bench).close()
+    sides = list(log_bench.directory.glob("*.torn-*"))
+    assert [side.read_bytes() for side in sides] == [last]
+    assert log_bench.events() == ["audit.opened", "audit.repaired", "audit.opened", "audit.closed"]
+    detail = next(r["detail"] for r in log_bench.records() if r.get("event") == "audit.repaired")
+    assert (detail["bytes"], detail["offset"], detail["moved_to"]) == (len(last), len(whole), sides[0].name)
+    assert verified(log_bench).ok
+
+
+def test_a_last_line_whose_hash_does_not_fit_is_torn_too(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent("kept"), make.intent("torn")])
+    writer.abandon()
+    path = log_bench.segment()
+    path.write_bytes(path.read_bytes().replace(b'"torn"', b'"t\x00rn"'))
+    start(log_bench).close()
+    assert "audit.repaired" in log_bench.events() and verified(log_bench).ok
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_wherever_a_write_was_torn_what_came_before_is_kept(tmp_path_factory: Any, log_bench: Any, make: Any, data: st.DataObject) -> None:
+    bench = type(log_bench)(tmp_path_factory.mktemp("torn"))
+    writer = start(bench)
+    writer.write([make.intent(f"r{n}") for n in range(3)])
+    acknowledged = bench.segment().stat().st_size
+    writer.write([make.intent(f"s{n}") for n in range(3)])
+    writer.abandon()
+    whole = bench.segment().read_bytes()
+    size = data.draw(st.integers(acknowledged, len(whole)))
+    garbage = data.draw(st.one_of(st.just(b""), st.just(b"\x00" * 100), st.binary(max_size=50)))
+    bench.segment().write_bytes(whole[:size] + garbage)
+    start(bench).close()
+    report = verified(bench)
+    assert report.ok, report.problems
+    assert [r["request_id"] for r in bench.records() if r["kind"] == "intent"][:3] == ["r0", "r1", "r2"]
+
+
+def test_damage_before_good_lines_is_not_repaired(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent("a"), make.intent("b"), make.intent("c")])
+    writer.abandon()
+    path = log_bench.segment()
+    damaged = path.read_bytes().replace(b'"request_id":"a"', b'"request_id":"x"')
+    path.write_bytes(damaged)
+    start(log_bench).close()
+    assert path.read_bytes() == damaged
+    header = log_bench.records(2)[0]
+    assert header["broken"] == {"line": 3, "reason": "the hash does not fit the record and the line before it", "segment": 1}
+    assert header["seq"] == 6 and log_bench.events(2) == ["audit.broken", "audit.opened", "audit.closed"]
+    report = verified(log_bench)
+    assert [(p.file, p.line) for p in report.problems] == [(path.name, 3)]
+
+
+def test_a_log_that_ends_before_its_signed_checkpoint_is_damage(log_bench: Any) -> None:
+    log_bench.log()
+    lines = log_bench.lines()
+    log_bench.segment().write_bytes(b"".join(lines[:5]))
+    start(log_bench).close()
+    header = log_bench.records(2)[0]
+    assert "before the signed checkpoint" in header["broken"]["reason"] and header["seq"] == len(lines)
+    assert not verified(log_bench).ok
+
+
+def test_a_log_that_vanished_is_damage(log_bench: Any) -> None:
+    log_bench.log()
+    log_bench.segment().unlink()
+    start(log_bench).close()
+    assert "before the signed checkpoint" in log_bench.records(2)[0]["broken"]["reason"]
+    assert not verified(log_bench).ok
+
+
+def test_a_signed_last_line_is_never_cut_off_as_torn(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent("signed")])
+    writer.checkpoint()
+    writer.abandon()
+    lines = log_bench.lines()[:-1]
+    lines[-1] = lines[-1].replace(b"signed", b"edited")
+    log_bench.segment().write_bytes(b"".join(lines))
+    start(log_bench).close()
+    assert log_bench.lines()[-1] == lines[-1] and "broken" in log_bench.records(2)[0]
+
+
+def test_segments_rotate_and_the_chain_runs_through(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench, segment_bytes=1500)
+    for number in range(40):
+        writer.write([make.intent(f"r{number}"), make.outcome(f"r{number}")])
+    writer.close()
+    paths = sorted(log_bench.directory.glob("audit-0-*.jsonl"))
+    assert len(paths) > 5 and all(path.stat().st_size < 3500 for path in paths)
+    assert log_bench.records(1)[-1]["kind"] == "checkpoint"
+    assert log_bench.records(2)[0]["previous"] == log_bench.records(1)[-1]["hash"]
+    report = verified(log_bench)
+    assert report.ok and report.writers[0].segments == len(paths)
+    start(log_bench).close()
+    assert verified(log_bench).ok
+
+
+@pytest.mark.parametrize("begun", [b"", b'{"seq":9,"ki'])
+def test_a_crash_while_a_segment_was_begun_is_healed(log_bench: Any, begun: bytes) -> None:
+    log_bench.log()
+    log_bench.segment(2).write_bytes(begun)
+    start(log_bench).close()
+    assert log_bench.records(2)[0]["previous"] == log_bench.records(1)[-1]["hash"]
+    assert verified(log_bench).ok
+
+
+def test_a_crash_while_the_first_segment_was_begun_is_healed(log_bench: Any) -> None:
+    log_bench.directory.mkdir()
+    log_bench.segment(1).write_bytes(b'{"seq":1,')
+    start(log_bench).close()
+    assert log_bench.records(1)[0]["seq"] == 1 and verified(log_bench).ok
+
+
+def test_a_failed_rotation_leaves_the_old_segment_in_use(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench, segment_bytes=600)
+    writer.write([make.intent("a"), make.intent("b")])
+    log_bench.disk.fill()
+    with pytest.raises(OSError, match="No space"):
+        writer.write([make.intent("c")])
+    log_bench.disk.error = None
+    writer.write([make.intent("d")])
+    writer.close()
+    assert verified(log_bench).ok
+    found = [r["request_id"] for n in (1, 2) for r in log_bench.records(n) if r["kind"] == "intent"]
+    assert found == ["a", "b", "d"]
+
+
+def test_a_header_that_could_not_be_written_is_written_later(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench, segment_bytes=600)
+    writer.write([make.intent("a"), make.intent("b")])
+    writer.checkpoint()
+    log_bench.disk.fill(after=10)
+    with pytest.raises(OSError, match="No space"):
+        writer.write([make.intent("c")])
+    assert log_bench.segment(2).read_bytes() == b""
+    log_bench.disk.error = None
+    writer.write([make.intent("d")])
+    writer.close()
+    assert verified(log_bench).ok and log_bench.records(2)[0]["kind"] == "segment"
+
+
+def test_a_checkpoint_that_reached_its_file_but_not_the_chain_is_no_lie(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent("a")])
+    original = log_bench.disk.pwrite
+    calls = []
+
+    def fail_second(descriptor: int, data: memoryview, offset: int) -> int:
+        calls.append(len(data))
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(descriptor, data, offset)
+
+    log_bench.disk.pwrite = fail_second
+    with pytest.raises(OSError, match="No space"):
+        writer.checkpoint()
+    writer.checkpoint()
+    writer.write([make.intent("b")])
+    writer.close()
+    report = verified(log_bench)
+    assert report.ok and report.writers[0].checkpoints == 2
+
+
+def test_a_checkpoint_is_made_only_when_something_came_since(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    for _ in range(3):
+        writer.checkpoint()
+    writer.write([make.intent()])
+    writer.checkpoint()
+    writer.close()
+    assert verified(log_bench).writers[0].checkpoints == 3
+
+
+def test_a_torn_checkpoints_file_is_healed(log_bench: Any) -> None:
+    log_bench.log()
+    path: Path = log_bench.directory / "checkpoints-0.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"time":1.0,"wri')
+    start(log_bench).close()
+    assert verified(log_bench).ok
+
+
+def test_the_checkpoints_files_end_is_found_in_a_long_file(log_bench: Any, make: Any) -> None:
+    log_bench.log(batches=40)
+    start(log_bench).close()
+    report = verified(log_bench)
+    assert report.ok and report.writers[0].checkpoints == 42
