@@ -257,6 +257,9 @@ class PoolRoute:
         waiting = self._dequeued(entry)
         member = self._choose(waiting.key, waiting.exclude)
         assert member is not None  # _servable said so, and nothing ran in between
+        others = member.endpoint.waiting
+        if len(others) > 1 and self in others:
+            others[self] = others.pop(self)  # the next free slot there is another pool's
         waiting.set(self._grant(member, waiting.retry))
         return True
 

@@ -52,9 +52,9 @@ class PressureMonitor:
     memory_limit: bytes; None takes the control group's limit, and where there is none memory is not looked at.
     """
 
-    def __init__(self, on_level: Callable[[int], None], memory_limit: int | None = None) -> None:
+    def __init__(self, on_level: Callable[[int], None], memory_limit: int | None = None, shedding: Shedding | None = None) -> None:
         self._on_level = on_level
-        self._shedding = Shedding()
+        self._shedding = shedding or Shedding()
         self._limit = memory_limit or cgroup_limit()
         self._handle: asyncio.TimerHandle | None = None
         self._due = 0.0

@@ -1,0 +1,304 @@
+"""Endpoints across reloads, restarts, drains and slow starts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.secret import Secret
+from gateway.core.specs import EngineSpec, HealthSpec, ModelSpec, PoolMemberSpec, RoutingSpec, TimeoutsSpec
+from gateway.routing.build import build_router
+from gateway.routing.health import ProbeResult
+from tests.unit.gateway.routing.fleet import FAILURE, REFUSED, SUCCESS, Fleet
+
+
+def sidecar(name: str = "a", **options: object) -> EngineSpec:
+    return EngineSpec(name=name, runtime="llama.cpp", **options)  # type: ignore[arg-type]
+
+
+async def settled() -> None:
+    """Lets tasks that were started run to their end."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+# -- reload
+
+
+def test_a_reload_keeps_what_did_not_change():
+    fleet = Fleet(2)
+    running = fleet.attempt()
+    fleet.fail("b", 5)
+    before = fleet.route
+    fleet.load()
+    assert fleet.route is before
+    assert fleet.in_flight() == 1
+    assert fleet.state("b") == "open"
+    assert len(fleet.clients) == 2
+    running.close(SUCCESS)
+    assert fleet.in_flight() == 0
+
+
+def test_a_changed_model_gets_a_new_route_over_the_same_endpoints():
+    fleet = Fleet(2)
+    fleet.fail("b", 5)
+    before = fleet.route
+    fleet.load(models=(ModelSpec(name="m", pool=("a", "b"), routing=RoutingSpec(policy="round_robin")),))
+    assert fleet.route is not before
+    assert fleet.state("b") == "open"
+    assert len(fleet.clients) == 2
+
+
+def test_those_that_wait_on_the_old_route_are_still_served():
+    fleet = Fleet(1, engine={"slots": 1})
+    running, old = fleet.attempt(), fleet.wait()
+    fleet.load(models=(ModelSpec(name="m", pool=("a",), max_tokens=5),))
+    new = fleet.wait()
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert old.value is not None and not new.done
+    old.value.close(SUCCESS)
+    fleet.scheduler.run()
+    assert new.done
+
+
+def test_settings_that_need_no_new_connection_change_in_place():
+    fleet = Fleet(1)
+    running = fleet.attempt()
+    timeouts = TimeoutsSpec(first_byte=3.0)
+    spec = EngineSpec(name="a", runtime="external", url="http://a:80", slots=7, timeouts=timeouts, api_key=Secret("k" * 32))
+    fleet.load(engines=(spec,))
+    (view,) = fleet.registry.endpoints()
+    assert (view["slots"], view["in_flight"]) == (7, 1)
+    attempt = fleet.attempt()
+    assert attempt.first_byte_timeout == 3.0
+    assert attempt.request_headers == b"authorization: Bearer " + b"k" * 32 + b"\r\n"
+    assert running.first_byte_timeout == 120.0
+    assert len(fleet.clients) == 1
+
+
+async def test_another_url_is_another_endpoint_and_the_old_one_finishes_first():
+    fleet = Fleet(1)
+    running = fleet.attempt()
+    fleet.load(engines=(EngineSpec(name="a", runtime="external", url="http://elsewhere:80"),))
+    assert fleet.in_flight() == 0
+    assert fleet.attempt().client is fleet.clients[1]
+    await settled()
+    assert not fleet.clients[0].closed
+    running.close(SUCCESS)
+    await settled()
+    assert fleet.clients[0].closed
+    assert fleet.in_flight() == 1
+
+
+async def test_an_endpoint_that_is_removed_closes_when_idle():
+    fleet = Fleet(2)
+    fleet.load(models=(ModelSpec(name="m", pool=("a",)),))
+    await settled()
+    assert [client.closed for client in fleet.clients] == [False, True]
+    assert [view["name"] for view in fleet.registry.endpoints()] == ["a"]
+
+
+def test_a_router_that_is_not_activated_changes_nothing():
+    fleet = Fleet(1)
+    build_router((ModelSpec(name="x", pool=("z",)),), (EngineSpec(name="z", runtime="external", url="http://z"),), fleet.registry)
+    assert [view["name"] for view in fleet.registry.endpoints()] == ["a"]
+    assert len(fleet.clients) == 1
+
+
+def test_names_of_the_model_at_the_engine():
+    fleet = Fleet(2, engine={"slots": 1})
+    pool = ("a", PoolMemberSpec(engine="b", model="theirs"))
+    fleet.load(models=(ModelSpec(name="m", pool=pool, upstream_model="common"),))
+    attempts = (fleet.attempt("1"), fleet.attempt("2"))
+    assert {attempt.endpoint_name: attempt.upstream_model for attempt in attempts} == {"a": "common", "b": "theirs"}
+
+
+async def test_closing_the_registry_closes_the_clients():
+    fleet = Fleet(3)
+    await fleet.registry.aclose()
+    assert all(client.closed for client in fleet.clients)
+
+
+# -- the supervisor
+
+
+async def test_a_sidecar_is_loading_until_its_supervisor_reports():
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar(),))
+    with pytest.raises(EngineError) as caught:
+        fleet.acquire()
+    assert (caught.value.code, caught.value.status) == ("model_loading", 503)
+    fleet.registry.engine_ready("a", "unix:/run/a.sock", 3)
+    assert fleet.attempt().client.address == "unix:/run/a.sock"  # type: ignore[attr-defined]
+    assert fleet.registry.endpoints()[0]["slots"] == 3
+
+
+async def test_a_report_may_come_before_the_configuration():
+    fleet = Fleet(1)
+    fleet.registry.engine_ready("s", "unix:/run/s.sock", 3)
+    fleet.registry.engine_down("gone", "killed")
+    fleet.load(engines=(sidecar("s"), sidecar("gone")), models=(ModelSpec(name="m", pool=("s", "gone")),))
+    assert fleet.attempt().endpoint_name == "s"
+    assert fleet.state("gone") == "down"
+
+
+async def test_a_restarted_process_starts_clean():
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar(),))
+    fleet.registry.engine_ready("a", "unix:/a1.sock", 2)
+    fleet.attempt()
+    fleet.fail("a", 1, REFUSED)
+    fleet.registry.engine_down("a", "killed by signal 9")
+    assert fleet.state("a") == "down"
+    fleet.registry.engine_ready("a", "unix:/a2.sock", 2)
+    assert fleet.state("a") == "ready"
+    assert fleet.in_flight() == 0
+    attempts = [fleet.attempt(), fleet.attempt()]
+    assert {attempt.client for attempt in attempts} == {fleet.clients[-1]}
+    assert fleet.in_flight() == 2
+
+
+async def test_the_old_processs_requests_end_on_its_own_connections():
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar(),))
+    fleet.registry.engine_ready("a", "unix:/a1.sock", 2)
+    old = fleet.attempt()
+    fleet.registry.engine_ready("a", "unix:/a2.sock", 2)
+    await settled()
+    assert not fleet.clients[-2].closed
+    old.close(SUCCESS)
+    await settled()
+    assert fleet.clients[-2].closed
+    assert fleet.in_flight() == 0
+
+
+async def test_the_same_report_again_changes_nothing():
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar(),))
+    fleet.registry.engine_ready("a", "unix:/a.sock", 2)
+    attempt = fleet.attempt()
+    fleet.fail("a", 3)
+    fleet.registry.engine_ready("a", "unix:/a.sock", 2)
+    assert (fleet.in_flight(), len(fleet.clients)) == (1, 2)
+    assert fleet.registry.endpoints()[0]["breaker"]["failures"] == 3
+    attempt.close(FAILURE)
+
+
+async def test_a_draining_engine_gets_nothing_new():
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar("a"), sidecar("b")), models=(ModelSpec(name="m", pool=("a", "b")),))
+    for name in "ab":
+        fleet.registry.engine_ready(name, f"unix:/{name}.sock", 8)
+    fleet.registry.engine_draining("a")
+    assert {fleet.attempt(str(n)).endpoint_name for n in range(8)} == {"b"}
+
+
+# -- operators
+
+
+def test_drain_waits_for_what_is_under_way_and_resume_brings_it_back():
+    fleet = Fleet(2)
+    running = fleet.attempt(tried=("b",))
+    drained = fleet.registry.drain("a")
+    assert fleet.state("a") == "draining"
+    assert {fleet.attempt(str(n)).endpoint_name for n in range(2)} == {"b"}
+    assert not drained.done
+    running.close(SUCCESS)
+    assert drained.done
+    waiting = fleet.wait()
+    fleet.registry.resume("a")
+    fleet.scheduler.run()
+    assert waiting.value is not None and waiting.value.endpoint_name == "a"
+
+
+def test_an_idle_endpoint_is_drained_at_once():
+    assert Fleet(1).registry.drain("a").done
+
+
+def test_forcing():
+    fleet = Fleet(2)
+    fleet.registry.force("a", "open")
+    assert fleet.state("a") == "open"
+    fleet.advance(60)
+    assert fleet.state("a") == "open"
+    fleet.registry.force("a", None)
+    assert fleet.state("a") == "ready"
+    fleet.registry.force("a", "closed")
+    fleet.fail("a", 20)
+    assert fleet.state("a") == "ready"
+    assert fleet.registry.endpoints()[0]["breaker"]["forced"] == "closed"
+
+
+@pytest.mark.parametrize("action", ["drain", "resume"])
+def test_an_unknown_endpoint_is_an_error(action: str):
+    with pytest.raises(GatehouseError, match="nobody"):
+        getattr(Fleet(1).registry, action)("nobody")
+
+
+# -- probes
+
+
+def probed(fleet: Fleet, name: str, result: ProbeResult) -> None:
+    fleet.registry._endpoints[name].probed(result)
+
+
+def test_failed_probes_take_it_out_and_good_ones_bring_it_back():
+    fleet = Fleet(2)
+    for _ in range(3):
+        probed(fleet, "a", ProbeResult(False, "500"))
+    assert fleet.state("a") == "unhealthy"
+    assert fleet.events[-1] == ("a", "ready", "unhealthy", "500")
+    assert {fleet.attempt(str(n)).endpoint_name for n in range(2)} == {"b"}
+    probed(fleet, "a", ProbeResult(True))
+    assert fleet.state("a") == "ready"
+
+
+def test_a_refused_probe_takes_it_out_at_once():
+    fleet = Fleet(2)
+    probed(fleet, "a", ProbeResult(False, "refused", refused=True))
+    assert fleet.state("a") == "unhealthy"
+
+
+def test_a_probe_tells_the_slots():
+    fleet = Fleet(1, engine={"slots": 1})
+    fleet.attempt()
+    waiting = fleet.wait()
+    probed(fleet, "a", ProbeResult(True, slots=4, details={"slots": 4, "kv_used": 0.5}))
+    fleet.scheduler.run()
+    assert waiting.done
+    assert fleet.registry.endpoints()[0]["health"]["kv_used"] == 0.5
+
+
+def test_an_engine_that_accepts_connections_again_is_tried_at_once():
+    fleet = Fleet(2)
+    fleet.fail("a", 1, REFUSED)
+    probed(fleet, "a", ProbeResult(True))
+    assert fleet.state("a") == "half_open"
+
+
+# -- slow start
+
+
+def test_a_returning_endpoint_starts_slowly():
+    fleet = Fleet(2, engine={"slots": 10, "health": HealthSpec(slow_start=10.0)})
+    fleet.advance(11)
+    fleet.registry.drain("a")
+    fleet.registry.resume("a")
+    limits = [1]
+    for _ in range(5):
+        fleet.advance(2.0)
+        limits.append(int(fleet.registry.endpoints()[0]["limit"]))
+    assert fleet.registry.endpoints()[1]["limit"] == 10
+    assert limits == [1, 2, 4, 6, 8, 10]
+    fleet.advance(0.2)
+    assert not fleet.scheduler.timed
+
+
+def test_without_slow_start_all_slots_are_there_at_once():
+    fleet = Fleet(1, engine={"slots": 10})
+    fleet.registry.drain("a")
+    fleet.registry.resume("a")
+    assert fleet.registry.endpoints()[0]["limit"] == 10

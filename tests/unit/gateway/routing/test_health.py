@@ -1,0 +1,119 @@
+"""Rise and fall; and the loop that probes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.core.specs import EngineSpec, HealthSpec
+from gateway.routing.health import Health, Prober, ProbeResult
+from tests.unit.gateway.routing.fleet import FixedEntropy
+
+GOOD, BAD, REFUSED = ProbeResult(True), ProbeResult(False, "500"), ProbeResult(False, "refused", refused=True)
+
+
+@pytest.mark.parametrize(
+    ("results", "healthy"),
+    [
+        ([BAD, BAD], [True, True]),
+        ([BAD, BAD, BAD], [True, True, False]),
+        ([BAD, BAD, GOOD, BAD, BAD], [True] * 5),
+        ([REFUSED], [False]),
+        ([REFUSED, GOOD, GOOD], [False, False, True]),
+        ([REFUSED, GOOD, BAD, GOOD, GOOD], [False, False, False, False, True]),
+    ],
+)
+def test_rise_and_fall(results: list[ProbeResult], healthy: list[bool]):
+    health = Health(HealthSpec(rise=2, fall=3))
+    seen = []
+    for result in results:
+        before = health.healthy
+        assert health.observe(result) == (health.healthy != before)
+        seen.append(health.healthy)
+    assert seen == healthy
+
+
+def test_the_reason_is_that_of_the_last_failure():
+    health = Health(HealthSpec(fall=1))
+    health.observe(BAD)
+    health.observe(ProbeResult(False, "timeout"))
+    assert health.reason == "timeout"
+
+
+class Answers:
+    """A probe with a script: one list of results for each engine, the last repeated."""
+
+    def __init__(self, **results: list[ProbeResult]) -> None:
+        self.results, self.asked, self.closed = results, list[str](), False
+
+    async def probe(self, spec: EngineSpec, address: str) -> ProbeResult:
+        self.asked.append(spec.name)
+        results = self.results[spec.name]
+        return results.pop(0) if len(results) > 1 else results[0]
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class Watched:
+    def __init__(self, name: str, interval: float = 60.0, address: str | None = "http://there") -> None:
+        self.name, self.address = name, address
+        self.spec = EngineSpec(name=name, runtime="external", health=HealthSpec(interval=interval))
+        self.seen: asyncio.Queue[ProbeResult] = asyncio.Queue()
+
+    def probed(self, result: ProbeResult) -> None:
+        self.seen.put_nowait(result)
+
+
+async def test_probes_at_once_and_then_by_the_interval():
+    prober, endpoint = Prober(Answers(a=[BAD, GOOD]), FixedEntropy()), Watched("a", interval=0.05)
+    prober.watch([endpoint])
+    async with asyncio.timeout(5):
+        assert [await endpoint.seen.get(), await endpoint.seen.get()] == [BAD, GOOD]
+    await prober.aclose()
+
+
+async def test_a_suspect_is_probed_before_its_time():
+    answers = Answers(a=[GOOD, REFUSED])
+    prober, endpoint = Prober(answers, FixedEntropy()), Watched("a", interval=3600.0)
+    prober.watch([endpoint])
+    async with asyncio.timeout(5):
+        assert await endpoint.seen.get() == GOOD
+        prober.suspect(endpoint)
+        assert await endpoint.seen.get() == REFUSED
+    await prober.aclose()
+    assert answers.closed
+
+
+async def test_those_that_are_gone_are_no_longer_probed_and_the_rest_goes_on():
+    prober, one, two = Prober(Answers(a=[GOOD], b=[GOOD]), FixedEntropy()), Watched("a", 3600.0), Watched("b", 3600.0)
+    prober.watch([one, two])
+    async with asyncio.timeout(5):
+        await one.seen.get()
+        await two.seen.get()
+        prober.watch([two])
+        prober.suspect(one)
+        prober.suspect(two)
+        await two.seen.get()
+    assert one.seen.empty()
+    await prober.aclose()
+
+
+async def test_a_result_about_an_old_address_is_not_believed():
+    release = asyncio.Event()
+
+    class Slow(Answers):
+        async def probe(self, spec: EngineSpec, address: str) -> ProbeResult:
+            await release.wait()
+            return await super().probe(spec, address)
+
+    answers = Slow(a=[BAD, GOOD])
+    prober, endpoint = Prober(answers, FixedEntropy()), Watched("a", 0.05)
+    prober.watch([endpoint])
+    await asyncio.sleep(0)
+    endpoint.address = "http://elsewhere"
+    release.set()
+    async with asyncio.timeout(5):
+        assert await endpoint.seen.get() == GOOD
+    await prober.aclose()
