@@ -16,7 +16,7 @@ TURNS = ((1, 46), (2, 22), (3, 14), (4, 8), (6, 6), (9, 3), (14, 1))
 KINDS = (("topic", 66), ("talk", 15), ("outside", 12), ("count", 2), ("name", 4), ("story", 1))
 """(kind of turn, weight)."""
 OPENING_SHARE = 0.88
-"""How many examples are one question with the first words of its answer: they teach which answer fits, at a fifth of the cost of a dialogue."""
+"""How many examples are one question with the first words of its answer: they teach which answer fits, and cost a fifth of a dialogue."""
 OPENING_KINDS = (("topic", 76), ("talk", 12), ("outside", 12))
 OPENING_WORDS = 6
 OPENING_SYSTEM_SHARE = 0.2
