@@ -46,7 +46,16 @@ TIERS: dict[str, Tier] = {
     "gateway.pipeline": Tier(3, BASE),
     "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),
     "gateway.build": Tier(5, (EVERYTHING,)),
+    "gateway.quickstart": Tier(5, (EVERYTHING,)),
     "gateway.main": Tier(5, (EVERYTHING,)),
+    "gateway.__main__": Tier(5, (EVERYTHING,)),
+}
+# The composition root is a chain: who may import each of its modules. Nobody else imports them.
+ROOT_IMPORTERS = {
+    "gateway.build": ("gateway.main",),
+    "gateway.quickstart": ("gateway.main",),
+    "gateway.main": ("gateway.__main__",),
+    "gateway.__main__": (),
 }
 CORE_MAY_USE = ("msgspec",)  # beside the standard library
 POLICIES_MAY_NOT_USE = (
@@ -64,6 +73,7 @@ POLICIES_MAY_NOT_USE = (
 # Tasks are started through gateway.core.tasks.TaskOwner. Who else may, and why: it keeps the task, and cancels or awaits it.
 TASK_OWNERS = {
     "gateway.core.tasks": "this is the owner",
+    "engines.process": "watches the end of a sidecar's process, and cancels the watch when it leaves",
     "engines.sidecar": "races the loading of the model against the signal to stop, and cancels the loser",
     "engines.sidecar_http": "watches for a client that leaves; the request cancels its watcher",
 }
@@ -162,8 +172,9 @@ def tier_violations(module: Module) -> Iterator[tuple[int, str]]:
             continue
         target = unit_of(imported.target)
         refusal = f"{module.path} may not import {imported.target}"
-        if target in ("gateway.build", "gateway.main") and target != unit and module.name != "gateway.main":
-            yield imported.line, f"{refusal} (nobody imports {target})"
+        if target in ROOT_IMPORTERS and target != unit:
+            if unit not in ROOT_IMPORTERS[target]:
+                yield imported.line, f"{refusal} (nobody imports {target} but {', '.join(ROOT_IMPORTERS[target]) or 'the interpreter'})"
         elif target is None or target == unit or EVERYTHING in tier.allowed:
             continue
         elif not any(within(imported.target, allowed) for allowed in tier.allowed):
@@ -212,7 +223,7 @@ def task_violations(module: Module) -> Iterator[tuple[int, str]]:
         elif module.name not in TASK_OWNERS:
             yield (
                 node.lineno,
-                f"{called(node)}() outside {', '.join(TASK_OWNERS)}: use TaskOwner.spawn, or name an owner and why in TASK_OWNERS",
+                f"{called(node)}() outside the owners of tasks: use TaskOwner.spawn, or say why this module owns it in TASK_OWNERS",
             )
 
 
@@ -295,12 +306,12 @@ def test_the_checker_reads_the_whole_source() -> None:
 # --- the checker itself, on small trees with planted violations ------------------------------------------------------
 
 
-def plant(root: Path, **files: str) -> list[str]:
-    """Writes `gateway__core__x="..."` as gateway/core/x.py, with the packages around it, and checks the tree."""
-    for key, text in files.items():
-        path = root.joinpath(*key.split("__")).with_suffix(".py")
+def plant(root: Path, files: dict[str, str]) -> list[str]:
+    """Writes the files, with an __init__.py in every folder on the way, and checks the tree."""
+    for name, text in files.items():
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        for folder in [path.parent, *path.parent.parents]:
+        for folder in path.parents:
             if folder == root:
                 break
             (folder / "__init__.py").touch()
@@ -309,146 +320,153 @@ def plant(root: Path, **files: str) -> list[str]:
 
 
 ALLOWED = {
-    "core reaches the standard library and msgspec": {"gateway__core__a": "import msgspec\nimport os.path\n"},
-    "its own package": {"gateway__routing__a": "from gateway.routing import b\n", "gateway__routing__b": ""},
+    "core reaches the standard library and msgspec": {"gateway/core/a.py": "import msgspec\nimport os.path\n"},
+    "its own package": {"gateway/routing/a.py": "from gateway.routing import b\n", "gateway/routing/b.py": ""},
     "tier 2 reaches tiers 0 and 1": {
-        "gateway__audit__a": "from gateway.core import b\nimport gateway.wire.c\nfrom gateway.transport.d import e\n",
-        "gateway__core__b": "",
-        "gateway__wire__c": "",
-        "gateway__transport__d": "e = 1\n",
+        "gateway/audit/a.py": "from gateway.core import b\nimport gateway.wire.c\nfrom gateway.transport.d import e\n",
+        "gateway/core/b.py": "",
+        "gateway/wire/c.py": "",
+        "gateway/transport/d.py": "e = 1\n",
     },
-    "a sidecar reaches its shell": {"engines__onnx__a": "from engines.sidecar import App\n", "engines__sidecar": "App = 1\n"},
-    "the supervisor's side reaches the transport": {"engines__supervisor": "import gateway.transport.a\n", "gateway__transport__a": ""},
-    "the server reaches the pipeline": {"gateway__server__a": "import gateway.pipeline.b\n", "gateway__pipeline__b": ""},
+    "a sidecar reaches its shell": {"engines/onnx/a.py": "from engines.sidecar import App\n", "engines/sidecar.py": "App = 1\n"},
+    "the supervisor's side reaches the transport": {"engines/supervisor.py": "import gateway.transport.a\n", "gateway/transport/a.py": ""},
+    "the server reaches the pipeline": {"gateway/server/a.py": "import gateway.pipeline.b\n", "gateway/pipeline/b.py": ""},
     "the composition root reaches everything": {
-        "gateway__build": "import admin.a\nimport engines.b\nimport policies.c\nimport gateway.server.d\n",
-        "gateway__main": "import gateway.build\nimport admin.a\n",
-        "admin__a": "",
-        "engines__b": "",
-        "policies__c": "",
-        "gateway__server__d": "",
+        "gateway/build.py": "import admin.a\nimport engines.b\nimport policies.c\nimport gateway.server.d\n",
+        "gateway/main.py": "import gateway.build\nimport admin.a\n",
+        "gateway/__main__.py": "import gateway.main\n",
+        "admin/a.py": "",
+        "engines/b.py": "",
+        "policies/c.py": "",
+        "gateway/server/d.py": "",
     },
-    "a task group owns its tasks": {"gateway__pipeline__a": "async def f(group):\n    group.create_task(f(group))\n"},
-    "the owner of tasks may start them": {"gateway__core__tasks": "import asyncio\n\ndef f(c):\n    return asyncio.create_task(c)\n"},
-    "a constant table is read": {"policies__a": "TABLE = {1: 2}\n\ndef f(x):\n    y = {}\n    y[x] = TABLE[x]\n    return y\n"},
-    "a function of 60 lines": {"policies__a": "def f():\n" + "    x = 1\n" * 59},
-    "a file of 500 lines": {"policies__a": "x = 1\n" * 500},
+    "a task group owns its tasks": {"gateway/pipeline/a.py": "async def f(group):\n    group.create_task(f(group))\n"},
+    "the owner of tasks may start them": {"gateway/core/tasks.py": "import asyncio\n\ndef f(c):\n    return asyncio.create_task(c)\n"},
+    "a constant table is read": {"policies/a.py": "TABLE = {1: 2}\n\ndef f(x):\n    y = {}\n    y[x] = TABLE[x]\n    return y\n"},
+    "a function of 60 lines": {"policies/a.py": "def f():\n" + "    x = 1\n" * 59},
+    "a file of 500 lines": {"policies/a.py": "x = 1\n" * 500},
 }
 
 
 @pytest.mark.parametrize("files", ALLOWED.values(), ids=ALLOWED)
 def test_what_is_allowed_passes(tmp_path: Path, files: dict[str, str]) -> None:
-    assert plant(tmp_path, **files) == []
+    assert plant(tmp_path, files) == []
 
 
 FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     "tier 2 packages": (
-        {"gateway__routing__x": "\nimport gateway.audit.y\n", "gateway__audit__y": ""},
+        {"gateway/routing/x.py": "\nimport gateway.audit.y\n", "gateway/audit/y.py": ""},
         "gateway/routing/x.py:2 gateway/routing/x.py may not import gateway.audit.y (tier 2 packages do not know each other)",
     ),
     "tier 2 packages, by name from the package": (
-        {"gateway__limits__x": "from gateway import store\n", "gateway__store__y": ""},
+        {"gateway/limits/x.py": "from gateway import store\n", "gateway/store/y.py": ""},
         "may not import gateway.store (tier 2 packages do not know each other)",
     ),
     "gateway and engines": (
-        {"gateway__routing__x": "from engines.supervisor import Supervisor\n", "engines__supervisor": "Supervisor = 1\n"},
+        {"gateway/routing/x.py": "from engines.supervisor import Supervisor\n", "engines/supervisor.py": "Supervisor = 1\n"},
         "gateway/routing/x.py may not import engines.supervisor (tier 2 packages do not know each other)",
     ),
     "admin and the transport": (
-        {"admin__x": "import gateway.transport.y\n", "gateway__transport__y": ""},
+        {"admin/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
         "admin/x.py may not import gateway.transport.y (admin may import only gateway.core, gateway.wire, gateway.telemetry)",
     ),
     "a sidecar and the transport": (
-        {"engines__onnx__x": "import gateway.transport.y\n", "gateway__transport__y": ""},
+        {"engines/onnx/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
         "(engines.onnx may import only gateway.core, gateway.wire, gateway.telemetry, engines.sidecar)",
     ),
-    "a sidecar and the supervisor": ({"engines__onnx__x": "import engines.supervisor\n", "engines__supervisor": ""}, "engines.supervisor"),
-    "two sidecars": ({"engines__onnx__x": "import engines.llamacpp.y\n", "engines__llamacpp__y": ""}, "tier 2 packages do not know"),
+    "a sidecar and the supervisor": (
+        {"engines/onnx/x.py": "import engines.supervisor\n", "engines/supervisor.py": ""},
+        "engines.supervisor",
+    ),
+    "two sidecars": ({"engines/onnx/x.py": "import engines.llamacpp.y\n", "engines/llamacpp/y.py": ""}, "tier 2 packages do not know"),
     "core and what is above it": (
-        {"gateway__core__x": "import gateway.wire.y\n", "gateway__wire__y": ""},
+        {"gateway/core/x.py": "import gateway.wire.y\n", "gateway/wire/y.py": ""},
         "gateway.wire above it of tier 1",
     ),
     "core and other packages": (
-        {"gateway__core__x": "import httpx\n"},
+        {"gateway/core/x.py": "import httpx\n"},
         "may not import httpx (core uses the standard library and msgspec only)",
     ),
     "the pipeline and an implementation": (
-        {"gateway__pipeline__x": "import gateway.transport.y\n", "gateway__transport__y": ""},
+        {"gateway/pipeline/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
         "gateway/pipeline/x.py may not import gateway.transport.y",
     ),
     "for type checking too": (
         {
-            "policies__x": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gateway.wire import y\n",
-            "gateway__wire__y": "",
+            "policies/x.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from gateway.wire import y\n",
+            "gateway/wire/y.py": "",
         },
         "policies/x.py may not import gateway.wire.y",
     ),
-    "policies and I/O": ({"policies__x": "import asyncio\n"}, "policies/x.py may not import asyncio (policies decide; they do no I/O)"),
-    "policies and I/O, from a package": ({"policies__x": "from urllib.request import urlopen\n"}, "urllib.request"),
-    "the composition root": ({"admin__x": "import gateway.build\n", "gateway__build": ""}, "(nobody imports gateway.build)"),
-    "main, even for the composition root": (
-        {"gateway__build": "import gateway.main\n", "gateway__main": ""},
-        "(nobody imports gateway.main)",
+    "policies and I/O": ({"policies/x.py": "import asyncio\n"}, "policies/x.py may not import asyncio (policies decide; they do no I/O)"),
+    "policies and I/O, from a package": ({"policies/x.py": "from urllib.request import urlopen\n"}, "urllib.request"),
+    "the composition root": (
+        {"admin/x.py": "import gateway.build\n", "gateway/build.py": ""},
+        "(nobody imports gateway.build but gateway.main)",
     ),
-    "a module without a row": ({"gateway__novel": ""}, "gateway.novel stands in no tier"),
+    "main, even for the composition root": (
+        {"gateway/build.py": "import gateway.main\n", "gateway/main.py": ""},
+        "(nobody imports gateway.main but gateway.__main__)",
+    ),
+    "a module without a row": ({"gateway/novel.py": ""}, "gateway.novel stands in no tier"),
     "an import inside a function": (
-        {"gateway__wire__x": "def f():\n    from gateway.core import y\n    return y\n", "gateway__core__y": ""},
+        {"gateway/wire/x.py": "def f():\n    from gateway.core import y\n    return y\n", "gateway/core/y.py": ""},
         "gateway/wire/x.py:2 gateway.core.y is imported inside a function",
     ),
     "an import by name": (
-        {"gateway__wire__x": "import importlib\nimportlib.import_module('gateway.core.y')\n", "gateway__core__y": ""},
+        {"gateway/wire/x.py": "import importlib\nimportlib.import_module('gateway.core.y')\n", "gateway/core/y.py": ""},
         "gateway.core.y is imported inside a function",
     ),
-    "a relative import": ({"policies__x": "from . import y\n", "policies__y": ""}, "policies/x.py:1 relative import"),
+    "a relative import": ({"policies/x.py": "from . import y\n", "policies/y.py": ""}, "policies/x.py:1 relative import"),
     "a circle": (
         {
-            "policies__x": "from policies.y import b\na = 1\n",
-            "policies__y": "from policies import z\n",
-            "policies__z": "import policies.x\n",
+            "policies/x.py": "from policies.y import b\na = 1\n",
+            "policies/y.py": "from policies import z\n",
+            "policies/z.py": "import policies.x\n",
         },
         "circular import: policies.x -> policies.y -> policies.z -> policies.x",
     ),
-    "a long file": ({"policies__x": "x = 1\n" * 501}, "policies/x.py:1 has 501 lines, more than 500"),
-    "a long function": ({"policies__x": "def f():\n" + "    x = 1\n" * 60}, "f() has 61 lines, more than 60"),
-    "a long method": ({"policies__x": "class A:\n    async def f(self):\n" + "        x = 1\n" * 60}, "f() has 61 lines"),
+    "a long file": ({"policies/x.py": "x = 1\n" * 501}, "policies/x.py:1 has 501 lines, more than 500"),
+    "a long function": ({"policies/x.py": "def f():\n" + "    x = 1\n" * 60}, "f() has 61 lines, more than 60"),
+    "a long method": ({"policies/x.py": "class A:\n    async def f(self):\n" + "        x = 1\n" * 60}, "f() has 61 lines"),
     "a bare task": (
-        {"gateway__audit__x": "import asyncio\n\ndef f(c):\n    asyncio.create_task(c)\n"},
+        {"gateway/audit/x.py": "import asyncio\n\ndef f(c):\n    asyncio.create_task(c)\n"},
         "gateway/audit/x.py:4 create_task() and the task is dropped",
     ),
-    "a bare task of the loop": ({"admin__x": "def f(self, c):\n    self._loop.create_task(c)\n"}, "create_task() "),
+    "a bare task of the loop": ({"admin/x.py": "def f(self, c):\n    self._loop.create_task(c)\n"}, "create_task() "),
     "a bare task of the running loop": (
-        {"admin__x": "import asyncio\n\ndef f(c):\n    asyncio.get_running_loop().create_task(c)\n"},
+        {"admin/x.py": "import asyncio\n\ndef f(c):\n    asyncio.get_running_loop().create_task(c)\n"},
         "create_task() ",
     ),
     "a bare task by its own name": (
-        {"admin__x": "from asyncio import ensure_future\n\ndef f(c):\n    ensure_future(c)\n"},
+        {"admin/x.py": "from asyncio import ensure_future\n\ndef f(c):\n    ensure_future(c)\n"},
         "ensure_future() ",
     ),
     "a kept task outside an owner": (
-        {"gateway__audit__x": "import asyncio\n\ndef f(c):\n    return asyncio.create_task(c)\n"},
-        "gateway/audit/x.py:4 create_task() outside gateway.core.tasks",
+        {"gateway/audit/x.py": "import asyncio\n\ndef f(c):\n    return asyncio.create_task(c)\n"},
+        "gateway/audit/x.py:4 create_task() outside the owners of tasks",
     ),
     "a dropped task in an owner": (
-        {"gateway__core__tasks": "import asyncio\n\ndef f(c):\n    asyncio.create_task(c)\n"},
+        {"gateway/core/tasks.py": "import asyncio\n\ndef f(c):\n    asyncio.create_task(c)\n"},
         "gateway/core/tasks.py:4 create_task() and the task is dropped",
     ),
-    "a global statement": ({"policies__x": "n = 0\n\ndef f():\n    global n\n    n += 1\n"}, "policies/x.py:4 global n"),
+    "a global statement": ({"policies/x.py": "n = 0\n\ndef f():\n    global n\n    n += 1\n"}, "policies/x.py:4 global n"),
     "a global that is written to": (
-        {"policies__x": "SEEN: dict[int, int] = {}\n\ndef f(x):\n    SEEN[x] = 1\n"},
+        {"policies/x.py": "SEEN: dict[int, int] = {}\n\ndef f(x):\n    SEEN[x] = 1\n"},
         "changes the module global SEEN",
     ),
-    "a global that is deleted from": ({"policies__x": "SEEN = dict()\n\ndef f(x):\n    del SEEN[x]\n"}, "changes the module global SEEN"),
-    "a global that is appended to": ({"policies__x": "SEEN = [1]\n\ndef f(x):\n    SEEN.append(x)\n"}, "changes the module global SEEN"),
+    "a global that is deleted from": ({"policies/x.py": "SEEN = dict()\n\ndef f(x):\n    del SEEN[x]\n"}, "changes the module global SEEN"),
+    "a global that is appended to": ({"policies/x.py": "SEEN = [1]\n\ndef f(x):\n    SEEN.append(x)\n"}, "changes the module global SEEN"),
 }
 
 
 @pytest.mark.parametrize(("files", "expected"), FORBIDDEN.values(), ids=FORBIDDEN)
 def test_what_is_forbidden_is_found(tmp_path: Path, files: dict[str, str], expected: str) -> None:
-    violations = plant(tmp_path, **files)
+    violations = plant(tmp_path, files)
     assert len(violations) == 1, violations
     assert expected in violations[0]
 
 
 def test_every_circle_is_named_once(tmp_path: Path) -> None:
-    found = plant(tmp_path, policies__a="import policies.b\n", policies__b="import policies.a\n", policies__c="import policies.a\n")
-    assert found == ["circular import: policies.a -> policies.b -> policies.a"]
+    files = {"policies/a.py": "import policies.b\n", "policies/b.py": "import policies.a\n", "policies/c.py": "import policies.a\n"}
+    assert plant(tmp_path, files) == ["circular import: policies.a -> policies.b -> policies.a"]
