@@ -28,6 +28,8 @@ class Address(Struct, frozen=True):
 
 def parse_address(text: str) -> Address:
     """Parses an endpoint's address. Raises ConfigError with one sentence that says what is wrong with it."""
+    if any(c <= " " or c == "\x7f" for c in text):
+        raise ConfigError(f"{text!r}: an address has no spaces or control characters")
     if text.startswith("unix:"):
         path = text.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/"):
@@ -43,10 +45,10 @@ def parse_address(text: str) -> Address:
         raise ConfigError(f"{text!r} is not a usable address: {error}") from error
     if url.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{text!r}: an address is http://host:port, https://host:port or unix:/path")
+    if not url.path.isascii():
+        raise ConfigError(f"{text!r}: the path of an address is ASCII; encode the rest as %XX")
     if url.username is not None or url.password is not None or url.query or url.fragment:
         raise ConfigError(f"{url.scheme}://{host}: an address has no user, query or fragment")
-    if any(c <= " " or c == "\x7f" for c in text) or (not text.isascii() and not url.path.isascii()):
-        raise ConfigError(f"{text!r}: an address has no spaces or control characters")
     secure = url.scheme == "https"
     shown = f"[{host}]" if ":" in host else host
     header = shown if port is None or port == (443 if secure else 80) else f"{shown}:{port}"

@@ -29,9 +29,19 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
 """Bound on the number of different header fields in one head."""
 
+RECEIVE_BUFFER = 64 * 1024
+"""What the kernel (which doubles it) and the TLS layer may hold of a stream that is not read, in bytes. The kernel would
+let it grow to megabytes, so that a paused stream would pause its engine far too late; the price is one window a round trip."""
+
 
 class ProtocolViolation(Exception):
     """The engine's bytes are not an HTTP/1.1 response that we accept; raised inside the parser's callbacks only."""
+
+
+class _TlsTransport(Protocol):
+    """What the TLS transports of asyncio and uvloop have and their base class does not declare."""
+
+    def set_read_buffer_limits(self, high: int) -> None: ...
 
 
 class Owner(Protocol):
@@ -248,6 +258,9 @@ class Connection(asyncio.Protocol):
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        if transport.get_extra_info("sslcontext") is not None:
+            cast(_TlsTransport, transport).set_read_buffer_limits(high=RECEIVE_BUFFER)
 
     def data_received(self, data: bytes) -> None:
         call = self.call

@@ -1,0 +1,498 @@
+"""The client of an endpoint: connecting, keeping, deadlines, cancelling, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import ConfigError, EngineError, EngineTimeout
+from gateway.core.specs import ClientTlsSpec
+from gateway.transport.pool import EndpointClient
+from tests.fakes.engine import FakeEngine
+from tests.fakes.receiver import Sink
+from tests.unit.gateway.transport.conftest import BODY, HEAD, STREAM, Certificates, Way
+
+
+async def until(condition: Callable[[], object], timeout: float = 5.0) -> None:
+    """Turns the loop until `condition()` is true."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+# --- connecting
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_refused_connection_is_said_to_be_refused(host: str) -> None:
+    client = EndpointClient(f"http://{host}:{free_port()}")
+    sink = Sink()
+    client.send(HEAD, BODY, sink, 5, 5)
+    error = await sink.failed()
+    assert isinstance(error, EngineError)
+    assert (error.code, error.safe, error.refused) == ("engine_failed", True, True)
+    assert (client.in_flight, client.failed, client.opened) == (0, 1, 0)
+    await client.aclose()
+
+
+async def test_a_socket_that_is_not_there_is_refused(short_folder: Path) -> None:
+    client = EndpointClient(f"unix:{short_folder}/absent.sock")
+    sink = Sink()
+    client.send(HEAD, BODY, sink, 5, 5)
+    error = await sink.failed()
+    assert isinstance(error, EngineError) and error.safe and error.refused
+    await client.aclose()
+
+
+async def test_a_name_that_does_not_resolve_is_safe_but_not_refused() -> None:
+    client = EndpointClient("http://engine.invalid:80")
+    sink = Sink()
+    client.send(HEAD, BODY, sink, 5, 5)
+    error = await sink.failed()
+    assert isinstance(error, EngineError) and error.safe and not error.refused and "engine.invalid" not in error.message
+    await client.aclose()
+
+
+@contextlib.contextmanager
+def deaf_listener() -> Iterator[int]:
+    """A listener whose queue is full: connecting to it hangs, as it does behind a firewall that drops."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+async def test_connecting_has_a_deadline() -> None:
+    with deaf_listener() as port:
+        client = EndpointClient(f"http://127.0.0.1:{port}", connect_timeout=0.05)
+        sink = Sink()
+        client.send(HEAD, BODY, sink, 5, 5)
+        error = await sink.failed()
+        assert isinstance(error, EngineTimeout) and error.safe and not error.refused and error.code == "engine_timeout"
+        await client.aclose()
+
+
+async def test_cancelling_ends_the_attempt_to_connect() -> None:
+    with deaf_listener() as port:
+        client = EndpointClient(f"http://127.0.0.1:{port}", connect_timeout=60)
+        sink = Sink()
+        call = client.send(HEAD, BODY, sink, 5, 5)
+        await until(lambda: len(client._tasks) == 1)
+        call.cancel()
+        await until(lambda: len(client._tasks) == 0)
+        assert (client.in_flight, client.failed, sink.calls) == (0, 0, [])
+        await client.aclose()
+
+
+async def test_cancelling_at_every_moment_of_connecting_leaks_no_connection(way: Way) -> None:
+    for turns in range(12):
+        sink = way.send()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not sink.over:
+            assert sink.call is not None
+            sink.call.cancel()
+            assert way.client.in_flight == 0
+        way.client.replace(way.engine.address)  # so that each turn connects anew
+        await until(lambda: not way.client._tasks._tasks and not way.client._connections)
+    await way.engine.until(lambda: way.engine.open == 0)
+
+
+async def test_pausing_before_the_connection_is_there(way: Way) -> None:
+    sink = way.send()
+    assert sink.call is not None
+    sink.call.pause()
+    await way.engine.until(lambda: any(r.done for r in way.engine.requests))
+    assert sink.calls == []
+    sink.call.resume()
+    await sink.finished()
+
+
+# --- connections that went stale
+
+
+class Canned(asyncio.Protocol):
+    """A server's side of a connection: answers requests, whatever their connection, with these bytes in turn; None: closes."""
+
+    def __init__(self, answers: list[bytes | None], seen: list[bytes], live: set[Canned], *, reads: bool = True) -> None:
+        self.answers, self.seen, self.live, self.reads = answers, seen, live, reads
+        self.buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.live.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.live.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if self.reads and not self.buffer.endswith(BODY):
+            return
+        self.seen.append(self.buffer)
+        self.buffer = b""
+        answer = self.answers.pop(0)
+        if answer is None:
+            self.transport.close()
+        else:
+            self.transport.write(answer)
+        if not self.reads:
+            self.transport.pause_reading()
+
+
+@contextlib.asynccontextmanager
+async def canned(*answers: bytes | None, reads: bool = True) -> AsyncIterator[tuple[EndpointClient, list[bytes]]]:
+    """A client of a server that answers with these bytes; and the requests that the server has seen."""
+    seen: list[bytes] = []
+    live: set[Canned] = set()
+    left = list(answers)
+    server = await asyncio.get_running_loop().create_server(lambda: Canned(left, seen, live, reads=reads), "127.0.0.1", 0)
+    client = EndpointClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    yield client, seen
+    await client.aclose()
+    server.close()
+    for connection in list(live):
+        connection.transport.abort()
+    await until(lambda: not live)
+    assert client.in_flight == 0
+
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("stale", [None, TIMED_OUT])
+async def test_a_stale_connection_is_replaced_unseen(stale: bytes | None) -> None:
+    async with canned(OK, stale, OK) as (client, seen):
+        for _ in range(2):
+            sink = Sink()
+            client.send(HEAD, BODY, sink, 5, 5)
+            await sink.finished()
+            assert sink.body == b"ok" and sink.calls.count("head") == 1
+        assert (client.opened, client.reused, client.retried, client.failed, client.in_flight) == (2, 1, 1, 0, 0)
+        assert len(seen) == 3 and seen[1] == seen[2]
+
+
+async def test_a_stale_connection_is_replaced_only_once() -> None:
+    async with canned(OK, None, None, OK) as (client, seen):
+        first, second = Sink(), Sink()
+        client.send(HEAD, BODY, first, 5, 5)
+        await first.finished()
+        client.send(HEAD, BODY, second, 5, 5)
+        error = await second.failed()
+        assert isinstance(error, EngineError) and error.safe
+        assert len(seen) == 3 and (client.retried, client.failed, client.in_flight) == (1, 1, 0)
+
+
+async def test_a_fresh_connection_that_is_closed_is_not_asked_again() -> None:
+    async with canned(None, OK) as (client, seen):
+        sink = Sink()
+        client.send(HEAD, BODY, sink, 5, 5)
+        error = await sink.failed()
+        assert isinstance(error, EngineError) and error.safe
+        assert len(seen) == 1 and client.retried == 0
+
+
+async def test_an_answer_that_had_begun_is_never_asked_for_again() -> None:
+    async with canned(OK, OK[:20], None) as (client, seen):
+        first, second = Sink(), Sink()
+        client.send(HEAD, BODY, first, 5, 5)
+        await first.finished()
+        call = client.send(HEAD, BODY, second, 5, 5)
+        await until(lambda: call.heard)
+        assert call.connection is not None and call.connection._transport is not None
+        call.connection._transport.write(BODY)  # makes the server close
+        error = await second.failed()
+        assert isinstance(error, EngineError) and not error.safe
+        assert (client.retried, len(seen), second.calls) == (0, 3, ["failed"])
+
+
+async def test_cancelling_a_call_that_is_sent_again(way: Way) -> None:
+    await way.get()
+    sink = way.send(fake="reset:at=before")
+    await until(lambda: way.client.retried == 1)
+    assert sink.call is not None
+    sink.call.cancel()
+    assert (way.client.in_flight, sink.calls) == (0, [])
+
+
+# --- deadlines
+
+
+async def test_the_first_byte_has_a_deadline(way: Way) -> None:
+    sink = way.send(fake="hang:at=before")
+    await way.engine.until(lambda: len(way.engine.requests) == 1)
+    client = way.client
+    client.tick(1000.0)  # starts the deadline: 30 s
+    client.tick(1029.9)
+    assert not sink.over
+    client.tick(1030.1)
+    error = sink.error
+    assert isinstance(error, EngineTimeout) and error.safe and error.status == 504
+    assert (client.in_flight, client.failed, client.idle) == (0, 1, 0)
+    await way.engine.until(lambda: len(way.engine.cancelled) == 1)
+
+
+async def test_the_time_between_bytes_has_a_deadline(way: Way) -> None:
+    sink = way.send(STREAM, fake="hang:at=mid")
+    await sink.until(lambda: b" tok0" in sink.body)
+    client = way.client
+    client.tick(1000.0)
+    client.tick(1009.9)
+    assert not sink.over
+    client.tick(1010.1)
+    error = sink.error
+    assert isinstance(error, EngineTimeout) and not error.safe
+    await way.engine.until(lambda: len(way.engine.cancelled) == 1)
+
+
+async def test_bytes_renew_the_deadline(way: Way) -> None:
+    sink = way.send(STREAM, fake="hang:at=mid")
+    await sink.until(lambda: b" tok0" in sink.body)
+    assert sink.call is not None
+    for now in range(1000, 1100, 9):
+        sink.call.active = True  # what a read does
+        way.client.tick(float(now))
+    assert not sink.over
+    way.client.tick(1200.0)
+    assert isinstance(sink.error, EngineTimeout)
+
+
+async def test_a_paused_call_is_not_idle(way: Way) -> None:
+    sink = way.send(STREAM, fake="hang:at=mid")
+    await sink.until(lambda: b" tok0" in sink.body)
+    assert sink.call is not None
+    way.client.tick(1000.0)
+    sink.call.pause()
+    for now in range(1000, 2000, 100):
+        way.client.tick(float(now))
+    assert not sink.over
+    sink.call.resume()
+    way.client.tick(1905.0)
+    assert not sink.over
+    way.client.tick(1920.0)
+    assert isinstance(sink.error, EngineTimeout)
+
+
+# --- backpressure
+
+
+async def test_a_paused_stream_stops_the_engine_and_goes_on_later(way: Way) -> None:
+    chunks, size = 600, 32_000
+    sink = Sink()
+    way.send(STREAM, sink, fake=f"normal:chunks={chunks},size={size}")
+    assert sink.call is not None
+    sink.on_call = lambda what: sink.call.pause() if what == "body" and len(sink.chunks) == 1 and sink.call else None
+    await sink.until(lambda: sink.call is not None and sink.call.paused)
+    request = way.engine.requests[0]
+    held = len(sink.body)
+    assert held <= 256 * 1024
+    await until(lambda: request.done is not None or (way.engine._live and max(_unsent(way.engine)) > 1_000_000))
+    assert len(sink.body) == held, "something arrived while the call was paused"
+    sink.on_call = None
+    sink.call.resume()
+    await sink.finished(20)
+    assert sink.body.count(b"data: ") == chunks + 3
+    assert max(map(len, sink.chunks)) <= 256 * 1024
+
+
+def _unsent(engine: FakeEngine) -> list[int]:
+    return [c._transport.get_write_buffer_size() for c in engine._live]
+
+
+# --- cancelling
+
+
+@pytest.mark.parametrize("fake", ["hang:at=before", "hang:at=head", "hang:at=mid"])
+async def test_cancelling_closes_the_connection_and_the_receiver_hears_nothing_more(way: Way, fake: str) -> None:
+    sink = way.send(STREAM, fake=fake)
+    if fake == "hang:at=before":
+        await way.engine.until(lambda: len(way.engine.requests) == 1)
+    else:
+        await sink.until(lambda: "head" in sink.calls)
+    assert sink.call is not None
+    heard = list(sink.calls)
+    sink.call.cancel()
+    sink.call.cancel()
+    await way.engine.until(lambda: len(way.engine.cancelled) == 1 and way.engine.open == 0)
+    assert sink.calls == heard
+    assert (way.client.in_flight, way.client.idle, way.client.failed) == (0, 0, 0)
+    await way.get()
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+async def test_cancelling_from_inside_a_callback(way: Way, where: str) -> None:
+    sink = Sink()
+    sink.on_call = lambda what: sink.call.cancel() if what == where and sink.call else None
+    way.send(STREAM, sink, fake="normal:chunks=40")
+    await way.engine.until(lambda: len(way.engine.requests) == 1 and way.engine.open == 0)
+    assert sink.calls[-1] == where and sink.calls.count(where) == 1
+    assert (way.client.in_flight, way.client.idle) == (0, 0)
+
+
+async def test_cancelling_after_the_end_does_not_hurt_the_next_call(way: Way) -> None:
+    first = await way.get()
+    second = way.send(STREAM, fake="hang:at=mid")
+    await second.until(lambda: bool(second.chunks))
+    assert first.call is not None and second.call is not None
+    first.call.cancel()
+    first.call.pause()
+    first.call.resume()
+    assert not second.over and way.client.in_flight == 1 and not second.call.paused
+    second.call.cancel()
+
+
+# --- keeping
+
+
+async def test_idle_connections_are_bounded_and_the_latest_is_used_first(tcp: Way) -> None:
+    client = EndpointClient(tcp.engine.address, max_idle=2)
+    sinks = [Sink() for _ in range(5)]
+    for sink in sinks:
+        client.send(HEAD, BODY, sink, 5, 5)
+    for sink in sinks:
+        await sink.finished()
+    assert (client.opened, client.idle) == (5, 2)
+    newest = client._idle[-1]
+    sink = Sink()
+    assert client.send(HEAD, BODY, sink, 5, 5).connection is newest
+    await sink.finished()
+    await client.aclose()
+
+
+async def test_connections_that_were_idle_too_long_are_closed(way: Way) -> None:
+    client = way.client
+    now = time.monotonic()
+    client.tick(now)
+    sinks = [way.send() for _ in range(3)]
+    for sink in sinks:
+        await sink.finished()
+    assert client.idle == 3
+    client.tick(now + 50)
+    await way.get()
+    assert client.idle == 3
+    client.tick(now + 56)
+    assert client.idle == 1
+    await way.engine.until(lambda: way.engine.open == 1)
+    client.tick(now + 106)
+    assert client.idle == 0
+
+
+async def test_a_connection_that_the_engine_closes_leaves_the_idle_list(way: Way) -> None:
+    await way.get()
+    way.engine.close_connections()
+    await until(lambda: way.client.idle == 0 and not way.client._connections)
+    await way.get()
+    assert (way.client.opened, way.client.retried) == (2, 0)
+
+
+async def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
+    async with canned(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", reads=False) as (client, _):
+        sink = Sink()
+        client.send(HEAD, b"x" * 50_000_000, sink, 5, 5)
+        await sink.finished()
+        assert sink.head is not None and sink.head.status == 413
+        assert client.idle == 0
+
+
+async def test_replacing_the_address(short_folder: Path) -> None:
+    async with FakeEngine(unix=str(short_folder / "a.sock")) as old, FakeEngine() as new:
+        client = EndpointClient(old.address)
+        way = Way(old, client)
+        await way.get()
+        busy = way.send(STREAM, fake="normal:chunks=3,interval=0.01")
+        await busy.until(lambda: bool(busy.chunks))
+        client.replace(new.address)
+        await way.get()
+        assert len(new.requests) == 1
+        await busy.finished()
+        assert b"[DONE]" in busy.body
+        await old.until(lambda: old.open == 0)
+        assert (client.idle, len(old.requests)) == (1, 2)
+        with pytest.raises(ConfigError):
+            client.replace("ftp://nowhere")
+        await way.get()
+        assert len(new.requests) == 2
+        await client.aclose()
+
+
+# --- closing
+
+
+async def test_closing_fails_what_is_under_way(way: Way) -> None:
+    streaming = way.send(STREAM, fake="hang:at=mid")
+    await streaming.until(lambda: bool(streaming.chunks))
+    waiting = way.send(fake="hang:at=before")
+    await way.engine.until(lambda: len(way.engine.requests) == 2)
+    await way.client.aclose()
+    for sink, safe in ((streaming, False), (waiting, True)):
+        assert isinstance(sink.error, EngineError) and sink.error.safe is safe
+    late = Sink()
+    way.client.send(HEAD, BODY, late, 5, 5)
+    assert isinstance(late.error, EngineError) and late.error.safe
+    assert way.client.in_flight == 0
+    await way.engine.until(lambda: way.engine.open == 0)
+    await way.client.aclose()
+
+
+async def test_closing_with_grace_lets_calls_end(way: Way) -> None:
+    sink = way.send(STREAM, fake="normal:chunks=3,interval=0.01")
+    await sink.until(lambda: bool(sink.chunks))
+    await way.client.aclose(grace=5.0)
+    assert sink.ended and not sink.errors
+
+
+async def test_closing_while_connecting() -> None:
+    with deaf_listener() as port:
+        client = EndpointClient(f"http://127.0.0.1:{port}", connect_timeout=60)
+        sink = Sink()
+        client.send(HEAD, BODY, sink, 5, 5)
+        await until(lambda: len(client._tasks) == 1)
+        await client.aclose()
+        assert isinstance(sink.error, EngineError) and sink.error.safe
+        assert (client.in_flight, len(client._tasks)) == (0, 0)
+
+
+# --- TLS
+
+
+async def test_tls_with_another_name_and_a_client_certificate(certificates: Certificates) -> None:
+    async with FakeEngine(tls=certificates.server_context(ask_client=True)) as engine:
+        tls = ClientTlsSpec(ca=certificates.ca, cert=certificates.client, key=certificates.client_key, server_name="engine.test")
+        client = EndpointClient(engine.address, tls=tls)
+        sink = await Way(engine, client).get()
+        assert json.loads(sink.body)["usage"]
+        await client.aclose()
+
+
+@pytest.mark.parametrize("case", ["unknown CA", "wrong name", "no client certificate"])
+async def test_tls_that_does_not_verify_sends_nothing(certificates: Certificates, case: str) -> None:
+    async with FakeEngine(tls=certificates.server_context(ask_client=case == "no client certificate")) as engine:
+        tls = {"unknown CA": ClientTlsSpec(), "wrong name": ClientTlsSpec(ca=certificates.ca, server_name="other.test")}
+        client = EndpointClient(engine.address, tls=tls.get(case, ClientTlsSpec(ca=certificates.ca)))
+        sink = Sink()
+        client.send(HEAD, BODY, sink, 5, 5)
+        error = await sink.failed()
+        assert isinstance(error, EngineError) and error.safe and error.code == "engine_failed"
+        assert engine.requests == [] and client.in_flight == 0
+        await client.aclose()
+        await engine.until(lambda: engine.open == 0)
