@@ -137,8 +137,6 @@ class Endpoint:
             self.in_flight -= 1
         else:
             self._release_retired(client)
-        if self.half_open:
-            self._judge("")
         if self.waiting:
             self._effects.wake(self)
         if self._idle and not self.in_flight:
@@ -269,7 +267,7 @@ class Endpoint:
             self._ramp_from = None
             soft = state in ("open", "unhealthy") and not (self.refused or self.health.refused) and self.breaker.forced is None
             if state == "half_open":
-                self.limit = min(self.in_flight + 1, self.slots) if self.breaker.admits else 0
+                self.limit = self.slots if self.breaker.admits else 0  # the first one taken ends it: `admitted`
             if state == "half_open" or soft:
                 self.reserve = self.slots
         self.state = state
