@@ -82,6 +82,7 @@ class AuditBroker:
         self._fault: str | None = "not started"
         self._fault_time = 0.0
         self._refused = self._lost = 0
+        self._told = (0, 0)
         self._checkpoint_due = 0.0
         self._idle: asyncio.Event | None = None
         self._closing = False
@@ -166,9 +167,14 @@ class AuditBroker:
         batch = self._pending
         self._pending = []
         self._inflight, self._inflight_signal, self._signal = batch, self._signal, None
-        self._room = self._outcome_room = self._spec.queue - len(batch)
+        self._make_room()
         self._since = self._clock.monotonic()
         self._jobs.put(batch)
+
+    def _make_room(self) -> None:
+        """How many records the gathering batch may hold now."""
+        self._outcome_room = self._spec.queue - len(self._inflight or ())
+        self._room = self._outcome_room if self._fault is None and not self._closing else 0
 
     # --- the writer's thread
 
@@ -200,7 +206,7 @@ class AuditBroker:
         """The writer finished a job."""
         batch, signal = self._inflight, self._inflight_signal
         self._inflight = self._inflight_signal = None
-        self._room = self._outcome_room = self._spec.queue
+        self._make_room()
         if error is not None:
             self._keep(batch or [])
             if signal is not None:
@@ -212,8 +218,6 @@ class AuditBroker:
             self._hand_over()
         elif self._pending and self._timer is None:
             self._flush_later()
-        if self._fault is not None:
-            self._room = 0
         if self._idle is not None:
             self._idle.set()
         if signal is not None:
@@ -247,6 +251,8 @@ class AuditBroker:
         self._healing = False
         log.warning("the audit log takes records again, after %s", self._fault)
         self._fault = None
+        self._refused, self._lost = self._refused - self._told[0], self._lost - self._told[1]
+        self._make_room()
         if self._pending and self._timer is None:
             self._flush_later()
 
@@ -254,15 +260,16 @@ class AuditBroker:
         """Tries the log with an event that tells what happened and with the first of the kept outcomes."""
         detail = {"reason": self._fault, "since": self._fault_time, "refused_intents": self._refused, "lost_records": self._lost}
         event = EventRecord(self._clock.wall(), "audit.recovered", actor="gatehouse", target=f"audit-{self.writer}", detail=detail)
-        self._refused = self._lost = 0
+        self._told = self._refused, self._lost
         waiting = self._pending
         self._pending = [event, *waiting[:_HEAL_BATCH]]
         self._healing = True
         self._hand_over()
         self._pending = waiting[_HEAL_BATCH:]
-        self._room = 0
 
     def _lose(self) -> None:
+        if self._lost == 0:
+            log.error("outcomes of requests are lost: the audit log has no room for them")
         self._lost += 1
         if self._fault is None:
             self._break("the queue is full")
@@ -282,7 +289,7 @@ class AuditBroker:
         self._ticker = self._running_loop().call_later(self._tick, self._on_tick)
         if self._inflight is not None:
             if now - self._since >= self._spec.timeout:
-                self._hang()
+                self._hang(f"a write has been waiting for {self._spec.timeout:g} s")
         elif self._fault is not None:
             if not self._closing:
                 self._heal()
@@ -290,9 +297,9 @@ class AuditBroker:
             self._checkpoint_due = now + self._spec.checkpoint.every
             self._order(self._writer.checkpoint)
 
-    def _hang(self) -> None:
+    def _hang(self, reason: str) -> None:
+        """The writer does not come back: fails what waits for it."""
         signal, self._inflight_signal = self._inflight_signal, None
-        reason = f"a write has been waiting for {self._spec.timeout:g} s"
         self._break(reason)
         if signal is not None:
             signal.fail(_unavailable(reason))
@@ -314,7 +321,7 @@ class AuditBroker:
             raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
         self._thread.start()
         self._fault = None
-        self._room = self._outcome_room = self._spec.queue
+        self._make_room()
         self._checkpoint_due = self._clock.monotonic() + self._spec.checkpoint.every
         self._ticker = self._loop.call_later(self._tick, self._on_tick)
 
@@ -328,6 +335,7 @@ class AuditBroker:
             try:
                 await asyncio.wait_for(self._finish(), self._spec.timeout if timeout is None else timeout)
             except TimeoutError:
+                self._hang("it could not be closed in time")
                 log.error("the audit log could not be closed in time; %d records are lost", len(self._pending) + self._lost)
         self._outcome_room = 0
         self._fault = self._fault or "closed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,9 @@ class LogReader:
 
     def tail(self, count: int) -> list[dict[str, Any]]:
         """The newest `count` records, oldest first; records of several writers in the order of their times."""
-        newest: list[dict[str, Any]] = []
-        for segments in self._segments().values():
-            newest += self._tail_of(segments, count)
-        newest.sort(key=lambda record: record.get("time", 0.0))
-        return newest[-count:] if count > 0 else []
+        tails = [self._tail_of(segments, count) for segments in self._segments().values()]
+        merged = list(heapq.merge(*tails, key=lambda record: float(record.get("time", 0.0))))
+        return merged[-count:] if count > 0 else []
 
     def verify(self) -> dict[str, Any]:
         """gateway.audit.verify.Report.as_dict."""

@@ -1,0 +1,111 @@
+from typing import Any
+
+import pytest
+
+from gateway.audit.reader import LogReader
+from gateway.core.types import OutcomeRecord
+
+
+@pytest.fixture
+def reader(log_bench: Any, make: Any) -> LogReader:
+    """Ten exchanges of two tenants, a second apart from 1000 on, in several segments, and one denial."""
+    writer = log_bench.writer(segment_bytes=1500)
+    writer.open()
+    for n in range(10):
+        log_bench.clock.advance(1.0)
+        tenant = "acme" if n % 2 else "globex"
+        record = make.intent(f"r{n}", tenant)
+        fields = {name: getattr(record, name) for name in record.__struct_fields__}
+        writer.write([type(record)(**{**fields, "time": log_bench.clock.wall()})])
+        writer.write([OutcomeRecord(log_bench.clock.wall() + 0.5, f"r{n}", "ok", 200)])
+    writer.write([OutcomeRecord(log_bench.clock.wall() + 0.6, "r99", "denied", 403, tenant="acme")])
+    writer.close()
+    return LogReader(log_bench.directory, log_bench.signer.verifier)
+
+
+START = 1_800_000_000.0
+
+
+def ids(records: Any) -> list[tuple[str, str]]:
+    return [(record["kind"], record["request_id"]) for record in records]
+
+
+def test_tail_gives_the_newest_oldest_first(reader: LogReader) -> None:
+    tail = reader.tail(4)
+    assert [record["kind"] for record in tail] == ["outcome", "outcome", "event", "checkpoint"]
+    assert tail[1]["request_id"] == "r99"
+    assert reader.tail(0) == []
+
+
+def test_tail_reaches_over_segments(reader: LogReader) -> None:
+    whole = reader.tail(10_000)
+    assert [record["seq"] for record in whole] == list(range(1, len(whole) + 1)) and len(whole) > 30
+    assert reader.tail(20) == whole[-20:]
+
+
+def test_tail_reads_long_files_from_their_end(log_bench: Any, make: Any) -> None:
+    writer = log_bench.writer(segment_bytes=1 << 30)
+    writer.open()
+    writer.write([make.intent(f"r{n}") for n in range(3000)])
+    writer.abandon()
+    reader = LogReader(log_bench.directory, log_bench.signer.verifier)
+    assert [record["request_id"] for record in reader.tail(1000)] == [f"r{n}" for n in range(2000, 3000)]
+
+
+def test_tail_of_several_writers_is_in_the_order_of_time(log_bench: Any, make: Any) -> None:
+    for name in ("0", "w1", "0", "w1"):
+        log_bench.clock.advance(1.0)
+        log_bench.log(batches=0, writer=name)
+    times = [record["time"] for record in LogReader(log_bench.directory, log_bench.signer.verifier).tail(8)]
+    assert len(times) == 8 and times == sorted(times)
+
+
+def test_a_request_is_found_with_its_outcome(reader: LogReader) -> None:
+    assert ids(reader.records(request_id="r3")) == [("intent", "r3"), ("outcome", "r3")]
+    assert ids(reader.records(request_id="r")) == []
+    assert ids(reader.records(request_id='r3"')) == []
+
+
+def test_a_tenant_sees_its_exchanges_whole_and_nobody_elses(reader: LogReader) -> None:
+    found = ids(reader.records(tenant="acme"))
+    assert found[:4] == [("intent", "r1"), ("outcome", "r1"), ("intent", "r3"), ("outcome", "r3")]
+    assert found[-1] == ("outcome", "r99") and len(found) == 11
+    assert ids(reader.records(tenant="acme", kind="outcome")) == [("outcome", f"r{n}") for n in (1, 3, 5, 7, 9, 99)]
+
+
+def test_times_are_half_open(reader: LogReader) -> None:
+    found = ids(r for r in reader.records(since=START + 4, until=START + 6) if r["kind"] in ("intent", "outcome"))
+    assert found == [("intent", "r3"), ("outcome", "r3"), ("intent", "r4"), ("outcome", "r4")]
+    assert list(reader.records(since=START + 10_000, kind="intent")) == []
+    assert list(reader.records(until=START - 10_000)) == []
+
+
+def test_kinds_are_told_apart(reader: LogReader) -> None:
+    assert [record["event"] for record in reader.records(kind="event")] == ["audit.opened", "audit.closed"]
+    assert all(record["kind"] == "checkpoint" for record in reader.records(kind="checkpoint"))
+
+
+def test_an_export_is_the_lines_as_they_are(reader: LogReader, log_bench: Any) -> None:
+    whole = b"".join(path.read_bytes() for path in sorted(log_bench.directory.glob("audit-0-*.jsonl")))
+    assert b"".join(reader.export()) == whole
+
+
+def test_unfinished_and_damaged_lines_are_left_out(reader: LogReader, log_bench: Any) -> None:
+    last = sorted(log_bench.directory.glob("audit-0-*.jsonl"))[-1]
+    count = len(reader.tail(10_000))
+    last.write_bytes(last.read_bytes() + b"garbage\n" + b'{"seq":1')
+    assert len(reader.tail(10_000)) == count == len(list(reader.records()))
+
+
+def test_verify_is_the_report(reader: LogReader, log_bench: Any) -> None:
+    report = reader.verify()
+    assert report["ok"] is True and report["writers"][0]["signed"] == report["writers"][0]["last"] - 1
+    path = log_bench.segment(2)
+    path.write_bytes(path.read_bytes().replace(b'"chat"', b'"chAt"', 1))
+    problem = reader.verify()["first_problem"]
+    assert problem["file"] == path.name and problem["line"] > 0
+
+
+def test_a_log_that_is_not_there_is_not_ok(tmp_path: Any, log_bench: Any) -> None:
+    reader = LogReader(tmp_path / "none", log_bench.signer.verifier)
+    assert reader.tail(5) == [] and list(reader.records()) == [] and reader.verify()["ok"] is False
