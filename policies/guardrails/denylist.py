@@ -97,7 +97,7 @@ class DenyListStream:
 
     def __init__(self, name: str, phrases: PhraseSet, replacement: str | None) -> None:
         self._name, self._phrases, self._replacement = name, phrases, replacement
-        self._root = phrases.root.next
+        self._root = phrases.root.children()
         self._active: list[_Candidate] = []
         self._held = ""
         self._base = 0  # place of the first held character in the text
@@ -182,7 +182,7 @@ class DenyListStream:
                 if self._replacement is None:
                     raise GuardrailViolation(REASON, code=self._name)
                 candidate.best = self._end
-            candidate.node = node.next.get(folded)
+            candidate.node = node.step(folded)
             if candidate.node is None:
                 settled = True
         if settled:

@@ -24,10 +24,10 @@ MAX_HIDDEN = 32
 """So many invisible characters in a row occur in no writing; more are a way to hide something."""
 HIDDEN_RUN = re.compile(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1},}}")
 _EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
-_SPACE = re.compile(r"\s")
+_WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD makes all others, and ASCII_BYTES those of ASCII, a space
 _YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter
 
-ASCII_BYTES = bytes(32 if chr(code).isspace() else ord(chr(code).lower()) if code < 128 else code for code in range(256))
+ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if code < 128 else code for code in range(256))
 """For bytes.translate: ASCII folded in one pass."""
 ASCII_FOLD = {chr(code): chr(ASCII_BYTES[code]) for code in range(128)}
 
@@ -35,26 +35,42 @@ ASCII_FOLD = {chr(code): chr(ASCII_BYTES[code]) for code in range(128)}
 SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 BOUNDARY = rf"(?:[^\pL\pN\pM_]|[{SPACELESS}])"
 """A character that no word goes on through, in RE2's syntax; everything else is a word character."""
+_HIDDEN = re2._re2.RE2(IGNORABLE.pattern.encode(), re2.Options())
 _BOUNDARY = re2._re2.RE2(BOUNDARY.encode(), re2.Options())
 _ANCHOR_BOTH = re2._re2.RE2.Anchor.ANCHOR_BOTH
+_UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
 _ASCII_WORD = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 def fold(text: str) -> str:
-    """The folded text. Linear."""
-    if text.isascii():
-        return text.encode("ascii").translate(ASCII_BYTES).decode("ascii")
-    folded = normalize("NFKD", IGNORABLE.sub("", text).casefold())
-    if _YPOGEGRAMMENI in folded:
-        return _in_steps(text)
-    return _SPACE.sub(" ", normalize("NFKD", folded.casefold()))
+    """The folded text. Linear. What UTF-8 cannot hold (half a surrogate pair) folds to a question mark."""
+    return encoded(text).decode()
 
 
 def encoded(text: str) -> bytes:
-    """The folded text in UTF-8, as RE2 reads it; what cannot be encoded is a question mark."""
+    """The folded text in UTF-8, as RE2 reads it."""
     if text.isascii():
         return text.encode("ascii").translate(ASCII_BYTES)
-    return fold(text).encode("utf-8", "replace")
+    if has_hidden(text):
+        text = IGNORABLE.sub("", text)
+    folded = normalize("NFKD", text.casefold())
+    if _YPOGEGRAMMENI in folded:
+        return _in_steps(text)
+    again = folded.casefold()  # decomposition may bring capitals back: the sign TEL becomes three letters
+    return _spaced(normalize("NFKD", again) if again != folded else folded)
+
+
+def has_hidden(text: str) -> bool:
+    """Whether there is any invisible character."""
+    data = text.encode("utf-8", "replace")
+    return bool(_HIDDEN.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+
+
+def _spaced(folded: str) -> bytes:
+    for space in _WIDE_SPACES:
+        if space in folded:
+            folded = folded.replace(space, " ")
+    return folded.encode("utf-8", "replace").translate(ASCII_BYTES)
 
 
 @lru_cache(maxsize=65536)
@@ -62,8 +78,7 @@ def fold_character(character: str) -> str:
     """What one character folds to, before marks are put in order; "" for an invisible one."""
     if IGNORABLE.match(character):
         return ""
-    folded = normalize("NFKD", normalize("NFKD", character.casefold()).casefold())
-    return _SPACE.sub(" ", folded)
+    return _spaced(normalize("NFKD", normalize("NFKD", character.casefold()).casefold())).decode()
 
 
 def is_word(character: str) -> bool:
@@ -109,8 +124,8 @@ def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
     return "".join(pieces), run, cut
 
 
-def _in_steps(text: str) -> str:
-    """`fold` by characters, for the rare texts in which the order of the steps makes a difference."""
+def _in_steps(text: str) -> bytes:
+    """`encoded` by characters, for the rare texts in which the order of the steps makes a difference."""
     out: list[str] = []
     marks: list[str] = []
     for character in text:
@@ -121,4 +136,4 @@ def _in_steps(text: str) -> str:
                 out += in_order(marks)
                 marks = []
                 out.append(folded)
-    return "".join(out + in_order(marks))
+    return "".join(out + in_order(marks)).encode()

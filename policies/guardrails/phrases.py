@@ -24,13 +24,44 @@ _RUN_OF_SPACES = re.compile(" +")
 
 
 class Node:
-    """One state of the trie. `end`: a phrase ends here."""
+    """One state of the trie: the phrases `members[low:high]` (sorted) agree in their first `depth` characters.
 
-    __slots__ = ("end", "next")
+    Children are made when they are first asked for: the whole trie of thousands of phrases would take more memory than a
+    data worker has, and texts visit little of it. `spaces`: how many spaces in a row led here.
+    """
 
-    def __init__(self) -> None:
-        self.next: dict[str, Node] = {}
-        self.end = False
+    __slots__ = ("_depth", "_high", "_low", "_members", "_next", "_spaces", "end")
+
+    def __init__(self, members: list[str], low: int, high: int, depth: int, spaces: int = 0) -> None:
+        self._members, self._low, self._high, self._depth, self._spaces = members, low, high, depth, spaces
+        self._next: dict[str, Node] | None = None
+        self.end = len(members[low]) == depth  # the shortest of those that begin alike is sorted first
+
+    def step(self, character: str) -> Node | None:
+        """The state after one more character, or None: no phrase goes on like this."""
+        children = self._next
+        if children is None:
+            children = self._next = self._expanded()
+        return children.get(character)
+
+    def children(self) -> dict[str, Node]:
+        if self._next is None:
+            self._next = self._expanded()
+        return self._next
+
+    def _expanded(self) -> dict[str, Node]:
+        members, depth, low = self._members, self._depth, self._low + self.end
+        children: dict[str, Node] = {}
+        while low < self._high:
+            character = members[low][depth]
+            high = low + 1
+            while high < self._high and members[high][depth] == character:
+                high += 1
+            children[character] = Node(members, low, high, depth + 1, 1 if character == " " else 0)
+            low = high
+        if 0 < self._spaces < MAX_SPACES:
+            children[" "] = Node(members, self._low, self._high, depth, self._spaces + 1)
+        return children
 
 
 class PhraseSet:
@@ -40,14 +71,12 @@ class PhraseSet:
     """
 
     def __init__(self, phrases: Iterable[str]) -> None:
-        folded = sorted({_checked(phrase) for phrase in phrases}, key=lambda phrase: (-len(phrase), phrase))
+        folded = sorted({_checked(phrase) for phrase in phrases})
         if not folded:
             raise ValueError("no phrase is given")
         if len(folded) > MAX_PHRASES:
             raise ValueError(f"{len(folded)} phrases are given; {MAX_PHRASES} are the most")
-        self.root = Node()
-        for phrase in folded:
-            self._insert(phrase)
+        self.root = Node(folded, 0, len(folded), 0)
         self.longest = max(len(phrase) + (MAX_SPACES - 1) * phrase.count(" ") for phrase in folded)
         self._pattern = _compile(folded)
 
@@ -55,22 +84,6 @@ class PhraseSet:
         """Whether any phrase occurs in the whole of `text`."""
         data = encoded(text)
         return bool(self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
-
-    def _insert(self, phrase: str) -> None:
-        nodes = [self.root]
-        for character in phrase:
-            if character == " ":
-                # A chain of MAX_SPACES nodes that all lead on to the same states: the trie becomes a graph without loops.
-                spaces = [nodes[0].next.setdefault(" ", Node())]
-                while len(spaces) < MAX_SPACES:
-                    spaces.append(spaces[-1].next.setdefault(" ", Node()))
-                nodes = spaces
-                continue
-            following = nodes[0].next.get(character) or Node()
-            for node in nodes:
-                node.next[character] = following
-            nodes = [following]
-        nodes[0].end = True
 
 
 def _checked(phrase: str) -> str:
@@ -81,6 +94,8 @@ def _checked(phrase: str) -> str:
         raise ValueError(f"the phrase {phrase[:40]!r}... is longer than {MAX_LENGTH} characters")
     if not folded.isprintable():
         raise ValueError(f"the phrase {phrase[:40]!r} holds control characters")
+    if folded.isascii():
+        return folded
     if combining(folded[0]):
         raise ValueError(f"the phrase {phrase[:40]!r} begins with a combining mark")
     marks = 0

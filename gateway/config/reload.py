@@ -1,0 +1,206 @@
+"""Changing the configuration while traffic flows: read, build beside what is in force, swap in one step, drain the old.
+
+One change at a time; a change that fails anywhere before the swap changes nothing, and its error is kept for the status.
+The reloader knows neither engines nor pipelines: what is built, swapped and drained is handed in.
+
+idle -> reading -> building -> swapping -> idle        a change is applied
+        reading | building -> idle, with an error      nothing has changed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from gateway.config.load import Loaded, describe
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import ConfigError
+from gateway.core.specs import ConfigSpec
+from gateway.core.tasks import TaskOwner
+
+T = TypeVar("T")
+State = Literal["idle", "reading", "building", "swapping"]
+POLL_SECONDS = 1.0
+log = logging.getLogger("gatehouse.config")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(Generic[T]):
+    """What the composition root hands in.
+
+    read: the file again. parse: a text. Both block, run in a thread, and raise ConfigError. build: everything new beside the
+    old, in slices that leave the loop free; raises ConfigError and has then undone its own work. swap: puts the built
+    object into force, synchronously and without failing. drain: retires what was in force before.
+    """
+
+    read: Callable[[], Loaded]
+    parse: Callable[[str], ConfigSpec]
+    build: Callable[[ConfigSpec], Awaitable[T]]
+    swap: Callable[[T], None]
+    drain: Callable[[T], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Status:
+    """What operators see. Times in seconds since the epoch."""
+
+    state: State = "idle"
+    version: int = 1
+    source: str = ""
+    applied_at: float = 0.0
+    error: str | None = None
+    failed_at: float | None = None
+    failed_source: str | None = None
+
+
+class Reloader(Generic[T]):
+    """The ConfigApplier of a process. `loaded` and `built` are what is in force at the start."""
+
+    def __init__(self, loaded: Loaded, built: T, steps: Steps[T], owner: TaskOwner, clock: Clock | None = None) -> None:
+        self._steps, self._owner = steps, owner
+        self._clock: Clock = clock or SystemClock()
+        self._spec, self._built = loaded.spec, built
+        self._file = loaded.file
+        self._lock = asyncio.Lock()
+        self._queued: asyncio.Task[dict[str, Any]] | None = None
+        self._seen = self._candidate = _stamp(self._file)
+        self.status = Status(source=loaded.file, applied_at=self._clock.wall())
+
+    @property
+    def version(self) -> int:
+        return self.status.version
+
+    @property
+    def spec(self) -> ConfigSpec:
+        """The configuration in force."""
+        return self._spec
+
+    def current(self) -> dict[str, Any]:
+        """The configuration in force, secrets masked."""
+        return describe(self._spec)
+
+    async def apply(self, text: str, *, source: str, dry_run: bool = False) -> dict[str, Any]:
+        """Applies a text: {"version", "changed": paths, "applied"}. With `dry_run` it is parsed and checked only.
+
+        Raises ConfigError when it is invalid; then nothing has changed. The file is not written.
+        """
+        if dry_run:
+            spec = await asyncio.to_thread(self._steps.parse, text)
+            return {"version": self.version, "changed": changes(self._spec, spec), "applied": False}
+        return await self._change(lambda: self._steps.parse(text), source)
+
+    async def reload(self) -> dict[str, Any]:
+        """Reads the file again. Requests that come while one is waiting for its turn share that one's outcome."""
+        if self._queued is None:
+            self._queued = self._owner.spawn(self._reload(), name="reload")
+        return await asyncio.shield(self._queued)
+
+    def request_reload(self) -> None:
+        """For a signal handler: reloads in the background; a failure is logged and kept in the status."""
+        self._owner.spawn(self._reload_and_log(), name="reload on request")
+
+    def watch(self) -> None:
+        """Follows the file: looks at it each second and reloads when it has changed and come to rest."""
+        self._owner.every(POLL_SECONDS, self.poll, name="watch the configuration")
+
+    async def poll(self) -> None:
+        """One look at the file. It must look the same twice before it is read, so that a file that is being written is not."""
+        stamp = await asyncio.to_thread(_stamp, self._file)
+        at_rest, self._candidate = stamp == self._candidate, stamp
+        if stamp == self._seen or not at_rest or stamp is None:
+            return
+        await self._reload_and_log()
+
+    async def _reload_and_log(self) -> None:
+        try:
+            outcome = await self.reload()
+        except ConfigError as error:
+            log.error("the configuration was not applied, the old one stays in force: %s", error)
+        else:
+            log.info("the configuration was read again: version %d, changed: %s", outcome["version"], outcome["changed"] or "nothing")
+
+    async def _reload(self) -> dict[str, Any]:
+        def read() -> ConfigSpec:
+            return self._steps.read().spec
+
+        async with self._lock:
+            self._queued = None
+            self._seen = self._candidate = await asyncio.to_thread(_stamp, self._file)
+            return await self._run(read, self._file)
+
+    async def _change(self, read: Callable[[], ConfigSpec], source: str) -> dict[str, Any]:
+        """One change. It is a task of the owner: a caller that goes away does not leave it half done."""
+
+        async def locked() -> dict[str, Any]:
+            async with self._lock:
+                return await self._run(read, source)
+
+        return await asyncio.shield(self._owner.spawn(locked(), name="change"))
+
+    async def _run(self, read: Callable[[], ConfigSpec], source: str) -> dict[str, Any]:
+        status = self.status
+        try:
+            status.state = "reading"
+            spec = await asyncio.to_thread(read)
+            changed = changes(self._spec, spec)
+            if not changed:
+                status.error = status.failed_at = status.failed_source = None
+                return {"version": status.version, "changed": [], "applied": False}
+            status.state = "building"
+            built = await self._steps.build(spec)
+            status.state = "swapping"
+            old, self._built, self._spec = self._built, built, spec
+            self._steps.swap(built)
+        except ConfigError as error:
+            status.error, status.failed_at, status.failed_source = str(error), self._clock.wall(), source
+            raise
+        finally:
+            status.state = "idle"
+        status.version += 1
+        status.source, status.applied_at = source, self._clock.wall()
+        status.error = status.failed_at = status.failed_source = None
+        self._owner.spawn(self._drain(old), name="drain")
+        return {"version": status.version, "changed": changed, "applied": True}
+
+    async def _drain(self, old: T) -> None:
+        await self._steps.drain(old)
+
+
+def changes(before: ConfigSpec, after: ConfigSpec) -> list[str]:
+    """The paths that differ, by name where members have one: `listen.data`, `engines.chat-a` , `limits`. Never a value."""
+    found: list[str] = []
+    for name in ConfigSpec.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if old == new:
+            continue
+        if isinstance(old, msgspec.Struct) and isinstance(new, msgspec.Struct) and type(old) is type(new):
+            found += [f"{name}.{part}" for part in old.__struct_fields__ if getattr(old, part) != getattr(new, part)]
+        elif isinstance(old, tuple) and isinstance(new, tuple):
+            found += _changed_members(name, old, new)
+        else:
+            found.append(name)
+    return found
+
+
+def _changed_members(path: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> list[str]:
+    before = {getattr(member, "name", None): member for member in old}
+    after = {getattr(member, "name", None): member for member in new}
+    names = [name for name in (*before, *(name for name in after if name not in before)) if before.get(name) != after.get(name)]
+    if None in names or not names:
+        return [path]  # members without names, or the same members in another order
+    return [f"{path}.{name}" for name in names]
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
+    """What changes with a file: time, size, inode. None when it is not there."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
