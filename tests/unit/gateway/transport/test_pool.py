@@ -303,10 +303,9 @@ async def test_a_paused_stream_stops_the_engine_and_goes_on_later(way: Way) -> N
     assert sink.call is not None
     sink.on_call = lambda what: sink.call.pause() if what == "body" and len(sink.chunks) == 1 and sink.call else None
     await sink.until(lambda: sink.call is not None and sink.call.paused)
-    request = way.engine.requests[0]
     held = len(sink.body)
     assert held <= 256 * 1024
-    await until(lambda: request.done is not None or (way.engine._live and max(_unsent(way.engine)) > 1_000_000))
+    await until(lambda: max(_unsent(way.engine)) > 1_000_000)  # the engine writes on, nobody reads
     assert len(sink.body) == held, "something arrived while the call was paused"
     sink.on_call = None
     sink.call.resume()
