@@ -167,16 +167,22 @@ install_pinned() { pip install -qq --require-hashes --only-binary :all: -r "$1";
 
 install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e "$ROOT"; }
 
-# ensure_environment NAME: .venv with requirements/NAME.txt, llama-cpp-python and this project. What is there already is
-# left alone: then it costs some tens of milliseconds.
-ensure_environment() {
+# ensure_dependencies NAME: .venv with requirements/NAME.txt, what builds the project, and llama-cpp-python.
+ensure_dependencies() {
     local requirements="$ROOT/requirements/$1.txt"
     ensure_venv
-    exec 8>"$VENV/.gatehouse-lock"
-    flock 8 # two scripts started together install once
     once "$1" "$(digest "$requirements")" install_pinned "$requirements"
     once build "$(digest "$ROOT/requirements/build.txt")" install_pinned "$ROOT/requirements/build.txt"
     once llama "$(llama_key)" install_llama "$CACHE/wheels/$(llama_key)"
+}
+
+# ensure_environment NAME: the same with the project itself. What is there already is left alone: then it costs some tens of
+# milliseconds.
+ensure_environment() {
+    mkdir -p "$CACHE"
+    exec 8>"$CACHE/.lock"
+    flock 8 # two scripts started together install once
+    ensure_dependencies "$1"
     once project "$(digest "$ROOT/pyproject.toml") $ROOT" install_project
     exec 8>&-
 }
