@@ -163,6 +163,8 @@ def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded
     sha256 = verify_sha256(graph, spec.sha256)
     model = read_model_file(graph)
     check_model_file(model, supported_opsets())
+    if options.arena_limit_bytes:
+        limit_arena(options.arena_limit_bytes)
     device, fallback = choose_device(spec.device, ort.get_available_providers(), options.fallback)
     try:
         session, cached = _open(spec, model, sha256, device, options)
@@ -172,7 +174,7 @@ def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded
         device, fallback = "cpu", str(error)
         session, cached = _open(spec, model, sha256, device, options)
     bound = options.io_binding == "on" or (options.io_binding == "auto" and device != "cpu")
-    found = Session(session, device, bound, options.arena_shrink)
+    found = Session(session, device, bound, options.arena_shrink and options.arena)
     odd = [port for port in found.inputs if port.datatype not in NUMPY]
     if odd:
         raise LoadError("model_invalid", f"{graph}: input {odd[0].name!r} is {odd[0].datatype}, not a tensor")
@@ -236,8 +238,6 @@ def limit_arena(limit: int) -> None:
 def _open(spec: SidecarSpec, model: ModelFile, sha256: str | None, device: str, options: OnnxOptions) -> tuple[Any, bool]:
     """(native session, whether it came from the cache)."""
     made = session_options(spec, options, dynamic=True)
-    if options.arena_limit_bytes:
-        limit_arena(options.arena_limit_bytes)
     cache = _cache_path(spec, model, sha256, device, options)
     if cache is not None and _intact(cache):
         made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -93,7 +93,8 @@ class TextTask:
         items = inputs_of(body.input)
         cost = sum(len(item) for item in items) / CHARACTERS_PER_COST
         truncate = self._truncate if body.truncate is None else body.truncate
-        return await self._offload.call(cost, self._read, items, isinstance(body.input, str), truncate)
+        single = items[0] is body.input  # not wrapped in an array
+        return await self._offload.call(cost, self._read, items, single, truncate)
 
     def _read(self, items: Sequence[str | list[int]], single: bool, truncate: bool) -> Read:
         tokens = []

@@ -1,0 +1,134 @@
+"""Tokens: special ones, cutting, padding, buckets, and the probe that decides about batching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engines.onnx.embeddings import Embedder, find_output
+from engines.onnx.options import OnnxOptions
+from engines.onnx.session import Session, load_session
+from engines.onnx.text import Grouping, TextReader, Tokens, choose_grouping
+from engines.onnx.texttask import inputs_of
+from engines.sidecar import ApiError, LoadError
+from gateway.core.specs import SidecarSpec
+from tests.unit.engines.onnx import models
+
+
+def open_folder(folder: Path) -> Session:
+    spec = SidecarSpec(name="e", runtime="onnx", model=str(folder), socket="unused", state_dir=str(folder))
+    return load_session(spec, folder / "model.onnx", OnnxOptions(cache=False)).session
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return models.embedding_folder(tmp_path)
+
+
+@pytest.fixture
+def reader(folder: Path) -> TextReader:
+    return TextReader(folder / "tokenizer.json", open_folder(folder), models.MAX_LENGTH)
+
+
+def test_reading(reader: TextReader) -> None:
+    assert reader.read("a cat", False, "input").ids.tolist() == [2, 4, 15, 3]
+    assert reader.read("zebra", False, "input").ids.tolist() == [2, 1, 3]
+    assert reader.vocabulary == len(models.WORDS)
+
+
+def test_cutting_keeps_the_special_tokens_and_counts(reader: TextReader) -> None:
+    found = reader.read(" ".join(["cat"] * 50), True, "input")
+    assert found.ids.tolist() == [2, *[15] * 14, 3]
+    assert found.dropped == 36
+    assert reader.read(" ".join(["cat"] * 14), True, "input").dropped == 0
+    with pytest.raises(ApiError) as caught:
+        reader.read(" ".join(["cat"] * 15), False, "input[3]")
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input[3]")
+    assert "at most 14 tokens, received 15" in caught.value.message
+
+
+def test_token_arrays_are_used_as_they_are(reader: TextReader) -> None:
+    assert reader.take([4, 15], False, "input").ids.tolist() == [4, 15]
+    cut = reader.take([4] * 20, True, "input")
+    assert (len(cut.ids), cut.dropped) == (16, 4)
+    for wrong in ([17], [-1], [4, 2**70], []):
+        with pytest.raises(ApiError) as caught:
+            reader.take(wrong, True, "input[1]")
+        assert caught.value.param == "input[1]"
+
+
+def test_padding(reader: TextReader) -> None:
+    feeds, mask = reader.feeds([reader.read("a", True, "x"), reader.read("a cat in it", True, "x")])
+    assert feeds["input_ids"].tolist() == [[2, 4, 3, 0, 0, 0], [2, 4, 15, 13, 14, 3]]
+    assert feeds["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
+    assert mask.sum() == 9
+    assert set(feeds) == {"input_ids", "attention_mask"}
+
+
+def test_unusable_tokenizers(tmp_path: Path, folder: Path) -> None:
+    session = open_folder(folder)
+    (tmp_path / "broken.json").write_text("{}")
+    with pytest.raises(LoadError) as caught:
+        TextReader(tmp_path / "broken.json", session, 16)
+    assert caught.value.code == "model_invalid"
+    with pytest.raises(LoadError, match="special tokens"):
+        TextReader(folder / "tokenizer.json", session, 2)
+    models.save(models.affine(), tmp_path / "other" / "model.onnx")
+    with pytest.raises(LoadError, match="no text model"):
+        TextReader(folder / "tokenizer.json", open_folder(tmp_path / "other"), 16)
+
+
+def test_buckets() -> None:
+    grouping = Grouping("padded", 32, 1024)
+
+    def tokens(length: int) -> Tokens:
+        return Tokens(np.zeros(length, np.int64), None, 0)
+
+    keys = {length: grouping.unit(tokens(length)).key for length in (1, 8, 9, 16, 100, 9000)}
+    assert keys[1] == keys[8] != keys[9] == keys[16]
+    assert [keys[length].capacity for length in (1, 100, 9000)] == [32, 8, 1]
+    assert Grouping("exact", 32, 1024).unit(tokens(7)).key != Grouping("exact", 32, 1024).unit(tokens(8)).key
+    assert Grouping("off", 1, 1024).unit(tokens(7)).key.capacity == 1
+
+
+def test_the_probe(tmp_path: Path) -> None:
+    def choose(run: Any, reader: TextReader) -> str:
+        return choose_grouping(run, reader, 32, 1024, 1e-5).mode
+
+    def embedder(folder: Path) -> tuple[Embedder, TextReader]:
+        session = open_folder(folder)
+        reader = TextReader(folder / "tokenizer.json", session, 16)
+        output = find_output(session, None)
+        assert output is not None
+        return Embedder(session, reader, output, "mean", True), reader
+
+    independent, reader = embedder(models.embedding_folder(tmp_path))
+    assert choose(independent.run, reader) == "padded"
+
+    dependent, reader = embedder(models.embedding_folder(tmp_path, dependent=True))
+    assert choose(dependent.run, reader) == "off"
+
+    def hates_padding(batch: Sequence[Tokens]) -> list[Any]:
+        width = max(len(tokens.ids) for tokens in batch)
+        return [np.array([float(tokens.ids.sum() + width)]) for tokens in batch]
+
+    assert choose(hates_padding, reader) == "exact"
+
+
+def test_inputs_of_a_request() -> None:
+    assert inputs_of("a") == ["a"]
+    assert inputs_of(["a", "b"]) == ["a", "b"]
+    assert inputs_of([1, 2]) == [[1, 2]]
+    assert inputs_of([[1], [2]]) == [[1], [2]]
+
+
+@pytest.mark.parametrize("wrong", ["", [], [""], ["a", ""], [[]], ["a", [1]], ["a", 1], [[1], "a"], [1, "a"], ["x"] * 2049])
+def test_inputs_that_cannot_be(wrong: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        inputs_of(wrong)
+    assert (caught.value.status, caught.value.param) == (400, "input")
+    assert "expected" in caught.value.message
