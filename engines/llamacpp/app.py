@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,16 +16,26 @@ from msgspec import Meta, Struct
 from engines import sidecar
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.chat import ChatTemplate
+from engines.llamacpp.chat_handler import ChatHandler
+from engines.llamacpp.completion_handler import CompletionHandler
+from engines.llamacpp.conversation import Converser
+from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine, cores
 from engines.llamacpp.gguf import GgufError, Metadata, describe, read
-from engines.llamacpp.handlers import Handlers
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.params import Defaults
-from engines.sidecar import Handler, LoadError, Request, Response, Stream, verify_sha256
+from engines.sidecar import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
 from gateway.core.specs import SidecarSpec
 
 MAX_SEQUENCES = 256
 """llama.cpp's limit on sequences of one context."""
+
+
+_FLASH = {
+    "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +57,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     sampling: Defaults | None = None
     template: str | None = None
     """A chat template (jinja) instead of the file's own."""
+    embeddings: bool | None = None
+    """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = sidecar.DEFAULT_MAX_BODY
 
 
@@ -60,10 +72,13 @@ class LlamaRuntime:
         except msgspec.ValidationError as exc:
             raise ValueError(f"options of engine {spec.name}: {exc}") from None
         self._log: NativeLog | None = None
+        self._model: Model | None = None
+        self._context: Context | None = None
         self._engine: Engine | None = None
-        self._handlers: Handlers | None = None
+        self._embedder: Embedder | None = None
         self._sha256: str | None = None
         self._metadata: Metadata | None = None
+        self._created = int(time.time())
 
     def load(self) -> None:
         """Check the file, load it, make the context. Raises LoadError."""
@@ -75,17 +90,18 @@ class LlamaRuntime:
         self._log = NativeLog()
         layers = self._gpu_layers(self._metadata)
         try:
-            model = Model(
+            self._model = Model(
                 str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock, split=options.tensor_split
             )  # fmt: skip
         except NativeError as exc:
             raise LoadError("model_invalid", f"{path}: {exc}") from None
         try:
-            self._engine = self._build(model, self._log)
+            if self._metadata.pooling > 0 if options.embeddings is None else options.embeddings:
+                self._embedder = self._build_embedder(self._model, self._log)
+            else:
+                self._engine = self._build(self._model, self._log)
         except NativeError as exc:
-            model.close()
             raise LoadError("insufficient_memory", f"{path}: {exc}") from None
-        self._handlers = Handlers(self._engine)
 
     def _check_memory(self, metadata: Metadata) -> None:
         """Refuse what cannot fit into main memory before llama.cpp tries (devices are the supervisor's placement)."""
@@ -104,67 +120,89 @@ class LlamaRuntime:
         layers = self._options.gpu_layers
         return metadata.layers + 1 if layers is None or layers < 0 else min(layers, metadata.layers + 1)
 
+    def _context_size(self, model: Model) -> int:
+        return min(self._spec.context, model.n_ctx_train) if model.n_ctx_train > 0 else self._spec.context
+
     def _build(self, model: Model, log: NativeLog) -> Engine:
         spec, options = self._spec, self._options
-        size = min(spec.context, model.n_ctx_train) if model.n_ctx_train > 0 else spec.context
+        size = self._context_size(model)
         lines = min(MAX_SEQUENCES, spec.slots + (spec.slots if options.cached_lines is None else options.cached_lines))
         threads = spec.threads or cores()
-        flash = {
-            "auto": llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO,
-            "on": llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            "off": llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        }[options.flash_attention]
-        context = Context(
+        self._context = Context(
             model, log, cells=size * spec.slots, sequences=lines, batch=options.batch, micro_batch=min(512, options.batch),
-            threads=threads, threads_batch=threads, flash=flash,
+            threads=threads, threads_batch=threads, flash=_FLASH[options.flash_attention],
         )  # fmt: skip
-        batcher = Batcher(model, context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, stall=options.stall)
-        source = options.template
-        if source is None:
-            raw = llama_cpp.llama_model_chat_template(model.handle, None)
-            source = raw.decode("utf-8", "replace") if raw else None
-        bos = model.special_piece(model.bos).decode("utf-8", "replace") if model.bos >= 0 else ""
-        eos = model.special_piece(model.eos).decode("utf-8", "replace") if model.eos >= 0 else ""
+        batcher = Batcher(
+            model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, stall=options.stall
+        )  # fmt: skip
         return Engine(
-            name=spec.name, model=model, context=context, batcher=batcher, defaults=options.sampling or Defaults(),
-            template=ChatTemplate(source, bos=bos, eos=eos) if source else None, bos_text=bos, context_size=size,
-            created=int(time.time()), executor=ThreadPoolExecutor(2, "prepare"),
+            name=spec.name, model=model, context=self._context, batcher=batcher, defaults=options.sampling or Defaults(),
+            converser=_converser(model, options.template), context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
         )  # fmt: skip
 
+    def _build_embedder(self, model: Model, log: NativeLog) -> Embedder:
+        """A text must fit into one micro-batch: models that look both ways cannot be cut."""
+        spec = self._spec
+        batch = max(self._context_size(model), 512)
+        threads = spec.threads or cores()
+        pooling = -1 if self._metadata is not None and self._metadata.pooling > 0 else llama_cpp.LLAMA_POOLING_TYPE_MEAN
+        self._context = Context(
+            model, log, cells=batch, sequences=min(spec.slots, MAX_SEQUENCES), batch=batch, micro_batch=batch, threads=threads,
+            threads_batch=threads, flash=_FLASH[self._options.flash_attention], embeddings=True, pooling=pooling,
+        )  # fmt: skip
+        return Embedder(model, self._context, sequences=min(spec.slots, MAX_SEQUENCES), batch=batch, queue=spec.slots + spec.queue)
+
     async def start(self) -> None:
-        """Start the decode thread."""
-        sys.setswitchinterval(0.0005)  # the decode thread waits for the interpreter no longer than this
-        self._loaded().batcher.start()
+        """Start the thread that runs llama.cpp."""
+        sys.setswitchinterval(0.0005)  # that thread waits for the interpreter no longer than this
+        if self._engine is not None:
+            self._engine.batcher.start()
+        if self._embedder is not None:
+            self._embedder.start()
 
     def routes(self) -> Mapping[tuple[str, str], Handler]:
         """The OpenAI paths."""
         return {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._complete,
+            ("POST", "/v1/embeddings"): self._embed,
             ("GET", "/v1/models"): self._models,
         }
 
     async def _chat(self, request: Request) -> Response | Stream:
-        return await self._serving().chat(request)
+        return await ChatHandler(self._generator()).chat(request)
 
     async def _complete(self, request: Request) -> Response | Stream:
-        return await self._serving().complete(request)
+        return await CompletionHandler(self._generator()).complete(request)
+
+    async def _embed(self, request: Request) -> Response:
+        if self._embedder is None or self._model is None:
+            raise ApiError(400, "this model makes text, no embeddings", param="model", code="unsupported_endpoint")
+        return await EmbeddingHandler(self._model, self._embedder, self._spec.name).embeddings(request)
 
     async def _models(self, request: Request) -> Response:
-        return await self._serving().models(request)
+        entry = {"id": self._spec.name, "object": "model", "created": self._created, "owned_by": "gatehouse"}
+        return Response(msgspec.json.encode({"object": "list", "data": [entry]}))
+
+    def _generator(self) -> Engine:
+        if self._engine is None:
+            raise ApiError(400, "this model makes embeddings, no text", param="model", code="unsupported_endpoint")
+        return self._engine
 
     def health(self) -> dict[str, Any]:
         """Load and device figures; `state: failed` when the decode thread gave up."""
-        engine = self._loaded()
+        report: dict[str, Any] = {"sha256": self._sha256, "placement": self._placement()}
+        if self._embedder is not None:
+            busy, slots = self._embedder.outstanding, self._spec.slots
+            return report | {"in_use": min(busy, slots), "queue": max(0, busy - slots), "context": self._embedder.limit}
+        engine = self._generator()
         stats = engine.batcher.stats
-        report: dict[str, Any] = {
-            "sha256": self._sha256,
+        report |= {
             "in_use": stats.in_use,
             "queue": stats.waiting,
             "kv_used": round(min(1.0, stats.cells_used / engine.context.cells), 4),
             "tokens_per_second": round(stats.rate_at(time.monotonic()), 1),
             "context": engine.context_size,
-            "placement": self._placement(),
         }
         if engine.batcher.failed is not None:
             report |= {"state": "failed", "reason": engine.batcher.failed, "reason_code": "engine_failed"}
@@ -182,41 +220,35 @@ class LlamaRuntime:
         }  # fmt: skip
 
     def metrics(self) -> str:
-        """Counters of the decode thread."""
-        stats = self._loaded().batcher.stats
-        values = (
-            ("prompt_tokens_total", "counter", stats.prompt_tokens),
-            ("cached_prompt_tokens_total", "counter", stats.cached_tokens),
-            ("generated_tokens_total", "counter", stats.generated_tokens),
-            ("decode_steps_total", "counter", stats.steps),
-            ("decode_seconds_total", "counter", round(stats.decode_seconds, 6)),
-            ("sequences_total", "counter", stats.requests),
-            ("cancelled_total", "counter", stats.cancelled),
-            ("faults_total", "counter", stats.faults),
-            ("slots_in_use", "gauge", stats.in_use),
-            ("waiting", "gauge", stats.waiting),
-            ("kv_cells_used", "gauge", stats.cells_used),
-        )
-        return "".join(f"# TYPE gatehouse_llamacpp_{name} {kind}\ngatehouse_llamacpp_{name} {value}\n" for name, kind, value in values)
+        """Counters of the thread that runs llama.cpp."""
+        if self._embedder is not None:
+            return metric_lines([("embedded_tokens_total", "counter", self._embedder.tokens)])
+        return metric_lines(self._generator().batcher.stats.metrics())
 
     async def aclose(self) -> None:
-        """End the decode thread and free the memory."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.batcher.close()
-            engine.executor.shutdown(wait=False, cancel_futures=True)
-            engine.context.close()
-            engine.model.close()
+        """End the thread and free the memory."""
+        if self._engine is not None:
+            self._engine.batcher.close()
+            self._engine.executor.shutdown(wait=False, cancel_futures=True)
+        if self._embedder is not None:
+            self._embedder.close()
+        for resource in (self._context, self._model):
+            if resource is not None:
+                resource.close()
 
-    def _loaded(self) -> Engine:
-        if self._engine is None:
-            raise RuntimeError("the model is not loaded")
-        return self._engine
 
-    def _serving(self) -> Handlers:
-        if self._handlers is None:
-            raise RuntimeError("the model is not loaded")
-        return self._handlers
+def metric_lines(values: Iterable[tuple[str, str, float]]) -> str:
+    """(name, kind, value) in the Prometheus text format."""
+    return "".join(f"# TYPE gatehouse_llamacpp_{name} {kind}\ngatehouse_llamacpp_{name} {value}\n" for name, kind, value in values)
+
+
+def _converser(model: Model, template: str | None) -> Converser:
+    if template is None:
+        raw = llama_cpp.llama_model_chat_template(model.handle, None)
+        template = raw.decode("utf-8", "replace") if raw else None
+    bos = model.special_piece(model.bos).decode("utf-8", "replace") if model.bos >= 0 else ""
+    eos = model.special_piece(model.eos).decode("utf-8", "replace") if model.eos >= 0 else ""
+    return Converser(model, ChatTemplate(template, bos=bos, eos=eos) if template else None, bos)
 
 
 def check_file(path: Path) -> Metadata:

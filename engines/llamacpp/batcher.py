@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -58,6 +58,7 @@ class Job(Work):
     logprobs: int | None = None
     ignore_eos: bool = False
     prompt_logprobs: bool = False
+    markers: Mapping[int, bytes] = field(default_factory=dict)
     line: Line | None = None
     reused: int = 0
     generated: int = 0
@@ -123,6 +124,22 @@ class Stats:
             window.popleft()
         span = max(now - window[0][0], 0.05)
         self.rate = sum(item[1] for item in window) / span if len(window) > 1 else 0.0
+
+    def metrics(self) -> list[tuple[str, str, float]]:
+        """(name, kind, value) of everything that is counted."""
+        return [
+            ("prompt_tokens_total", "counter", self.prompt_tokens),
+            ("cached_prompt_tokens_total", "counter", self.cached_tokens),
+            ("generated_tokens_total", "counter", self.generated_tokens),
+            ("decode_steps_total", "counter", self.steps),
+            ("decode_seconds_total", "counter", round(self.decode_seconds, 6)),
+            ("sequences_total", "counter", self.requests),
+            ("cancelled_total", "counter", self.cancelled),
+            ("faults_total", "counter", self.faults),
+            ("slots_in_use", "gauge", self.in_use),
+            ("waiting", "gauge", self.waiting),
+            ("kv_cells_used", "gauge", self.cells_used),
+        ]
 
     def rate_at(self, now: float) -> float:
         """Tokens a second over the last two seconds; 0 when nothing was generated lately."""
@@ -365,7 +382,7 @@ class Batcher:
         job.generated += 1
         job.produced += 1
         job.last = token
-        event = Event(token, self._model.piece(token), scores)
+        event = Event(token, job.markers.get(token) or self._model.piece(token), scores)
         if job.generated >= job.max_tokens:
             event.finish = "length"
             self._end(job, event)

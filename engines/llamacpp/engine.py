@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from engines.llamacpp.batcher import Batcher, Job, Mailbox, new_seed
-from engines.llamacpp.chat import ChatTemplate
+from engines.llamacpp.conversation import Converser
 from engines.llamacpp.generation import Generation
 from engines.llamacpp.native import Context, Model
 from engines.llamacpp.params import Defaults
@@ -29,11 +29,9 @@ class Engine:
     model: Model
     context: Context
     batcher: Batcher
-    template: ChatTemplate | None
-    bos_text: str
+    converser: Converser
     defaults: Defaults
     context_size: int
-    created: int
     executor: ThreadPoolExecutor
 
     async def prepare(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -70,7 +68,7 @@ class Prompted:
 
 def build(
     engine: Engine, request: Request, prompts: Sequence[Prompted], params: SamplingParams, *, stops: tuple[str, ...], seeded: bool,
-    logprobs: int | None = None, ignore_eos: bool = False, score_prompt: bool = False,
+    logprobs: int | None = None, ignore_eos: bool = False, score_prompt: bool = False, markers: Mapping[int, bytes] | None = None,
 ) -> Generation:  # fmt: skip
     """Jobs with their samplers, not submitted yet. Blocking (grammars are compiled). Raises ApiError 400 for a bad grammar.
 
@@ -86,7 +84,7 @@ def build(
                 job = Job(
                     priority=request.priority, arrival=0, prompt=len(prompt.tokens), deadline=request.deadline or math.inf, after=first,
                     index=len(jobs), tokens=prompt.tokens, max_tokens=prompt.max_tokens, mailbox=mailbox, logprobs=logprobs,
-                    ignore_eos=ignore_eos, prompt_logprobs=score_prompt and first is None,
+                    ignore_eos=ignore_eos, markers=markers or {}, prompt_logprobs=score_prompt and first is None,
                     sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
                 )  # fmt: skip
                 jobs.append(job)

@@ -115,3 +115,16 @@ class Generation:
                     yield news
         finally:
             self.cancel()
+
+
+async def collect(generation: Generation) -> list[tuple[str, list[tuple[int, TopLogprobs]], str | None]]:
+    """Run to the end; text, scores and finish reason of each choice."""
+    texts: list[list[str]] = [[] for _ in generation.jobs]
+    scores: list[list[tuple[int, TopLogprobs]]] = [[] for _ in generation.jobs]
+    finishes: list[str | None] = [None] * len(generation.jobs)
+    async for news in generation.deltas():
+        for delta in news:
+            texts[delta.index].append(delta.text)
+            scores[delta.index].extend(delta.scores)
+            finishes[delta.index] = delta.finish
+    return [("".join(text), score, finish) for text, score, finish in zip(texts, scores, finishes, strict=True)]

@@ -269,6 +269,8 @@ class Metadata:
     output_size: int
     kv_per_token: tuple[int, ...]
     """Bytes of keys and values of one token at 16 bits, for each layer."""
+    pooling: int
+    """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token, 4 rank; models other than 0 make embeddings."""
 
 
 def describe(file: Gguf) -> Metadata:
@@ -301,7 +303,7 @@ def describe(file: Gguf) -> Metadata:
         parameters=sum(_elements(tensor) for tensor in file.tensors), layers=layers, width=width, context=context, vocabulary=tokens,
         has_template=isinstance(pairs.get("tokenizer.chat_template"), str), weights=sum(tensor.size for tensor in file.tensors),
         layer_sizes=tuple(sizes), input_size=input_size, output_size=output_size,
-        kv_per_token=_kv(pairs, architecture, number, layers, width),
+        kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=number("pooling_type", 0, 4, 0),
     )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ class Model:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Tokens of a text. `add_special` adds BOS where the model wants it; `parse_special` reads control tokens in the text."""
-        data = text.encode("utf-8", "surrogatepass") if text.isascii() else text.encode("utf-8", "replace")
+        data = text.encode("utf-8", "replace")
         size = len(data) + 8
         while True:
             buffer = (ctypes.c_int32 * size)()
@@ -119,6 +119,12 @@ class Model:
             if count >= 0:
                 return buffer.raw[:count]
             size = -count
+
+    def control_texts(self) -> list[str]:
+        """The texts of all control tokens."""
+        attr, control = llama_cpp.llama_vocab_get_attr, llama_cpp.LLAMA_TOKEN_ATTR_CONTROL
+        found = [token for token in range(self.n_vocab) if attr(self.vocab, token) & control]
+        return [self._to_piece(token, special=True).decode("utf-8", "replace") for token in found]
 
     def is_end(self, token: int) -> bool:
         """Whether the token ends a generation (EOS, end of turn, ...)."""

@@ -160,6 +160,14 @@ def prompts_of(value: Prompt, param: str) -> list[str | list[int]]:
     return [tokens] if tokens else list(texts)
 
 
+def check_common(body: Common) -> None:
+    """Rules that concern more than one parameter. Raises ApiError 400."""
+    if body.store:
+        raise unsupported("store", "nothing is kept")
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+
+
 class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
     """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` says otherwise."""
 

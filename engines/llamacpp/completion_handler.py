@@ -1,0 +1,121 @@
+"""`POST /v1/completions` of the llama.cpp sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from engines.llamacpp import responses
+from engines.llamacpp.conversation import grammar_of
+from engines.llamacpp.engine import Engine, Prompted, build, discard
+from engines.llamacpp.generation import Delta, Generation, collect
+from engines.llamacpp.params import CompletionRequest, check_common, parse, prompts_of, sampling_params, unsupported
+from engines.llamacpp.responses import DONE, Envelope
+from engines.sidecar import ApiError, Request, Response, Stream
+
+
+class CompletionHandler:
+    """One instance for a loaded engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def complete(self, request: Request) -> Response | Stream:
+        """POST /v1/completions"""
+        body = parse(request.body, CompletionRequest)
+        _check_completion(body)
+        prompts = prompts_of(body.prompt, "prompt")
+        self._engine.batcher.check_room(len(prompts) * (body.n or 1))
+        generation = await self._engine.prepare(lambda: self._prepare_completion(request, body, prompts), discard)
+        generation.submit()
+        wants_usage = body.stream_options is not None and body.stream_options.include_usage
+        envelope = Envelope("cmpl", "text_completion", body.model or self._engine.name, with_usage=wants_usage)
+        if body.stream:
+            return Stream(self._stream_text(generation, envelope, body, wants_usage))
+        return await self._whole_text(generation, envelope, body)
+
+    def _prepare_completion(self, request: Request, body: CompletionRequest, prompts: list[str | list[int]]) -> Generation:
+        engine = self._engine
+        limit = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+        prompted = []
+        for prompt in prompts:
+            tokens = self._tokens(prompt)
+            room = engine.context_size - len(tokens)
+            wanted = min(limit, room) if body.max_tokens is None and room > 0 else limit
+            prompted.append(Prompted(tokens, body.n or 1, engine.check_length(len(tokens), wanted, "prompt")))
+        params = sampling_params(body, engine.defaults, engine.model.n_vocab, body.seed or 0, grammar_of(body))
+        return build(
+            engine, request, prompted, params, stops=body.stops(), seeded=body.seed is not None, logprobs=body.logprobs,
+            ignore_eos=bool(body.ignore_eos), score_prompt=bool(body.echo) and body.logprobs is not None,
+        )  # fmt: skip
+
+    def _tokens(self, prompt: str | list[int]) -> list[int]:
+        model = self._engine.model
+        if isinstance(prompt, str):
+            tokens = model.tokenize(prompt, add_special=True, parse_special=True)
+        else:
+            tokens = prompt
+            if any(token >= model.n_vocab for token in tokens):
+                raise ApiError(400, f"prompt: tokens must be below {model.n_vocab}", param="prompt")
+        if not tokens:
+            raise ApiError(400, "prompt must not be empty", param="prompt")
+        return tokens
+
+    async def _stream_text(
+        self, generation: Generation, envelope: Envelope, body: CompletionRequest, wants_usage: bool
+    ) -> AsyncIterator[bytes]:  # fmt: skip
+        offsets = {}
+        async for news in generation.deltas():
+            out = []
+            for delta in news:
+                if body.echo and delta.index not in offsets:
+                    text, logprobs = self._echo(generation, delta.index, body)
+                    offsets[delta.index] = len(text)
+                    out.append(envelope.chunk({"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": None}))
+                offset = offsets.get(delta.index, 0)
+                out.append(self._text_delta(envelope, delta, offset))
+                offsets[delta.index] = offset + len(delta.text)
+            yield b"".join(out)
+        yield (envelope.usage(responses.usage(generation)) if wants_usage else b"") + DONE
+
+    def _text_delta(self, envelope: Envelope, delta: Delta, offset: int) -> bytes:
+        if not delta.scores and delta.finish is None:
+            return envelope.text(delta.index, delta.text)
+        logprobs = responses.text_logprobs(self._engine.model, delta.scores, offset) if delta.scores else None
+        return envelope.chunk({"index": delta.index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish})
+
+    async def _whole_text(self, generation: Generation, envelope: Envelope, body: CompletionRequest) -> Response:
+        choices = []
+        for index, (text, scores, finish) in enumerate(await collect(generation)):
+            all_scores: list[Any] = list(scores)
+            if body.echo:
+                text = self._prompt_text(generation, index) + text
+                all_scores = self._prompt_scores(generation, index) + all_scores if body.logprobs is not None else []
+            logprobs = responses.text_logprobs(self._engine.model, all_scores, 0) if body.logprobs is not None else None
+            choices.append({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish})
+        return Response(envelope.whole(choices, responses.usage(generation)))
+
+    def _echo(self, generation: Generation, index: int, body: CompletionRequest) -> tuple[str, dict[str, Any] | None]:
+        text = self._prompt_text(generation, index)
+        if body.logprobs is None:
+            return text, None
+        return text, responses.text_logprobs(self._engine.model, self._prompt_scores(generation, index), 0)
+
+    def _prompt_text(self, generation: Generation, index: int) -> str:
+        tokens = generation.jobs[index].tokens
+        return b"".join(map(self._engine.model.piece, tokens)).decode("utf-8", "replace")
+
+    def _prompt_scores(self, generation: Generation, index: int) -> list[Any]:
+        job = generation.jobs[index]
+        first = next(other for other in generation.jobs if other is job or other is job.after)  # choices share the first one's prompt
+        return [(job.tokens[0], None), *zip(job.tokens[1:], first.prompt_scores, strict=True)]
+
+
+def _check_completion(body: CompletionRequest) -> None:
+    check_common(body)
+    if body.suffix:
+        raise unsupported("suffix", "this engine does not fill in the middle")
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise unsupported("best_of", "only the value of n is possible")
+    if body.max_tokens == 0 and not body.echo:
+        raise ApiError(400, "max_tokens must be at least 1 without echo", param="max_tokens")

@@ -1,0 +1,150 @@
+"""From a chat request to what is generated: the rendered prompt's tokens, the grammar, and how the answer will be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.llamacpp import schema, tools
+from engines.llamacpp.chat import ChatTemplate, normalise
+from engines.llamacpp.native import Model
+from engines.llamacpp.output import REASONING_TAGS, Dialect
+from engines.llamacpp.params import ChatRequest, Common, unsupported
+from engines.sidecar import ApiError
+
+_OPEN, _CLOSE = "\U000f5a01", "\U000f5a02"  # private use: stands for a control token's text inside a client's content
+_HOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A chat request, ready to be generated."""
+
+    tokens: list[int]
+    grammar: str | None
+    dialect: Dialect
+    parallel: bool
+
+
+class Converser:
+    """Prepares chat requests for one model. Thread-safe; takes time that grows with the messages."""
+
+    def __init__(self, model: Model, template: ChatTemplate | None, bos: str) -> None:
+        self._model = model
+        self._template = template
+        self._bos = bos
+        source = template.source if template is not None else ""
+        self._family = tools.family_of(source)
+        self._controls = [text for text in model.control_texts() if text]
+        self._control = re.compile("|".join(sorted(map(re.escape, self._controls), key=len, reverse=True))) if self._controls else None
+        self.markers = _markers(model)
+        visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}
+        self._reasoning = next((tags for tags in REASONING_TAGS if tags[1] in source or tags[1] in visible), None)
+
+    def prepare(self, body: ChatRequest) -> Conversation:
+        """Render, tokenize, choose grammar and dialect. Raises ApiError 400."""
+        template = self._template
+        if template is None:
+            raise ApiError(400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template")
+        choice = tools.choose(tools.declared(body.tools), body.tool_choice)
+        parallel = body.parallel_tool_calls is not False
+        messages = normalise(body.messages)
+        generic = bool(choice.tools) and self._family == "generic"
+        shown: Sequence[Mapping[str, Any]] | None = None
+        if generic:
+            messages = tools.generic_system(messages, choice)
+        elif choice.tools:
+            names = {tool.name for tool in choice.tools}
+            shown = [tool for tool in body.tools or () if tool["function"]["name"] in names]
+        texts: list[str] = []
+        text = template.render(self._protect(messages, texts), tools=self._protect(shown, texts), extra=self._extra(body))
+        names_allowed = frozenset(tool.name for tool in choice.tools)
+        inside = self._reasoning is not None and text.rstrip().endswith(self._reasoning[0])
+        constrained = choice.required or generic
+        dialect = Dialect(self._family if names_allowed else None, names_allowed, self._reasoning, inside and not constrained)
+        return Conversation(self._tokens(text, texts), self._grammar(body, choice, constrained, parallel), dialect, parallel)
+
+    def _extra(self, body: ChatRequest) -> dict[str, Any]:
+        extra = dict(body.chat_template_kwargs or {})
+        if body.reasoning_effort is not None:
+            if self._template is None or "reasoning_effort" not in self._template.source:
+                raise unsupported("reasoning_effort", "this model's chat template does not know it")
+            extra["reasoning_effort"] = body.reasoning_effort
+        return extra
+
+    def _grammar(self, body: ChatRequest, choice: tools.Choice, constrained: bool, parallel: bool) -> str | None:
+        own = grammar_of(body)
+        if choice.tools and own is not None:
+            raise unsupported("tools", "they cannot be combined with response_format or grammar")
+        return tools.call_grammar(self._family, choice, parallel=parallel) if constrained else own
+
+    def _protect(self, value: Any, texts: list[str]) -> Any:
+        """The value with every control token's text in its strings replaced: what a client writes is never a control token."""
+        control = self._control
+        if control is None:
+            return value
+        if isinstance(value, str):
+
+            def hold(match: re.Match[str]) -> str:
+                texts.append(match.group())
+                return f"{_OPEN}{len(texts) - 1}{_CLOSE}"
+
+            return control.sub(hold, value)
+        if isinstance(value, Mapping):
+            return {key: self._protect(item, texts) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._protect(item, texts) for item in value]
+        return value
+
+    def _tokens(self, text: str, texts: list[str]) -> list[int]:
+        special = not (self._bos and text.startswith(self._bos))
+        if not texts:
+            return self._model.tokenize(text, add_special=special, parse_special=True)
+        tokens: list[int] = []
+        for at, piece in enumerate(_HOLDER.split(text)):
+            if at % 2 == 0:
+                if piece or at == 0:
+                    tokens += self._model.tokenize(piece, add_special=special and at == 0, parse_special=True)
+            elif int(piece) < len(texts):
+                tokens += self._model.tokenize(texts[int(piece)], add_special=False, parse_special=False)
+        return tokens
+
+
+def grammar_of(body: Common) -> str | None:
+    """The grammar of `grammar` or `response_format`. Raises ApiError 400."""
+    form = body.response_format
+    kind = form.get("type") if form is not None else "text"
+    if body.grammar is not None:
+        if kind != "text":
+            raise ApiError(400, "grammar and response_format cannot be combined", param="grammar")
+        try:
+            schema.check_grammar(body.grammar)
+        except schema.SchemaError as exc:
+            raise ApiError(400, str(exc), param="grammar", code="invalid_grammar") from None
+        return body.grammar
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return schema.json_object()
+    if kind != "json_schema" or form is None:
+        raise ApiError(400, "response_format.type must be text, json_object or json_schema", param="response_format.type")
+    described = form.get("json_schema")
+    if not isinstance(described, dict) or "schema" not in described:
+        raise ApiError(400, "response_format.json_schema.schema is required", param="response_format.json_schema")
+    try:
+        return schema.json_schema(described["schema"])
+    except schema.SchemaError as exc:
+        raise ApiError(400, str(exc), param="response_format.json_schema.schema", code="unsupported_schema") from None
+
+
+def _markers(model: Model) -> dict[int, bytes]:
+    """Control tokens that carry structure (calls, reasoning) and their text, which plain detokenizing would drop."""
+    texts = ["[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>", *(tag for pair in REASONING_TAGS for tag in pair)]
+    markers = {}
+    for text in texts:
+        tokens = model.tokenize(text, add_special=False, parse_special=True)
+        if len(tokens) == 1 and model.special_piece(tokens[0]).decode("utf-8", "replace") == text:
+            markers[tokens[0]] = text.encode()
+    return markers
