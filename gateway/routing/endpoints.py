@@ -186,7 +186,10 @@ class Endpoint:
         """Takes the result of an active probe."""
         changed = self.health.observe(result)
         self.details = result.details
-        if result.ok and self.refused and self.breaker.state == "open":
+        if result.refused:
+            self.refused = True
+            changed = self.breaker.refused(self._effects.now()) or changed
+        elif result.ok and self.refused and self.breaker.state == "open":
             self.breaker.until = self._effects.now()  # it accepts connections again: no reason to wait any longer
             changed = self.breaker.due(self.breaker.until) or changed
         if result.slots is not None and result.slots != self.slots:

@@ -38,7 +38,7 @@ class HttpProbe:
         except httpx.TimeoutException as error:
             return ProbeResult(False, type(error).__name__)
         except httpx.ConnectError as error:
-            return ProbeResult(False, f"cannot connect: {error}", refused=True)
+            return ProbeResult(False, f"cannot connect: {error}", refused=not _is_tls(error))
         except (httpx.HTTPError, httpx.InvalidURL, ConfigError, OSError) as error:
             return ProbeResult(False, f"{type(error).__name__}: {error}")
 
@@ -72,6 +72,15 @@ class HttpProbe:
         client = _open(spec, address)
         self._clients[spec.name] = (spec, address, client)
         return client
+
+
+def _is_tls(error: BaseException | None) -> bool:
+    """Whether a handshake failed: somebody is there, but not whom we trust."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 async def _get(client: httpx.AsyncClient, spec: EngineSpec, path: str) -> ProbeResult:

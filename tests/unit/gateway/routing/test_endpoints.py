@@ -256,10 +256,17 @@ def test_failed_probes_take_it_out_and_good_ones_bring_it_back():
     assert fleet.state("a") == "ready"
 
 
-def test_a_refused_probe_takes_it_out_at_once():
+def test_a_refused_probe_opens_the_breaker_and_one_request_closes_it():
     fleet = Fleet(2)
     probed(fleet, "a", ProbeResult(False, "refused", refused=True))
     assert fleet.state("a") == "unhealthy"
+    assert fleet.registry.endpoints()[0]["breaker"]["state"] == "open"
+    fleet.advance(10)
+    assert fleet.state("a") == "unhealthy"
+    probed(fleet, "a", ProbeResult(True))
+    assert fleet.state("a") == "half_open"
+    fleet.attempt(tried=("b",)).close(SUCCESS)
+    assert fleet.state("a") == "ready"
 
 
 def test_a_probe_tells_the_slots():

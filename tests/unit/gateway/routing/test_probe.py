@@ -1,0 +1,166 @@
+"""The HTTP probe against real sockets: what counts as good, as bad, and as refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.core.secret import Secret
+from gateway.core.specs import ClientTlsSpec, EngineSpec, HealthSpec
+from gateway.routing.probe import HttpProbe
+from tests.fakes.engine import FakeEngine
+from tests.unit.gateway.transport.conftest import Certificates
+
+
+def spec(path: str | None = None, timeout: float = 5.0, **options: object) -> EngineSpec:
+    return EngineSpec(name="e", runtime="external", health=HealthSpec(path=path, timeout=timeout), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def probe() -> AsyncIterator[HttpProbe]:
+    probe = HttpProbe()
+    yield probe
+    await probe.aclose()
+
+
+@asynccontextmanager
+async def answering(*answers: bytes) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that gives these answers to the paths asked for, one each, the last repeated; None-like b"" never answers."""
+    left, asked = list(answers), list[str]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            asked.append(head.decode())
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if not answer:
+                await reader.read()
+            writer.write(answer)
+            await writer.drain()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+def answer(status: int, body: bytes = b"", kind: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+async def test_a_healthy_engine_tells_its_slots(probe: HttpProbe):
+    async with FakeEngine(slots=5) as engine:
+        result = await probe.probe(spec(), engine.address)
+        assert (result.ok, result.slots) == (True, 5)
+        assert result.details["device"] == "cpu"
+        assert [request.path for request in engine.requests] == ["/health"]
+        await probe.probe(spec(), engine.address)
+        assert engine.connections == 1
+
+
+async def test_over_a_unix_socket(probe: HttpProbe, tmp_path: Path):
+    async with FakeEngine(unix=str(tmp_path / "e.sock")) as engine:
+        assert (await probe.probe(spec(), engine.address)).ok
+
+
+async def test_nobody_there_is_a_refusal(probe: HttpProbe, tmp_path: Path):
+    async with FakeEngine() as engine:
+        address = engine.address
+    assert (await probe.probe(spec(), address)).refused
+    assert (await probe.probe(spec(), f"unix:{tmp_path}/none.sock")).refused
+
+
+async def test_an_engine_that_was_there_and_went(probe: HttpProbe):
+    async with FakeEngine() as engine:
+        assert (await probe.probe(spec(), engine.address)).ok
+    result = await probe.probe(spec(), engine.address)
+    assert (result.ok, result.refused) == (False, True)
+
+
+async def test_silence_is_not_a_refusal(probe: HttpProbe):
+    async with answering(b"") as (address, _):
+        result = await probe.probe(spec(timeout=0.05), address)
+    assert (result.ok, result.refused) == (False, False)
+    assert "0.05 s" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("sent", "ok", "reason"),
+    [
+        (answer(200), False, "not JSON"),
+        (answer(200, b"", "text/plain"), True, ""),
+        (answer(204, b"", "text/plain"), True, ""),
+        (answer(200, b'{"state": "ready"}'), True, ""),
+        (answer(200, b'{"state": "loading"}'), False, "state is loading"),
+        (answer(200, b'{"status": "ok"}'), True, ""),
+        (answer(200, b"[1, 2]"), True, ""),
+        (answer(500), False, "answered 500"),
+        (answer(503), False, "answered 503"),
+        (answer(302), False, "answered 302"),
+        (b"garbage\r\n\r\n", False, "Protocol"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", False, "Protocol"),
+    ],
+)
+async def test_answers(probe: HttpProbe, sent: bytes, ok: bool, reason: str):
+    async with answering(sent) as (address, _):
+        result = await probe.probe(spec(), address)
+    assert result.ok == ok
+    assert reason in result.reason
+    assert not result.refused
+
+
+@pytest.mark.parametrize("slots", [b"0", b"-3", b"true", b'"8"', b"1.5", b"100000000"])
+async def test_nonsense_slots_are_not_believed(probe: HttpProbe, slots: bytes):
+    async with answering(answer(200, b'{"state": "ready", "slots": ' + slots + b"}")) as (address, _):
+        result = await probe.probe(spec(), address)
+    assert result.ok
+    assert result.slots is None
+
+
+async def test_without_health_the_models_are_asked_for_and_remembered(probe: HttpProbe):
+    async with answering(answer(404), answer(200, b'{"data": []}')) as (address, asked):
+        assert (await probe.probe(spec(), address)).ok
+        assert (await probe.probe(spec(), address)).ok
+    assert [head.split()[1] for head in asked] == ["/health", "/v1/models", "/v1/models"]
+
+
+async def test_a_path_of_its_own_with_the_engines_key_and_headers(probe: HttpProbe):
+    async with answering(answer(200, b"{}")) as (address, asked):
+        engine = spec("/status?deep=1", api_key=Secret("k" * 32), headers={"x-team": "red"})
+        assert (await probe.probe(engine, address + "/base")).ok
+    assert asked[0].startswith("GET /base/status?deep=1 HTTP/1.1\r\n")
+    assert f"authorization: bearer {'k' * 32}" in asked[0].lower()
+    assert "x-team: red" in asked[0].lower()
+
+
+async def test_changed_settings_count_at_once(probe: HttpProbe):
+    async with answering(answer(200, b"{}")) as (address, asked):
+        await probe.probe(spec(), address)
+        await probe.probe(spec(headers={"x-new": "1"}), address)
+    assert "x-new" not in asked[0]
+    assert "x-new: 1" in asked[1]
+
+
+@pytest.mark.parametrize("address", ["ftp://x", "unix:relative", "http://127.0.0.1:99999"])
+async def test_an_unusable_address_is_a_result(probe: HttpProbe, address: str):
+    result = await probe.probe(spec(), address)
+    assert not result.ok
+    assert result.reason
+
+
+async def test_an_untrusted_certificate_is_a_failure_but_no_refusal(probe: HttpProbe, tmp_path: Path):
+    certificates = Certificates(tmp_path)
+    async with FakeEngine(tls=certificates.server_context()) as engine:
+        result = await probe.probe(spec(), engine.address)
+        assert (result.ok, result.refused) == (False, False)
+        trusted = spec(tls=ClientTlsSpec(ca=certificates.ca, server_name="engine.test"))
+        assert (await probe.probe(trusted, engine.address)).ok
+        await probe.aclose()
