@@ -237,7 +237,7 @@ class Gateway:
         self.feed.publish("event", {"event": event, "target": target, "actor": actor, "outcome": outcome, **detail})
 
     def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
-        log.warning("endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
+        log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
         self.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
 
     def _engine_event(self, kind: str, engine: str, detail: dict[str, Any]) -> None:

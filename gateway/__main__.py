@@ -1,0 +1,5 @@
+"""`python -m gateway` is the console script `gatehouse`."""
+
+from gateway.main import main
+
+main()

@@ -1,0 +1,99 @@
+"""Fixtures of the end-to-end tests: a gateway over scripted engines, and one over real sidecars with the demo model."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external
+from tests.fakes.answers import parse_script
+from tests.fakes.engine import FakeEngine
+
+
+class EngineThread:
+    """A FakeEngine on an event loop of its own, so that a synchronous test can watch it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.engine = FakeEngine(**options)
+        self._run(self.engine.start())
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+
+    @property
+    def port(self) -> int:
+        return int(self.engine.address.rsplit(":", 1)[1])
+
+    @property
+    def received(self) -> list[Any]:
+        """Inference requests, without health checks."""
+        return [r for r in list(self.engine.requests) if r.method == "POST"]
+
+    def play(self, script: str) -> None:
+        """How the next requests are answered, one step each."""
+        self.engine.script.extend(parse_script(script))
+
+    def close(self) -> None:
+        self._run(self.engine.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineThread]:
+    """A scripted engine, shared by a module."""
+    thread = EngineThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture(scope="module")
+def gatehouse(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    """A gateway over the scripted engine, under the model name m1."""
+    directory = tmp_path_factory.mktemp("gatehouse")
+    config = configuration(
+        directory / "state",
+        engines=[external("fake", engine.port, slots=64)],
+        models=[{"name": "m1", "pool": ["fake"], "aliases": ["m1-latest"]}],
+    )
+    with Gatehouse(directory, config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
+    """A gateway over a llama.cpp sidecar with the demo chat model."""
+    directory = tmp_path_factory.mktemp("real")
+    config = configuration(
+        directory / "state",
+        engines=[{"name": "chat", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 4, "context": 512}],
+        models=[{"name": "demo-chat", "pool": ["chat"]}],
+    )
+    with Gatehouse(directory, config) as running:
+        yield running
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Gatehouse]]:
+    """Makes gateways of a test's own; what still runs at the end is ended."""
+    made: list[Gatehouse] = []
+
+    def make(config: dict[str, Any], environ: dict[str, str] | None = None) -> Gatehouse:
+        directory = tmp_path / f"g{len(made)}"
+        directory.mkdir(exist_ok=True)
+        made.append(Gatehouse(directory, config, environ))
+        return made[-1]
+
+    yield make
+    for gatehouse in made:
+        if gatehouse.process is not None and gatehouse.process.poll() is None:
+            gatehouse.stop()

@@ -1,0 +1,211 @@
+"""Runs the real console script on free ports, in a process of its own, and talks to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+ROOT = Path(__file__).parents[2]
+KEY = "test-key-0123456789abcdef0123456789abcdef"
+OTHER_KEY = "other-key-0123456789abcdef0123456789abcde"
+NARROW_KEY = "narrow-key-0123456789abcdef0123456789abcd"
+DEMO_MODEL = "demo-chat.gguf"
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:
+    """The first true value of `condition`, asked again and again until the deadline."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} did not come within {seconds} s")
+        time.sleep(0.02)
+
+
+def configuration(state_dir: Path, **parts: Any) -> dict[str, Any]:
+    """A small configuration with two keys; `parts` replace its top-level settings."""
+    return {
+        "version": 1,
+        "listen": {"data": "127.0.0.1:0", "admin": "127.0.0.1:0", **parts.pop("listen", {})},
+        "state_dir": str(state_dir),
+        "identity": {
+            "api_keys": {
+                "static": [
+                    {"id": "test", "key": KEY, "tenant": "acme", "models": ["*"]},
+                    {"id": "other", "key": OTHER_KEY, "tenant": "globex", "models": ["*"]},
+                    {"id": "narrow", "key": NARROW_KEY, "tenant": "acme", "models": ["nothing-*"]},
+                ]
+            }
+        },
+        **parts,
+    }
+
+
+def external(name: str, port: int, **settings: Any) -> dict[str, Any]:
+    """An engine entry for a server on this machine."""
+    return {"name": name, "runtime": "external", "url": f"http://127.0.0.1:{port}", **settings}
+
+
+class Gatehouse:
+    """One `gatehouse serve`. Use as a context manager; leaving it sends SIGTERM and insists on a clean end."""
+
+    def __init__(self, directory: Path, config: dict[str, Any], environ: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.config = config
+        self.file = directory / "gatehouse.yaml"
+        self.file.write_text(yaml.safe_dump(config))
+        self.environ = {**os.environ, **(environ or {})}
+        self.lines: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+        self.url = self.admin_url = ""
+
+    @property
+    def state_dir(self) -> Path:
+        return Path(self.config["state_dir"])
+
+    def launch(self) -> Gatehouse:
+        """Starts the process without waiting."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", "--config", str(self.file)],
+            cwd=ROOT,
+            env=self.environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+    def _read(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        with self.process.stdout as out:
+            for line in out:
+                self.lines.append(line.rstrip("\n"))
+
+    def start(self, seconds: float = 60.0) -> Gatehouse:
+        """Starts the process and waits until it says where it listens (then every sidecar is ready)."""
+        self.launch()
+
+        def listening() -> bool:
+            if self.process is not None and self.process.poll() is not None:
+                raise AssertionError("gatehouse ended:\n" + "\n".join(self.lines))
+            return any(line.startswith("admin: ") for line in self.lines)
+
+        until(listening, seconds, "the start")
+        self.url = self._line("gateway: ")
+        self.admin_url = self._line("admin: ")
+        return self
+
+    def _line(self, prefix: str) -> str:
+        return next(line[len(prefix) :] for line in self.lines if line.startswith(prefix))
+
+    def __enter__(self) -> Gatehouse:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        code = self.stop()
+        if exc[0] is None:
+            assert code == 0, "\n".join(self.lines)
+
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
+        """Sends a signal and returns the exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(5)
+                raise AssertionError("gatehouse did not end:\n" + "\n".join(self.lines)) from None
+        return self.process.returncode
+
+    def ended(self, seconds: float = 30.0) -> int:
+        """Waits for the process to end by itself; its exit code."""
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    # --- talking to it
+
+    def client(self, key: str | None = KEY, **options: Any) -> httpx.Client:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False, **options)
+
+    def chat(self, text: str = "Hello!", key: str | None = KEY, **fields: Any) -> httpx.Response:
+        body = {"model": "m1", "messages": [{"role": "user", "content": text}], **fields}
+        with self.client(key) as client:
+            return client.post("/v1/chat/completions", json=body)
+
+    def raw(self, data: bytes, seconds: float = 10.0) -> bytes:
+        """Sends bytes on a connection of their own and returns everything that comes back until it closes."""
+        host, port = self.url.removeprefix("http://").split(":")
+        answer = b""
+        with socket.create_connection((host, int(port)), timeout=seconds) as sock:
+            sock.sendall(data)
+            while part := sock.recv(65536):
+                answer += part
+        return answer
+
+    def metrics(self) -> str:
+        return httpx.get(f"{self.admin_url}/metrics", trust_env=False).text
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        total = 0.0
+        for line in self.metrics().splitlines():
+            match = re.match(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)$", line)
+            if match and all(f'{k}="{v}"' in (match[1] or "") for k, v in labels.items()):
+                total += float(match[2])
+        return total
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Every whole record of the audit log so far."""
+        records = []
+        for file in sorted((self.state_dir / "audit").glob("audit-*.jsonl")):
+            for line in file.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    records.append(json.loads(line))
+        return records
+
+    def outcome(self, request_id: str) -> dict[str, Any]:
+        """The outcome record of a request, waited for."""
+        return until(
+            lambda: next((r for r in self.audit() if r.get("kind") == "outcome" and r.get("request_id") == request_id), None),
+            what=f"the outcome of {request_id}",
+        )
+
+    def engines(self) -> list[int]:
+        """Process ids of the sidecars."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(child) for child in children]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def errors_of(response: httpx.Response) -> dict[str, Any]:
+    """The error object, checked for the contract's shape."""
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}, error
+    return error
