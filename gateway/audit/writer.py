@@ -33,6 +33,8 @@ class ChainWriter:
         """Repairs what a crash left, resumes the chain and records the start. Raises ConfigError or OSError."""
         self.sink.open()
         previous = self._open_checkpoints()
+        if previous is not None and self.signer.verifier.genuine(previous):
+            self._signed = previous  # the chain may have been stopped just before this line
         found = examine(self.sink, self.signer.verifier, previous)
         self.chain = Chain(found.seq, found.head)
         events = self._enter(found)
@@ -92,7 +94,7 @@ class ChainWriter:
         if self._checkpoints is None or self.chain.seq == self._covered or self.sink.fresh:
             return
         checkpoint = self._signed
-        if checkpoint is None or checkpoint.covers != self.chain.seq:
+        if checkpoint is None or (checkpoint.covers, checkpoint.head) != (self.chain.seq, self.chain.head):
             checkpoint = self._sign()
             self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
             self._number += 1

@@ -1,6 +1,7 @@
 """Start, repair, rotation and checkpoints, without threads."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,22 @@ def test_a_checkpoint_that_reached_its_file_but_not_the_chain_is_no_lie(log_benc
     writer.close()
     report = verified(log_bench)
     assert report.ok and report.writers[0].checkpoints == 2
+
+
+def test_a_kill_between_checkpoint_and_rotation_signs_nothing_twice(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench, segment_bytes=600)
+    writer.write([make.intent("a"), make.intent("b")])
+    original = log_bench.disk.pwrite
+    log_bench.disk.fill()
+    log_bench.disk.pwrite = lambda descriptor, data, offset: (original if offset else os.pwrite)(descriptor, data, offset)
+    with pytest.raises(OSError, match="No space"):
+        writer.write([make.intent("c")])  # the checkpoint reaches its file, the chain does not get it
+    writer.abandon()
+    log_bench.disk.pwrite, log_bench.disk.error = original, None
+    start(log_bench, segment_bytes=600).close()
+    report = verified(log_bench)
+    assert report.ok, report.problems
+    assert report.writers[0].checkpoints == 2 and report.writers[0].segments == 2
 
 
 def test_a_checkpoint_is_made_only_when_something_came_since(log_bench: Any, make: Any) -> None:

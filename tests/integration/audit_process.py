@@ -1,0 +1,58 @@
+"""A process that writes an audit log under load until it is ended: the child of test_audit_kill.py.
+
+Arguments: state directory, durability, a prefix for request ids. Prints each request id when its intent is acknowledged. SIGTERM closes
+the log and exits 0.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+
+import uvloop
+
+from gateway.audit.broker import AuditBroker
+from gateway.core.specs import AuditSpec, CheckpointSpec, SinkSpec
+from gateway.core.types import IntentRecord, OutcomeRecord
+
+CONNECTIONS = 16
+
+
+def exchange(broker: AuditBroker, prefix: str, number: int, again: "asyncio.Queue[None]") -> None:
+    request_id = f"{prefix}-{number}"
+    signal = broker.intent(IntentRecord(time.time(), request_id, "acme", "ci", "api_key", "10.0.0.1", "chat", "demo-chat", False, 200))
+
+    def acknowledged() -> None:
+        if signal.error is None:
+            os.write(1, request_id.encode() + b"\n")
+            broker.outcome(OutcomeRecord(time.time(), request_id, "ok", 200, bytes=800))
+            again.put_nowait(None)
+
+    signal.add_callback(acknowledged)
+
+
+async def main() -> None:
+    state_dir, durability, prefix = sys.argv[1:]
+    sink = SinkSpec(type="file", segment_bytes=40_000)
+    spec = AuditSpec(durability=durability, sinks=(sink,), checkpoint=CheckpointSpec(every=0.02))  # type: ignore[arg-type]
+    broker = AuditBroker(spec, state_dir, tick=0.01)
+    await broker.start()
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    again: asyncio.Queue[None] = asyncio.Queue()
+    for _ in range(CONNECTIONS):
+        again.put_nowait(None)
+    number = 0
+    while not ended.is_set():
+        try:
+            await asyncio.wait_for(again.get(), 0.05)
+        except TimeoutError:
+            continue
+        number += 1
+        exchange(broker, prefix, number, again)
+    await broker.aclose()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

@@ -1,0 +1,91 @@
+"""A disk that is really full: 503 for every request, nothing acknowledged that is not there, and healing by itself."""
+
+import asyncio
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.audit.broker import AuditBroker
+from gateway.audit.crypto import load_signer
+from gateway.audit.reader import LogReader
+from gateway.audit.verify import verify_log
+from gateway.core.errors import AuditUnavailable
+from gateway.core.specs import AuditSpec
+from gateway.core.types import IntentRecord, OutcomeRecord
+from gateway.core.waiting import Signal
+
+SMALL, LARGE = 256 * 1024, 8 * 1024 * 1024
+Disk = tuple[Path, Callable[[], None]]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Disk]:
+    """A directory where at most 256 KiB can be written, and the way to get more: a tmpfs where we may mount one (ENOSPC), else a limit
+    on the size of files (EFBIG)."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = (
+        os.geteuid() == 0
+        and subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "none", str(place)], check=False).returncode == 0
+    )
+    if mounted:
+        yield place, lambda: subprocess.run(["mount", "-o", f"remount,size={LARGE}", str(place)], check=True) and None
+        subprocess.run(["umount", "-l", str(place)], check=True)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, hard))
+    yield place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def settled(signal: Signal[None]) -> None:
+    ready = asyncio.Event()
+    signal.add_callback(ready.set)
+    await asyncio.wait_for(ready.wait(), 10)
+    if signal.error is not None:
+        raise signal.error
+
+
+async def fill(broker: AuditBroker) -> tuple[list[str], str]:
+    """Intents until one is refused: those that were acknowledged, and the refused one."""
+    acknowledged: list[str] = []
+    for number in range(10_000):
+        request_id = f"r{number}"
+        record = IntentRecord(1.0, request_id, "acme", "ci", "api_key", "10.0.0.1", "chat", "m" * 900, False, 200)
+        try:
+            await settled(broker.intent(record))
+        except AuditUnavailable as error:
+            assert (error.status, error.code) == (503, "audit_unavailable")
+            return acknowledged, request_id
+        acknowledged.append(request_id)
+    raise AssertionError("the disk took everything")
+
+
+@pytest.mark.parametrize("durability", ["write", "fsync"])
+async def test_a_full_disk_refuses_and_heals(small_disk: Disk, durability: str) -> None:
+    place, enlarge = small_disk
+    spec = AuditSpec(durability=durability)  # type: ignore[arg-type]
+    broker = AuditBroker(spec, str(place), tick=0.02)
+    await broker.start()
+    acknowledged, refused = await fill(broker)
+    assert len(acknowledged) > 50 and not broker.accepting
+    with pytest.raises(AuditUnavailable):
+        broker.intent(IntentRecord(1.0, "late", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200))
+    broker.outcome(OutcomeRecord(2.0, refused, "failed", 503, code="audit_unavailable"))
+    enlarge()
+    async with asyncio.timeout(10):
+        while not broker.accepting:
+            await asyncio.sleep(0.01)
+    await settled(broker.intent(IntentRecord(3.0, "after", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200)))
+    await broker.aclose()
+    signer = load_signer(str(place))
+    report = verify_log(place / "audit", signer.verifier)
+    assert report.ok, report.problems
+    reader = LogReader(place / "audit", signer.verifier)
+    assert [record["request_id"] for record in reader.records(kind="intent")] == [*acknowledged, "after"]
+    assert [record["request_id"] for record in reader.records(kind="outcome")] == [refused]
+    assert any(record["event"] == "audit.recovered" for record in reader.records(kind="event"))
