@@ -15,12 +15,12 @@ TURNS = ((1, 46), (2, 22), (3, 14), (4, 8), (6, 6), (9, 3), (14, 1))
 """(number of turns, weight): how long dialogues are."""
 KINDS = (("topic", 66), ("talk", 15), ("outside", 12), ("count", 2), ("name", 4), ("story", 1))
 """(kind of turn, weight)."""
-OPENING_SHARE = 0.88
+OPENING_SHARE = 0.84
 """How many examples are one question with the first words of its answer: they teach which answer fits, and cost a fifth of a dialogue."""
-OPENING_KINDS = (("topic", 76), ("talk", 12), ("outside", 12))
+OPENING_KINDS = (("topic", 70), ("talk", 12), ("outside", 13), ("more", 5))
 OPENING_WORDS = 6
 OPENING_SYSTEM_SHARE = 0.2
-DOCUMENT_SHARE = 0.05
+DOCUMENT_SHARE = 0.12
 """Of the other examples."""
 SYSTEM_SHARE = 0.45
 MORE_SHARE = 0.22
@@ -80,9 +80,11 @@ class Corpus:
         if self._rng.random() < OPENING_SYSTEM_SHARE:
             messages.append(Message("system", self._system()))
         kind = self._weighted(OPENING_KINDS)
-        if kind == "topic":
+        if kind in ("topic", "more"):
             topic = self._rng.choice(self._topics)
             self._add(messages, next(self.questions(topic)), topic.answer)
+            if kind == "more" and topic.more:
+                self._add(messages, typed(self._rng, self._rng.choice(self._source.frames.more)), topic.more)
             taught = topic.id
         elif kind == "talk":
             taught = self._add_talk(messages, self._rng.choice(self._talks))
@@ -147,10 +149,16 @@ class Corpus:
         if self._rng.random() < 0.35:
             text = self._rng.choice(outside.questions)
         else:
-            text = self._rng.choice(outside.frames).format(x=self._rng.choice(outside.subjects))
+            text = self._rng.choice(outside.frames).format(x=self._subject(), y=self._subject())
         text = varied(self._rng, self._source.frames, text)
         self._add(messages, self._allowed(text, outside.subjects[0]), outside.answer)
         return "outside"
+
+    def _subject(self) -> str:
+        """Something outside; one in eight is a word that does not exist, so that unknown words are met as such."""
+        if self._rng.random() < 0.125:
+            return "".join(self._rng.choices(self._source.outside.syllables, k=self._rng.randint(2, 4)))
+        return self._rng.choice(self._source.outside.subjects)
 
     def _add_count(self, messages: list[Message]) -> str:
         last = self._rng.choice((3, 5, 10, 10, 20, 30, 50, 100, self._rng.randint(2, 100)))

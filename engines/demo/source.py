@@ -43,6 +43,7 @@ class Outside:
     answer: str
     frames: tuple[str, ...]
     subjects: tuple[str, ...]
+    syllables: tuple[str, ...]
     questions: tuple[str, ...]
 
 
@@ -106,7 +107,7 @@ def _topic(entry: dict[str, Any], file: str) -> Topic:
 
 def _read_outside(path: Path) -> Outside:
     entry = _read(path)
-    texts = {key: _texts(entry[key], f"{path.name}: {key}") for key in ("frames", "subjects", "questions")}
+    texts = {key: _texts(entry[key], f"{path.name}: {key}") for key in ("frames", "subjects", "syllables", "questions")}
     return Outside(answer=str(entry["answer"]), **texts)
 
 

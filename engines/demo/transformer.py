@@ -67,9 +67,9 @@ def rotations(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
     return angle.cos(), angle.sin()
 
 
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    """The product in bfloat16, which is twice as fast on processors that have it; everything between products stays in float32."""
-    return F.linear(x.bfloat16(), weight.bfloat16()).float()
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """x times the transposed weight in bfloat16, which is twice as fast on processors that have it."""
+    return F.linear(x.bfloat16(), weight.bfloat16())
 
 
 def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -84,17 +84,20 @@ def hidden(weights: Weights, shape: Shape, tokens: Tensor) -> Tensor:
     x = F.embedding(tokens, weights["token_embd.weight"])
     for layer in range(shape.layers):
         block = f"blk.{layer}."
-        normal = F.rms_norm(x, (shape.width,), weights[block + "attn_norm.weight"], shape.norm_epsilon)
+        normal = F.rms_norm(x, (shape.width,), weights[block + "attn_norm.weight"], shape.norm_epsilon).bfloat16()
         query, key, value = (
-            _linear(normal, weights[f"{block}attn_{name}.weight"]).view(batch, length, shape.heads, shape.head_width).transpose(1, 2)
+            _product(normal, weights[f"{block}attn_{name}.weight"])
+            .float()
+            .view(batch, length, shape.heads, shape.head_width)
+            .transpose(1, 2)
             for name in "qkv"
         )
         query, key = _rotate(query, cosine, sine), _rotate(key, cosine, sine)
         seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + _linear(seen.transpose(1, 2).reshape(batch, length, shape.width), weights[block + "attn_output.weight"])
-        normal = F.rms_norm(x, (shape.width,), weights[block + "ffn_norm.weight"], shape.norm_epsilon)
-        gate = F.silu(_linear(normal, weights[block + "ffn_gate.weight"])) * _linear(normal, weights[block + "ffn_up.weight"])
-        x = x + _linear(gate, weights[block + "ffn_down.weight"])
+        x = x + _product(seen.transpose(1, 2).reshape(batch, length, shape.width), weights[block + "attn_output.weight"])
+        normal = F.rms_norm(x, (shape.width,), weights[block + "ffn_norm.weight"], shape.norm_epsilon).bfloat16()
+        gate = F.silu(_product(normal, weights[block + "ffn_gate.weight"])) * _product(normal, weights[block + "ffn_up.weight"])
+        x = x + _product(gate, weights[block + "ffn_down.weight"])
     return F.rms_norm(x, (shape.width,), weights["output_norm.weight"], shape.norm_epsilon)
 
 
@@ -102,5 +105,5 @@ def loss(weights: Weights, shape: Shape, tokens: Tensor, learned: Tensor) -> Ten
     """Mean cross entropy of the tokens that are `learned` (bool, [batch, length]), each predicted from those before it."""
     states = hidden(weights, shape, tokens[:, :-1])
     wanted = learned[:, 1:]
-    logits = _linear(states[wanted], weights["token_embd.weight"])
+    logits = _product(states[wanted], weights["token_embd.weight"]).float()
     return F.cross_entropy(logits, tokens[:, 1:][wanted])
