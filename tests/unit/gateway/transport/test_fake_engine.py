@@ -1,0 +1,76 @@
+"""The scripted engine does what its script says: tests of faults rest on it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.core.ports import EngineClient
+from gateway.transport.pool import EndpointClient
+from tests.fakes.answers import Step, parse_script
+from tests.fakes.engine import FakeEngine
+from tests.fakes.receiver import Sink
+from tests.unit.gateway.transport.conftest import BODY, HEAD, STREAM, Way
+
+
+def test_scripts_are_written_in_one_line() -> None:
+    steps = parse_script("status:code=503,retry_after=2*2; reset:at=mid,chunks=8; normal")
+    assert steps == [*[Step("status", code=503, retry_after="2")] * 2, Step("reset", at="mid", chunks=8), Step()]
+    for wrong in ("explode", "reset:at=nowhere", "normal:speed=9"):
+        with pytest.raises((ValueError, AttributeError)):
+            parse_script(wrong)
+
+
+async def test_the_script_is_used_up_in_order_and_models_choose_too() -> None:
+    async with FakeEngine("status:code=500; status:code=429") as engine:
+        client: EngineClient = EndpointClient(engine.address)
+        seen = []
+        for body in (BODY, b'{"model":"fake:status:code=418"}', BODY, BODY):
+            sink = Sink()
+            client.send(HEAD, body, sink, 5, 5)
+            await sink.finished()
+            assert sink.head is not None
+            seen.append(sink.head.status)
+        assert seen == [500, 418, 429, 200]
+        await client.aclose()
+
+
+async def test_a_stream_has_the_shape_of_openais(tcp: Way) -> None:
+    body = b'{"model":"m1","stream":true,"stream_options":{"include_usage":true},"messages":[]}'
+    events = [e.removeprefix(b"data: ") for e in (await tcp.get(body, fake="normal:chunks=2")).body.split(b"\n\n") if e]
+    assert events.pop() == b"[DONE]"
+    parsed = [json.loads(e) for e in events]
+    assert [c["delta"].get("content") for p in parsed for c in p["choices"]] == ["", " tok0", " tok1", None]
+    assert parsed[-2]["choices"][0]["finish_reason"] == "stop"
+    assert parsed[-1]["usage"]["completion_tokens"] == 2
+
+
+async def test_health_and_models(tcp: Way) -> None:
+    for path, key in ((b"/health", "state"), (b"/v1/models", "data")):
+        sink = Sink()
+        tcp.client.send(b"GET %b HTTP/1.1\r\n" % path, b"", sink, 5, 5)
+        assert key in json.loads((await sink.finished()).body)
+
+
+async def test_capacity_is_bounded() -> None:
+    async with FakeEngine(slots=2, queue=1, default=Step(delay=0.05)) as engine:
+        client = EndpointClient(engine.address)
+        way = Way(engine, client)
+        sinks = [way.send() for _ in range(5)]
+        for sink in sinks:
+            await sink.finished()
+        statuses = sorted(sink.head.status for sink in sinks if sink.head)
+        assert statuses == [200, 200, 200, 503, 503]
+        assert (engine.most_busy, engine.refused) == (2, 2)
+        await client.aclose()
+
+
+async def test_a_slow_accept_delays_the_answer_only() -> None:
+    async with FakeEngine(accept=False) as engine:
+        client = EndpointClient(engine.address)
+        sink = Way(engine, client).send(STREAM)
+        assert not sink.over and engine.connections == 0
+        engine.start_accepting()
+        await sink.finished()
+        await client.aclose()
