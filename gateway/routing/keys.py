@@ -22,7 +22,7 @@ KeyFunction = Callable[[InferenceRequest, Principal, bytes | None], int]
 
 def digest(data: bytes) -> int:
     """64 bits of BLAKE2b, big-endian."""
-    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+    return int.from_bytes(blake2b(data, digest_size=8).digest())
 
 
 def key_function(key: str) -> KeyFunction:
@@ -41,7 +41,11 @@ def key_function(key: str) -> KeyFunction:
 
 
 def prefix_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
-    return digest(prefix_of(request).encode("utf-8", "surrogatepass"))
+    text = prefix_of(request)
+    try:
+        return digest(text.encode())
+    except UnicodeEncodeError:  # JSON can carry half of a surrogate pair
+        return digest(text.encode("utf-8", "surrogatepass"))
 
 
 def session_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
