@@ -131,7 +131,9 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield block + "ffn_down.weight", (shape.width, shape.feed_forward)
 
 
-def write(path: Path, shape: Shape, *, values: Mapping[str, Any] | None = None, seed: int = 1, kind: int = Q8_0, scale: float = 1.0) -> Path:
+def write(
+    path: Path, shape: Shape, *, values: Mapping[str, Any] | None = None, seed: int = 1, kind: int = Q8_0, scale: float = 1.0
+) -> Path:  # fmt: skip
     """Write a model file; `scale` stretches the output layer (larger: more decided, less uniform text)."""
     values = metadata(shape) if values is None else values
     entries: Sequence[tuple[str, tuple[int, ...]]] = list(tensors(shape))

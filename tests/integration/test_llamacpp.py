@@ -1,0 +1,482 @@
+"""The llama.cpp sidecar as a process with a real (tiny, random) GGUF model, asked over its socket."""
+
+import base64
+import concurrent.futures
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import BadRequestError, OpenAI
+
+from loadtests.llamacpp.random_gguf import CHATML, F32, Shape, metadata, write
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE = 30.0
+SHAPE = Shape()
+TOOLS_TEMPLATE = CHATML.replace(
+    "{% for message in messages %}",
+    "{% if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
+    "{{ '<tool_call><|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}",
+)  # fmt: skip
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]},
+    },
+}
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.005)
+    raise AssertionError("the condition did not come true in time")
+
+
+class Sidecar:
+    def __init__(self, directory: Path, model: Path, **settings: Any) -> None:
+        self.socket = directory / "s.sock"
+        spec = {
+            "name": "tiny", "runtime": "llama.cpp", "model": str(model), "socket": str(self.socket), "state_dir": str(directory),
+            "slots": 4, "context": 512, "threads": 1, **settings,
+        }  # fmt: skip
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "engines.llamacpp"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(spec).encode() + b"\n")
+        self.process.stdin.flush()
+        self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), base_url="http://sidecar", timeout=DEADLINE)
+        self.openai = OpenAI(base_url="http://sidecar/v1", api_key="none", http_client=self.http, max_retries=0)
+
+    def health(self) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(self.socket)) != 0:
+                return {"state": "unreachable"}
+        return dict(self.http.get("/health").json())
+
+    def wait(self, *states: str) -> dict[str, Any]:
+        until(lambda: self.health()["state"] in states)
+        return self.health()
+
+    def metric(self, name: str) -> float:
+        lines = self.http.get("/metrics").text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"gatehouse_llamacpp_{name} "))
+
+    def complete(self, prompt: Any = "hello world", **settings: Any) -> dict[str, Any]:
+        answer = self.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 8, "seed": 7, **settings})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def error(self, path: str, status: int = 400, **body: Any) -> dict[str, Any]:
+        answer = self.http.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        return dict(answer.json()["error"])
+
+    def close(self) -> None:
+        self.openai.close()
+        self.http.close()
+        self.process.kill()
+        self.process.wait(DEADLINE)
+        for pipe in (self.process.stdin, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models")
+    write(directory / "tiny.gguf", SHAPE, scale=4.0)
+    write(directory / "tools.gguf", SHAPE, scale=4.0, values=metadata(SHAPE, template=TOOLS_TEMPLATE))
+    write(directory / "plain.gguf", SHAPE, values=metadata(SHAPE, template=None))
+    write(directory / "raising.gguf", SHAPE, values=metadata(SHAPE, template="{{ raise_exception('roles must alternate') }}"))
+    write(directory / "embed.gguf", SHAPE, kind=F32, values=metadata(SHAPE, llama__pooling_type=1))
+    return directory
+
+
+@pytest.fixture
+def start(models: Path) -> Iterator[Callable[..., Sidecar]]:
+    started: list[Sidecar] = []
+    with tempfile.TemporaryDirectory(prefix="gh") as path:
+
+        def make(model: str, **settings: Any) -> Sidecar:
+            started.append(Sidecar(Path(path), models / model, **settings))
+            return started[-1]
+
+        yield make
+        for sidecar in started:
+            sidecar.close()
+
+
+@pytest.fixture(scope="module")
+def tiny(models: Path) -> Iterator[Sidecar]:
+    with tempfile.TemporaryDirectory(prefix="gh") as path:
+        sidecar = Sidecar(Path(path), models / "tiny.gguf")
+        assert sidecar.wait("ready", "failed")["state"] == "ready"
+        yield sidecar
+        sidecar.close()
+
+
+def test_health_shows_what_was_loaded(tiny: Sidecar) -> None:
+    report = tiny.health()
+    assert report["slots"] == 4 and report["context"] == 512 and report["in_use"] == 0 and len(report["sha256"]) == 64
+    assert report["placement"]["architecture"] == "llama" and report["placement"]["quantisation"] == "Q8_0"
+
+
+def test_the_openai_client_chats_streaming_and_not(tiny: Sidecar) -> None:
+    messages: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    whole = tiny.openai.chat.completions.create(model="m", messages=messages, max_tokens=12, seed=3, temperature=0.7)
+    assert whole.choices[0].finish_reason in ("length", "stop") and whole.usage is not None and whole.model == "m"
+    stream = tiny.openai.chat.completions.create(
+        model="m", messages=messages, max_tokens=12, seed=3, temperature=0.7, stream=True, stream_options={"include_usage": True}
+    )  # fmt: skip
+    chunks = list(stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_equal_seeds_give_equal_text_and_other_seeds_other_text(tiny: Sidecar) -> None:
+    free = {"temperature": 1.5, "max_tokens": 24, "top_k": 0, "top_p": 1, "min_p": 0}
+    texts = [tiny.complete(seed=seed, **free)["choices"][0]["text"] for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_greedy_ignores_the_seed(tiny: Sidecar) -> None:
+    assert len({tiny.complete(temperature=0, seed=seed)["choices"][0]["text"] for seed in (1, 2, 3)}) == 1
+
+
+def test_concurrent_requests_share_batches_and_do_not_mix(tiny: Sidecar) -> None:
+    def ask(prompt: str) -> dict[str, Any]:
+        return dict(tiny.complete(prompt, temperature=0, max_tokens=32, ignore_eos=True, logprobs=1)["choices"][0]["logprobs"])
+
+    prompts = [f"hello {letter}" * 3 for letter in "abcdefghijkl"]
+    alone = [ask(prompt) for prompt in prompts]
+    steps = tiny.metric("decode_steps_total")
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        together = list(pool.map(ask, prompts))
+    assert tiny.metric("decode_steps_total") - steps < 12 * 32 / 2, "the sequences did not share steps"
+    for one, other in zip(alone, together, strict=True):
+        # llama.cpp picks kernels by batch size: the last bits differ, and may decide between two (almost) equally likely tokens
+        at = next((n for n in range(32) if one["tokens"][n] != other["tokens"][n]), 31)
+        for left, right in zip(one["token_logprobs"][: at + 1], other["token_logprobs"][: at + 1], strict=True):
+            assert abs(left - right) < 0.2
+
+
+def test_a_stop_string_that_spans_tokens_is_held_back_and_cut(tiny: Sidecar) -> None:
+    full = tiny.complete(temperature=0, max_tokens=16, ignore_eos=True)["choices"][0]["text"]
+    stop = full[3:6]
+    expected = full[: full.find(stop)]
+    choice = tiny.complete(temperature=0, max_tokens=16, ignore_eos=True, stop=[stop, "never"])["choices"][0]
+    assert choice["text"] == expected and choice["finish_reason"] == "stop"
+    with tiny.http.stream("POST", "/v1/completions", json={"prompt": "hello world", "max_tokens": 16, "temperature": 0, "ignore_eos": True,
+                                                           "stop": stop, "stream": True}) as answer:  # fmt: skip
+        events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
+    assert "".join(event["choices"][0]["text"] for event in events) == expected
+
+
+def test_prefix_reuse_is_reported_and_changes_nothing(tiny: Sidecar) -> None:
+    prompt = "the world is on the " * 12
+    first = tiny.complete(prompt + "a", temperature=0)
+    again = tiny.complete(prompt + "a", temperature=0)
+    branch = tiny.complete(prompt + "b", temperature=0)
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == first["usage"]["prompt_tokens"] - 1
+    assert branch["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 2
+    assert again["choices"][0]["text"] == first["choices"][0]["text"]
+
+
+def test_n_choices_share_the_prompt_and_differ(tiny: Sidecar) -> None:
+    answer = tiny.complete("hello world " * 10, n=3, seed=5, temperature=2.0, top_k=0, top_p=1, min_p=0, max_tokens=16)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2]
+    assert len({choice["text"] for choice in answer["choices"]}) == 3
+    alone = tiny.complete("hello world " * 10, max_tokens=16)
+    assert answer["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+
+
+def test_logprobs_of_chat_and_echoed_prompts(tiny: Sidecar) -> None:
+    chat = tiny.openai.chat.completions.create(
+        model="m", messages=[{"role": "user", "content": "hello"}], max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )  # fmt: skip
+    assert chat.choices[0].logprobs is not None and chat.choices[0].logprobs.content is not None
+    for item in chat.choices[0].logprobs.content:
+        assert len(item.top_logprobs) == 3 and item.logprob == max(top.logprob for top in item.top_logprobs) <= 0
+    echo = tiny.complete("hello world", echo=True, logprobs=2, max_tokens=0)["choices"][0]
+    assert echo["text"] == "hello world" and echo["finish_reason"] == "length"
+    scores = echo["logprobs"]
+    assert scores["token_logprobs"][0] is None and all(value <= 0 for value in scores["token_logprobs"][1:])
+    assert "".join(scores["tokens"][1:]) == "hello world"
+    for token, offset in list(zip(scores["tokens"], scores["text_offset"], strict=True))[1:]:
+        assert echo["text"][offset : offset + len(token)] == token
+
+
+def test_logit_bias_bans_and_forces(tiny: Sidecar) -> None:
+    free = tiny.complete([1, 300, 301], temperature=0, max_tokens=1, logprobs=1)["choices"][0]["logprobs"]["tokens"][0]
+    forced = tiny.complete([1, 300, 301], temperature=0, max_tokens=3, logit_bias={"331": 100})["choices"][0]["text"]
+    assert len(forced) == 3 and len(set(forced)) == 1
+    banned = {str(token): -100 for token in range(3, 260)}
+    assert tiny.complete([1, 300, 301], temperature=0, max_tokens=1, logit_bias=banned)["choices"][0]["text"] != free or free.isascii()
+
+
+def test_penalties_change_greedy_text(tiny: Sidecar) -> None:
+    plain = tiny.complete(temperature=0, max_tokens=24, ignore_eos=True)["choices"][0]["text"]
+    for settings in ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repeat_penalty": 3.0}):
+        assert tiny.complete(temperature=0, max_tokens=24, ignore_eos=True, **settings)["choices"][0]["text"] != plain
+
+
+def test_structured_output_always_parses(tiny: Sidecar) -> None:
+    schema = {
+        "type": "object", "properties": {"kind": {"enum": ["a", "b"]}, "count": {"type": "integer", "minimum": 3, "maximum": 17}},
+        "required": ["kind", "count"], "additionalProperties": False,
+    }  # fmt: skip
+    for seed in range(5):
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        answer = tiny.complete(max_tokens=120, seed=seed, temperature=1.5, response_format=form)
+        value = json.loads(answer["choices"][0]["text"])
+        assert value["kind"] in "ab" and 3 <= value["count"] <= 17
+    assert tiny.complete(grammar='root ::= "yes" | "no"', max_tokens=9)["choices"][0]["text"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("settings", "param", "code"),
+    [
+        ({"grammar": "root ::= ("}, "grammar", "invalid_grammar"),
+        ({"grammar": "root ::= " + "(" * 5000}, "grammar", "invalid_grammar"),
+        ({"grammar": 'root ::= "a"{1000000}'}, "grammar", "invalid_grammar"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "string", "pattern": "a+"}}}},
+         "response_format.json_schema.schema", "unsupported_schema"),
+        ({"suffix": "x"}, "suffix", "unsupported_parameter"),
+        ({"best_of": 3}, "best_of", "unsupported_parameter"),
+        ({"frobnicate": 1}, "frobnicate", "unsupported_parameter"),
+        ({"temperature": 11}, "temperature", "invalid_value"),
+        ({"n": 17}, "n", "invalid_value"),
+        ({"prompt": []}, "prompt", "invalid_value"),
+        ({"prompt": [10**6]}, "prompt", "invalid_value"),
+        ({"prompt": [1, "x"]}, "prompt", "invalid_value"),
+        ({"prompt": "x" * 600}, "prompt", "context_length_exceeded"),
+        ({"max_tokens": 600}, "max_tokens", "context_length_exceeded"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias", "invalid_value"),
+        ({"stop": ["a"] * 17}, "stop", "invalid_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+    ],
+)  # fmt: skip
+def test_bad_requests_name_the_parameter_and_the_engine_lives_on(tiny: Sidecar, settings: dict[str, Any], param: str, code: str) -> None:
+    error = tiny.error("/v1/completions", **{"prompt": "hello", "max_tokens": 4, **settings})
+    assert error["param"] == param and error["code"] == code and error["message"]
+    assert tiny.complete(max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_json_that_is_none(tiny: Sidecar) -> None:
+    for body in (b"", b"{", b"[]", b"\xff", b'{"prompt": "a", "prompt2": ' + b"[" * 100_000):
+        answer = tiny.http.post("/v1/completions", content=body)
+        assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_full_queue_is_refused_and_leaving_frees_the_slots(start: Callable[..., Sidecar]) -> None:
+    sidecar = start("tiny.gguf", slots=1, queue=1, context=2048)
+    sidecar.wait("ready")
+    long = {"prompt": "hello", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with sidecar.http.stream("POST", "/v1/completions", json=long) as first:
+        next(first.iter_raw())
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(sidecar.socket)), base_url="http://s", timeout=0.3) as other:
+            with pytest.raises(httpx.ReadTimeout):
+                other.post("/v1/completions", json={**long, "stream": False})
+            # the one that left no longer waits: its place in the queue is free again
+            until(lambda: sidecar.health()["queue"] == 0)
+    until(lambda: sidecar.health()["in_use"] == 0)
+    assert sidecar.metric("cancelled_total") == 2
+
+
+def test_overload_is_503_with_retry_after(start: Callable[..., Sidecar]) -> None:
+    sidecar = start("tiny.gguf", slots=1, queue=0, context=2048)
+    sidecar.wait("ready")
+    endless = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with sidecar.http.stream("POST", "/v1/completions", json=endless) as answer:
+        next(answer.iter_raw())
+        refused = sidecar.http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 1})
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded" and refused.headers["retry-after"] == "1"
+
+
+def test_a_long_prompt_does_not_stop_running_streams(start: Callable[..., Sidecar]) -> None:
+    sidecar = start("tiny.gguf", slots=2, context=2048)
+    sidecar.wait("ready")
+    endless = {"prompt": "a", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with sidecar.http.stream("POST", "/v1/completions", json=endless) as answer:
+        chunks = answer.iter_raw()
+        next(chunks)
+        before = sidecar.metric("generated_tokens_total")
+        steps = sidecar.metric("decode_steps_total")
+        sidecar.complete("w" * 1500, max_tokens=1)
+        assert sidecar.metric("generated_tokens_total") - before > 2
+        assert sidecar.metric("decode_steps_total") - steps > 2
+
+
+@pytest.fixture(scope="module")
+def tools(models: Path) -> Iterator[Sidecar]:
+    with tempfile.TemporaryDirectory(prefix="gh") as path:
+        sidecar = Sidecar(Path(path), models / "tools.gguf")
+        sidecar.wait("ready")
+        yield sidecar
+        sidecar.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("which", ["tools", "tiny"])
+def test_a_required_tool_is_called(which: str, stream: bool, request: pytest.FixtureRequest) -> None:
+    sidecar: Sidecar = request.getfixturevalue(which)  # a template that knows tools, and one that does not
+    settings: Any = {
+        "model": "m", "messages": [{"role": "user", "content": "weather?"}], "tools": [WEATHER], "tool_choice": "required",
+        "parallel_tool_calls": False, "seed": 1, "max_tokens": 100,
+    }  # fmt: skip
+    if stream:
+        chunks = list(sidecar.openai.chat.completions.create(**settings, stream=True))
+        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        reason = chunks[-1].choices[0].finish_reason
+    else:
+        choice = sidecar.openai.chat.completions.create(**settings).choices[0]
+        calls, reason = choice.message.tool_calls, choice.finish_reason
+    assert len(calls) == 1 and calls[0].function.name == "weather" and calls[0].id.startswith("call_") and reason == "tool_calls"
+    assert json.loads(calls[0].function.arguments)["city"] in ("Oslo", "Rome")
+
+
+def test_tool_results_go_back_to_the_model(tools: Sidecar) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+    messages: Any = [
+        {"role": "user", "content": "weather?"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
+    ]  # fmt: skip
+    answer = tools.openai.chat.completions.create(model="m", messages=messages, tools=[WEATHER], max_tokens=3)  # type: ignore[list-item]
+    assert answer.usage is not None and answer.usage.completion_tokens > 0
+
+
+def test_reasoning_is_kept_apart(tiny: Sidecar) -> None:
+    grammar = 'root ::= "<think>" "hello" "</think>" "world"'
+    settings: Any = {"messages": [{"role": "user", "content": "x"}], "grammar": grammar, "max_tokens": 40}
+    message = tiny.http.post("/v1/chat/completions", json=settings).json()["choices"][0]["message"]
+    assert message["reasoning_content"] == "hello" and message["content"] == "world"
+    lines = tiny.http.post("/v1/chat/completions", json={**settings, "stream": True}).text.splitlines()
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines if line.startswith("data: {")]
+    assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "hello"
+    assert "".join(delta.get("content", "") for delta in deltas) == "world"
+
+
+def test_a_client_cannot_write_control_tokens(tiny: Sidecar) -> None:
+    def tokens(content: str) -> int:
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+        return int(tiny.http.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"])
+
+    assert tokens("<|im_end|>") == tokens("") + len("<|im_end|>")  # ten characters, not one control token
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "word"),
+    [("plain.gguf", "no_chat_template", "no chat template"), ("raising.gguf", "chat_template_failed", "must alternate")],
+)
+def test_templates_that_are_missing_or_refuse(start: Callable[..., Sidecar], model: str, code: str, word: str) -> None:
+    sidecar = start(model)
+    sidecar.wait("ready")
+    error = sidecar.error("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}])
+    assert error["code"] == code and word in error["message"]
+    assert sidecar.complete(max_tokens=2)["choices"]
+
+
+def test_chat_messages_are_checked(tiny: Sidecar) -> None:
+    for messages, param in [
+        ([{"role": "robot", "content": "x"}], "messages[0].role"), ([{"role": "user", "content": 3}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}], "messages[0].content[0]"),
+    ]:  # fmt: skip
+        assert tiny.error("/v1/chat/completions", messages=messages)["param"] == param
+    with pytest.raises(BadRequestError) as caught:
+        tiny.openai.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], max_tokens=600)
+    assert caught.value.code == "context_length_exceeded"
+
+
+def test_embeddings(start: Callable[..., Sidecar]) -> None:
+    sidecar = start("embed.gguf")
+    assert sidecar.wait("ready", "failed")["state"] == "ready"
+    answer = sidecar.openai.embeddings.create(model="m", input=["hello world", "the world", "hello world"], encoding_format="float")
+    vectors = [item.embedding for item in answer.data]
+    assert len(vectors[0]) == SHAPE.width and abs(sum(value * value for value in vectors[0]) - 1) < 1e-5
+    assert vectors[0] == pytest.approx(vectors[2], abs=1e-4) and vectors[0] != pytest.approx(vectors[1], abs=1e-2)
+    encoded = sidecar.http.post("/v1/embeddings", json={"input": "hello world", "encoding_format": "base64", "dimensions": 8}).json()
+    assert len(struct.unpack("<8f", base64.b64decode(encoded["data"][0]["embedding"]))) == 8
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        texts = [f"hello {n}" for n in range(20)]
+        assert len(list(pool.map(lambda text: sidecar.openai.embeddings.create(model="m", input=text), texts))) == 20
+    assert sidecar.error("/v1/embeddings", input="w" * 3000)["code"] == "context_length_exceeded"
+    assert sidecar.error("/v1/embeddings", input=[""])["param"] == "input"
+    assert sidecar.error("/v1/completions", prompt="x")["code"] == "unsupported_endpoint"
+
+
+def test_a_text_model_makes_no_embeddings(tiny: Sidecar) -> None:
+    assert tiny.error("/v1/embeddings", input="x")["code"] == "unsupported_endpoint"
+
+
+def damaged(models: Path, name: str) -> Path:
+    source = (models / "tiny.gguf").read_bytes()
+    path = models / f"{name}.gguf"
+    if name == "magic":
+        path.write_bytes(b"LMGG" + source[4:])
+    elif name == "truncated":
+        path.write_bytes(source[: len(source) // 2])
+    elif name == "empty":
+        path.write_bytes(b"")
+    elif name == "tensors":
+        path.write_bytes(source[:8] + struct.pack("<Q", 2**60) + source[16:])
+    elif name == "architecture":
+        values = metadata(SHAPE, general__architecture="nosuch")
+        write(path, SHAPE, values={key.replace("llama.", "nosuch."): value for key, value in values.items()})
+    elif name == "layers":
+        write(path, SHAPE, values=metadata(SHAPE, llama__block_count=3))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("magic", "wrong magic"), ("truncated", "truncated"), ("empty", "truncated"), ("tensors", "tensors are more than"),
+     ("architecture", "nosuch"), ("layers", "blk.2"), ("missing", "no such model file")],
+)  # fmt: skip
+def test_unusable_files_are_named_and_end_with_code_1(start: Callable[..., Sidecar], models: Path, name: str, word: str) -> None:
+    sidecar = start(damaged(models, name).name)
+    report = sidecar.wait("failed")
+    assert word in report["reason"] and name in report["reason"]
+    sidecar.process.terminate()
+    assert sidecar.process.wait(DEADLINE) == 1
+    assert sidecar.process.stderr is not None
+    assert f"engine tiny: {report['reason']}" in sidecar.process.stderr.read().decode()
+
+
+def test_a_wrong_checksum_is_refused(start: Callable[..., Sidecar]) -> None:
+    report = start("tiny.gguf", sha256="0" * 64).wait("failed")
+    assert report["reason_code"] == "checksum_mismatch"
+
+
+def test_memory_is_checked_before_loading(start: Callable[..., Sidecar], models: Path) -> None:
+    write(models / "wide.gguf", SHAPE, values=metadata(SHAPE, llama__context_length=2**24, llama__attention__key_length=4096))
+    sidecar = start("wide.gguf", context=2**22, slots=64)
+    assert sidecar.wait("failed")["reason_code"] == "insufficient_memory"
+    assert sidecar.error("/v1/completions", 507, prompt="x")["code"] == "insufficient_memory"
+
+
+def test_unknown_options_are_refused(start: Callable[..., Sidecar]) -> None:
+    sidecar = start("tiny.gguf", options={"btach": 3})
+    assert sidecar.process.wait(DEADLINE) == 1
+    assert sidecar.process.stderr is not None and b"btach" in sidecar.process.stderr.read()
