@@ -19,6 +19,7 @@ from msgspec import inspect
 from gateway.config import values
 from gateway.config.environment import resolve
 from gateway.config.nodes import Node, Origin, join
+from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
 
@@ -45,7 +46,8 @@ class PluginSchemas:
 
 
 class Converter:
-    """Converts one tree. `places` afterwards holds where each path was written, for later checks' errors."""
+    """Converts one tree. Afterwards `places` holds where each path was written and `hidden` the texts that came from outside
+    the file and must not be shown, both for the errors of later checks."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path, schemas: PluginSchemas) -> None:
         self._environ, self._directory = environ, directory
@@ -54,6 +56,7 @@ class Converter:
             SinkSpec: ("audit sink", schemas.sinks),
         }
         self.places: dict[str, Origin] = {}
+        self.hidden: set[str] = set()
 
     def convert(self, root: Node, target: type[T]) -> T:
         """The settings. Raises ConfigError for the first thing that is wrong."""
@@ -74,10 +77,22 @@ class Converter:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.places.get(path, default)
 
+    def error(self, path: str, message: str, root: Origin) -> ConfigError:
+        """The error of a later check, with its place; hidden texts are taken out of the message."""
+        for text in self.hidden:
+            message = message.replace(text, "(not shown)")
+        return self.place(path, root).error(path, message)
+
+    def _resolved(self, node: Node, path: str) -> Node:
+        resolved = resolve(node, path, self._environ, self._directory)
+        if resolved.hidden and len(resolved.text) > 3:
+            self.hidden.add(resolved.text)
+        return resolved
+
     def _value(self, node: Node, target: inspect.Type, path: str) -> Any:
         self.places[path] = node.origin
         if node.kind == "scalar":
-            node = resolve(node, path, self._environ, self._directory)
+            node = self._resolved(node, path)
         if isinstance(target, inspect.UnionType):
             return self._union(node, target, path)
         if isinstance(target, inspect.StructType):
@@ -134,10 +149,10 @@ class Converter:
             reader, words = values.duration, "a duration such as 50ms, 1s, 1m30s or 2h"
         elif name.endswith("_bytes") and isinstance(bare, inspect.IntType):
             reader, words = values.size, "a size such as 65536, 64KiB or 8MiB"
-        if reader is None or node.kind != "scalar" or (node.is_null and bare is not target):
+        if reader is None or node.kind != "scalar" or node.is_null:
             return self._value(node, target, path)
         self.places[path] = node.origin
-        node = resolve(node, path, self._environ, self._directory)
+        node = self._resolved(node, path)
         value = reader(node.text)
         if value is None:
             raise node.origin.error(path, f"{_shown(node)} is not {words}")
@@ -164,7 +179,7 @@ class Converter:
             return [self._free(item, f"{path}[{index}]") for index, item in enumerate(node.items)]
         if node.kind == "mapping":
             return {key: self._free(value, join(path, key)) for key, value in node.entries.items()}
-        node = resolve(node, path, self._environ, self._directory)
+        node = self._resolved(node, path)
         return _text(node, path) if not node.plain else values.untyped(node.text, plain=True)
 
 
@@ -242,11 +257,14 @@ def _without_none(target: inspect.Type) -> inspect.Type:
     return target
 
 
+def quoted(text: str) -> str:
+    """A value in an error; whatever is as long as a key is not shown."""
+    return f"'{text}'" if len(text) <= _SHOWN else f"a text of {len(text)} characters"
+
+
 def _shown(node: Node) -> str:
-    """A value in an error. What came from outside the file, and whatever is as long as a key, is not shown."""
-    if node.hidden:
-        return "the value (not shown)"
-    return f"'{node.text}'" if len(node.text) <= _SHOWN else f"a text of {len(node.text)} characters"
+    """A value in an error. What came from outside the file is not shown."""
+    return "the value (not shown)" if node.hidden else quoted(node.text)
 
 
 def _instead(node: Node) -> str:

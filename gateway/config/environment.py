@@ -112,10 +112,14 @@ def _file(name: str, node: Node, path: str, directory: Path) -> str:
         descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise node.origin.error(path, f"cannot read {target}: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise node.origin.error(path, f"{target} is not a file")
-        data = file.read(MAX_FILE_BYTES + 1)
+        data = b""
+        while len(data) <= MAX_FILE_BYTES and (piece := os.read(descriptor, MAX_FILE_BYTES + 1)):
+            data += piece
+    finally:
+        os.close(descriptor)
     if len(data) > MAX_FILE_BYTES:
         raise node.origin.error(path, f"{target} is larger than {MAX_FILE_BYTES} bytes")
     try:

@@ -56,7 +56,7 @@ def parse(text: str, *, file: str | None, environ: Mapping[str, str], schemas: P
     environment.override(root, environ)
     converter = Converter(environ, Path(file).parent if file else Path(), schemas)
     spec = converter.convert(root, ConfigSpec)
-    validate.check(spec, lambda path, message: converter.place(path, root.origin).error(path, message))
+    validate.check(spec, lambda path, message: converter.error(path, message, root.origin))
     return spec
 
 

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
-from gateway.config.convert import nearest
+from gateway.config.convert import nearest, quoted
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec, EngineSpec, LimitSpec, ModelSpec, PoolMemberSpec, RateSpec
@@ -61,7 +61,9 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
         try:
             ipaddress.ip_network(peer, strict=False)
         except ValueError:
-            raise error(f"listen.trusted_peers[{index}]", f"'{peer}' is no address or network; write 10.0.0.1 or 10.0.0.0/8") from None
+            raise error(
+                f"listen.trusted_peers[{index}]", f"{quoted(peer)} is no address or network; write 10.0.0.1 or 10.0.0.0/8"
+            ) from None
     tls = spec.listen.tls
     if tls is not None and tls.require_client and tls.client_ca is None:
         raise error("listen.tls.require_client", "needs listen.tls.client_ca: without it no client certificate can be verified")
@@ -74,7 +76,7 @@ def _address(text: str, path: str, error: ErrorAt) -> tuple[str, int]:
     bare = host[1:-1] if bracketed else host
     valid_host = _is_ipv6(bare) if bracketed else bool(bare) and ":" not in bare and bare.isprintable() and " " not in bare
     if not colon or not valid_host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise error(path, f"'{text}' is no address to listen on; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
+        raise error(path, f"{quoted(text)} is no address to listen on; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
     return bare, int(port)
 
 
@@ -134,12 +136,12 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
         for place, alias in enumerate(model.aliases):
             where = f"{path}.aliases[{place}]"
             if alias in taken:
-                raise error(where, f"'{alias}' is already the name of something else ({taken[alias]})")
+                raise error(where, f"{quoted(alias)} is already the name of something else ({taken[alias]})")
             taken[alias] = where
     for index, model in enumerate(spec.models):
         for place, name in enumerate(model.fallbacks):
             if name not in names:
-                raise error(f"models[{index}].fallbacks[{place}]", f"there is no model '{name}'; {nearest(name, names)}")
+                raise error(f"models[{index}].fallbacks[{place}]", f"there is no model {quoted(name)}; {nearest(name, names)}")
     _no_cycle(spec.models, error)
 
 
@@ -151,7 +153,7 @@ def _pool(model: ModelSpec, path: str, engines: set[str], error: ErrorAt) -> Non
         name = member.engine if isinstance(member, PoolMemberSpec) else member
         where = f"{path}.pool[{index}]"
         if name not in engines:
-            raise error(where, f"there is no engine '{name}'; {nearest(name, engines)}")
+            raise error(where, f"there is no engine {quoted(name)}; {nearest(name, engines)}")
         if name in seen:
             raise error(where, f"the engine '{name}' stands twice in this pool; use its weight instead")
         seen.add(name)

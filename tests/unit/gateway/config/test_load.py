@@ -1,0 +1,258 @@
+"""A configuration as people write it: what is read, and what each mistake is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.convert import PluginSchemas
+from gateway.config.load import describe, load, parse
+from gateway.core.errors import ConfigError
+from gateway.core.secret import MASK
+from gateway.core.specs import ConfigSpec, PoolMemberSpec, Spec
+
+KEY = "k" * 40
+
+FULL = """\
+version: 1
+listen: {data: "127.0.0.1:8080", admin: 127.0.0.1:8081, max_body_bytes: 8MiB}
+state_dir: ./var
+store: {url: "sqlite"}
+redis: null
+engines:
+  - {name: chat-a, runtime: llama.cpp, model: demo-chat.gguf, device: cpu, slots: 8, context: 2048}
+  - {name: chat-b, runtime: llama.cpp, model: demo-chat.gguf, device: "cuda:0", fallback: cpu}
+  - {name: embed, runtime: onnx, model: demo-embed/, device: cpu, batching: {max_batch: 32, max_delay_ms: 2}}
+  - {name: big, runtime: external, url: "http://10.0.0.5:8000", api_key: "${env:VLLM_KEY}"}
+models:
+  - {name: demo-chat, pool: [chat-a, {engine: chat-b, weight: 2}], routing: {policy: consistent_hash, key: prefix, bound: 1.25}}
+identity:
+  api_keys:
+    static:
+      - {id: ci, key: "${env:CI_KEY}", tenant: ci, models: ["demo-*"]}
+  oidc: []
+  ldap: []
+  mtls: null
+  gateway_tokens: {}
+roles: {}
+bindings: []
+limits:
+  - {name: per-key, per: key, match: {tenant: "*"}, requests: {rate: 100, per: 1s, burst: 200}, tokens: {rate: 100000, per: 1m}, concurrent: 64}
+guardrails: []
+audit: {durability: write, sinks: [{type: file}], encryption: null, checkpoint: {every: 60s}}
+telemetry: {}
+"""
+ENVIRON = {"VLLM_KEY": "very-secret-vllm", "CI_KEY": KEY}
+
+BASE = f"""\
+version: 1
+identity: {{api_keys: {{static: [{{id: ci, key: {KEY}, tenant: ci, models: ["*"]}}]}}}}
+"""
+
+
+class FilterSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    words: tuple[str, ...]
+    timeout: float = 1.0
+
+
+SCHEMAS = PluginSchemas(guardrails={"filter": FilterSettings})
+
+
+def read(text: str, **environ: str) -> ConfigSpec:
+    return parse(text, file="gate.yaml", environ=environ, schemas=SCHEMAS)
+
+
+def error(text: str, **environ: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(text, **environ)
+    return str(caught.value)
+
+
+def test_the_whole_example() -> None:
+    spec = parse(FULL, file="gate.yaml", environ=ENVIRON)
+    assert spec.listen.max_body_bytes == 8 * 1024 * 1024
+    assert spec.limits[0].tokens is not None and spec.limits[0].tokens.per == 60.0
+    assert spec.models[0].pool == ("chat-a", PoolMemberSpec(engine="chat-b", weight=2.0))
+    key = spec.identity.api_keys.static[0].key
+    assert key is not None and key.reveal() == KEY
+    assert spec.engines[3].api_key is not None and spec.engines[3].api_key.reveal() == "very-secret-vllm"
+
+
+def test_the_same_in_json() -> None:
+    text = json.dumps({"version": 1, "identity": {"api_keys": {"static": [{"id": "ci", "key": KEY, "tenant": "t", "models": ["ü*"]}]}}})
+    assert read(text).identity.api_keys.static[0].models == ("ü*",)
+
+
+@pytest.mark.parametrize(
+    ("addition", "expected"),
+    [
+        ("listn: {}", "gate.yaml:3: listn: unknown key 'listn'; did you mean 'listen'?"),
+        ("listen: {dta: x}", "gate.yaml:3: listen.dta: unknown key 'dta'; did you mean 'data'?"),
+        ("listen:\n  data: 127.0.0.1:1\n  zzz: 2", "gate.yaml:5: listen.zzz: unknown key 'zzz'; known: admin, body_timeout"),
+        ("listen: [1]", "gate.yaml:3: listen: must be a mapping, {key: value} (it is a sequence)"),
+        ("engines: {}", "gate.yaml:3: engines: must be a list, [a, b] (it is a mapping)"),
+        ("engines:", "gate.yaml:3: engines: must be a list, [a, b] (it is empty)"),
+        ("engines: [{runtime: onnx}]", "gate.yaml:3: engines[0]: 'name' is missing; it must be 1 to 128 letters"),
+        ("engines: [{name: a b, runtime: onnx}]", "gate.yaml:3: engines[0].name: 'a b' is not allowed; it must be 1 to 128 letters"),
+        (
+            "engines:\n  - {name: a, runtime: onnx, model: m}\n  - name: b\n    runtime: onnx\n    model: m\n    slots: 0",
+            "gate.yaml:8: engines[1].slots: '0' is not allowed; it must be a whole number of at least 1 and at most 1024",
+        ),
+        ("engines: [{name: a, runtime: onx}]", "'onx' is not allowed; it must be one of external, llama.cpp, onnx (did you mean onnx?)"),
+        (
+            "engines: [{name: a, runtime: onnx, model: m, slots: four}]",
+            "engines[0].slots: 'four' is not allowed; it must be a whole number",
+        ),
+        ("engines: [{name: a, runtime: onnx, model: m, slots: 08}]", "engines[0].slots: '08' is not allowed"),
+        ("engines: [{name: a, runtime: onnx, model: m, slots: '8'}]", "a whole number of at least 1 and at most 1024 (without quotes)"),
+        ("engines: [{name: a, runtime: onnx, model: m, device: gpu}]", "'gpu' is not allowed; it must be cpu, metal, cuda:N"),
+        ("engines: [{name: a, runtime: onnx, model: m, weight: 0}]", "must be a number above 0 and at most 1000"),
+        ("watch: yes", "gate.yaml:3: watch: 'yes' is not allowed; it must be true or false"),
+        ("listen: {header_timeout: soon}", "listen.header_timeout: 'soon' is not a duration such as 50ms, 1s, 1m30s or 2h"),
+        ("listen: {header_timeout: 367d}", "listen.header_timeout: '367d' is not allowed; it must be a number of at least 0"),
+        ("listen: {header_timeout: null}", "listen.header_timeout: is empty; it must be a number"),
+        ("listen: {max_body_bytes: 8 parsecs}", "listen.max_body_bytes: '8 parsecs' is not a size such as 65536, 64KiB or 8MiB"),
+        ("stream: {buffer_bytes: 1KiB}", "stream.buffer_bytes: '1KiB' is not allowed; it must be a whole number of at least 16384"),
+        ("limits: [{name: a, requests: {rate: 1, per: 0s}}]", "limits[0].requests.per: '0s' is not allowed; it must be a number above 0"),
+        ("models: [{name: a, pool: [[x]]}]", "models[0].pool[0]: is a sequence; it must be a text"),
+        ("models: [{name: a, pool: [{engin: x}]}]", "models[0].pool[0].engin: unknown key 'engin'; did you mean 'engine'?"),
+        ("guardrails: [{name: g, type: filtr}]", "guardrails[0].type: there is no guardrail 'filtr'; did you mean 'filter'?"),
+        ("guardrails: [{name: g, type: filter}]", "guardrails[0].settings: 'words' is missing; it must be a list"),
+        ("guardrails: [{name: g, type: filter, settings: {wrds: []}}]", "guardrails[0].settings.wrds: unknown key 'wrds'; did you mean"),
+        ("guardrails: [{name: g, type: filter, settings: {words: [], timeout: x}}]", "guardrails[0].settings.timeout: 'x' is not allowed"),
+        ("audit: {sinks: [{type: fil}]}", "audit.sinks[0].type: there is no audit sink 'fil'; did you mean 'file'?"),
+        ("version: 1", "gate.yaml:3: version: stands twice; the first is in line 1"),
+        ("<<: {watch: true}", "gate.yaml:3: merge keys (<<) are not supported"),
+        (
+            "state_dir: !!python/object:os.system x",
+            "gate.yaml:3: state_dir: the tag tag:yaml.org,2002:python/object:os.system is not allowed",
+        ),
+        ("watch: !!bool true", "the tag tag:yaml.org,2002:bool is not allowed"),
+        ("roles: *nothing", "gate.yaml:3"),
+        ("roles: &a [*a]", "gate.yaml:3: roles[0]: *a stands inside the value that it names"),
+        ("? [a]\n: b", "gate.yaml:3: a key must be a plain word"),
+        ("watch: [", "gate.yaml:4: malformed YAML"),
+        ("\twatch: true", "malformed YAML"),
+        ("---\nversion: 1", "a second document; the file must hold one"),
+        ('state_dir: "a\\0b"', "state_dir: holds characters that are not valid text"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_what_is_right(addition: str, expected: str) -> None:
+    assert expected in error(BASE + addition + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "the configuration is empty"),
+        ("# only a comment\n", "the configuration is empty"),
+        ("hello", "gate.yaml:1: must be a mapping"),
+        ("{}", "gate.yaml:1: 'version' is missing; it must be 1"),
+        ("version: 2", "gate.yaml:1: version: '2' is not allowed; it must be 1"),
+        ("version: '1'", "version: '1' is not allowed"),
+        ("version: 1\x07", "malformed YAML"),
+        ("version: 1 # " + "x" * 2_000_000, "at most 1048576 are read"),
+        ("a: " + "[" * 40 + "]" * 40, "nested more than 32 levels deep"),
+        ("[" * 100_000, "nested more than 32 levels deep"),
+    ],
+)
+def test_what_is_no_configuration_at_all(text: str, expected: str) -> None:
+    assert expected in error(text)
+
+
+def test_aliases_are_bounded_by_what_they_expand_to() -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
+    assert "more than 100000 values, aliases expanded" in error(bomb)
+
+
+def test_an_alias_stands_for_its_value() -> None:
+    spec = read(
+        BASE
+        + "engines:\n  - {name: a, runtime: onnx, model: m, health: &h {interval: 5s}}\n  - {name: b, runtime: onnx, model: m, health: *h}\n"
+    )
+    assert spec.engines[1].health.interval == 5.0
+
+
+def test_texts_stay_texts() -> None:
+    """YAML 1.1 would make a truth value, an octal number, a time and a number of these."""
+    spec = read(
+        BASE
+        + "engines: [{name: no, runtime: external, url: 'http://h', options: {a: no, b: 012, c: 12:30:45, d: 1.5, e: ~, f: '7', g: -3}}]\n"
+    )
+    assert spec.engines[0].name == "no"
+    assert spec.engines[0].options == {"a": "no", "b": "012", "c": "12:30:45", "d": 1.5, "e": None, "f": "7", "g": -3}
+
+
+def test_durations_and_sizes() -> None:
+    spec = read(
+        BASE + "listen: {header_timeout: 1m30s, body_timeout: 50ms, keep_alive_timeout: 2h, drain_timeout: 7, max_body_bytes: 64KiB}\n"
+        "limits: [{name: a, requests: {rate: 5, per: 1m}}]\n"
+    )
+    listen = spec.listen
+    assert (listen.header_timeout, listen.body_timeout, listen.keep_alive_timeout, listen.drain_timeout) == (90.0, 0.05, 7200.0, 7.0)
+    assert listen.max_body_bytes == 65536
+    assert spec.limits[0].requests is not None and spec.limits[0].requests.per == 60.0
+
+
+def test_settings_of_a_plugin_are_kept_as_plain_values() -> None:
+    spec = read(BASE + "guardrails: [{name: g, type: filter, settings: {words: [yes, 12], timeout: 2}}]\n")
+    assert spec.guardrails[0].settings == {"words": ["yes", "12"], "timeout": 2.0}
+
+
+def test_load_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    with pytest.raises(ConfigError, match=r"c\.yaml: cannot be read: No such file"):
+        load(path, {})
+    path.write_bytes(b"version: \xff")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load(path, {})
+    path.write_bytes(b" " * 2_000_000)
+    with pytest.raises(ConfigError, match="is larger than"):
+        load(path, {})
+    path.write_text("\ufeff" + BASE)
+    loaded = load(path, {})
+    assert loaded.spec.version == 1 and loaded.file == str(path)
+
+
+def test_describe_shows_no_secret() -> None:
+    text = BASE + (
+        "store: {url: 'postgresql://gate:pg-secret@db/gate'}\n"
+        "engines:\n"
+        "  - {name: a, runtime: external, url: 'https://h', api_key: key-secret, headers: {x-team: header-secret},\n"
+        "     options: {password: option-secret, n: 3}}\n"
+    )
+    shown = json.dumps(describe(read(text)))
+    for secret in (KEY, "pg-secret", "key-secret", "header-secret", "option-secret"):
+        assert secret not in shown
+    description = describe(read(text))
+    assert description["store"]["url"] == f"postgresql://gate:{MASK}@db/gate"
+    assert description["engines"][0]["options"] == {"password": MASK, "n": 3}
+    assert description["identity"]["api_keys"]["static"][0]["key"] == MASK
+
+
+def test_no_error_shows_a_secret() -> None:
+    """Whatever field a key is written to by mistake, and whatever is wrong with it."""
+    secret = "Sup3r-S3cret-Value-0123456789-abcdef"
+    places: list[Any] = [
+        "listen: {data: %s}",
+        "listen: {header_timeout: %s}",
+        "listen: {max_body_bytes: %s}",
+        "watch: %s",
+        "version: %s",
+        "state: %s: x",
+        "identity: {api_keys: {static: %s}}",
+        "identity: {api_keys: {static: [{id: a b, key: %s, tenant: t, models: []}]}}",
+        "identity: {api_keys: {static: [{id: a, key: [%s], tenant: t, models: []}]}}",
+        "engines: [{name: a, runtime: %s}]",
+        "engines: [{name: %s!, runtime: onnx}]",
+        "engines: [{name: a, runtime: onnx, slots: %s}]",
+        "engines: [{name: a, runtime: external, api_key: %s}]",
+        "engines: [{name: a, runtime: external, url: 'http://u:%s@h'}]",
+    ]
+    for place in places:
+        for written, environ in ((secret, {}), ("${env:S}", {"S": secret})):
+            message = error("version: 1\n" + place % written + "\n", **environ)
+            assert secret not in message, message

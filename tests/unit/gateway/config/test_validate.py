@@ -1,0 +1,168 @@
+"""Settings that are right by themselves and wrong together."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from gateway.config.load import parse
+from gateway.core.errors import ConfigError
+from gateway.core.specs import ConfigSpec
+
+KEY, OTHER = "k" * 40, "o" * 40
+SHA = "dc66f7a1f6c4ecb8ed41cd4d0f4d8b3e7bb4d9b4e0d6e87b8a1c9bfdd5a6e1ff"
+A = "engines: [{name: chat-a, runtime: external, url: 'http://h:1'}]\n"
+
+
+def with_keys(*keys: str) -> str:
+    return f"identity: {{api_keys: {{static: [{', '.join(keys)}]}}}}\n"
+
+
+GOOD = with_keys(f"{{id: ci, key: {KEY}, tenant: t, models: ['*']}}")
+
+
+def read(text: str) -> ConfigSpec:
+    return parse("version: 1\n" + text, file="c.yaml", environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listen: {data: '127.0.0.1'}", "c.yaml:3: listen.data: '127.0.0.1' is no address to listen on; write HOST:PORT"),
+        ("listen: {data: ':8080'}", "is no address to listen on"),
+        ("listen: {data: 'h:99999'}", "is no address to listen on"),
+        ("listen: {data: '::1:80'}", "is no address to listen on"),
+        ("listen: {data: '[::1]'}", "is no address to listen on"),
+        ("listen: {data: '[zz]:80'}", "is no address to listen on"),
+        ("listen: {data: 'h:8_0'}", "is no address to listen on"),
+        ("listen: {data: 'h:1', admin: 'h:1'}", "listen.admin: is the same address as listen.data"),
+        ("listen: {trusted_peers: [10.0.0.0/8, nowhere]}", "listen.trusted_peers[1]: 'nowhere' is no address or network"),
+        ("listen: {tls: {cert: a, key: b, require_client: true}}", "listen.tls.require_client: needs listen.tls.client_ca"),
+        ("engines: [{name: a, runtime: onnx}]", "c.yaml:3: engines[0]: 'model' is missing; a onnx engine needs"),
+        ("engines: [{name: a, runtime: onnx, model: m, url: 'http://h'}]", "engines[0].url: belongs to external engines"),
+        ("engines: [{name: a, runtime: onnx, model: m, api_key: x}]", "engines[0].api_key: belongs to external engines"),
+        ("engines: [{name: a, runtime: external}]", "engines[0]: 'url' is missing"),
+        ("engines: [{name: a, runtime: external, url: 'ftp://h'}]", "engines[0].url: must begin with http:// or https://"),
+        ("engines: [{name: a, runtime: external, url: 'http://'}]", "engines[0].url: must begin with http:// or https:// and name a host"),
+        ("engines: [{name: a, runtime: external, url: 'file:///etc/passwd'}]", "must begin with http:// or https://"),
+        ("engines: [{name: a, runtime: external, url: 'http://h:99999'}]", "engines[0].url: is no URL"),
+        ("engines: [{name: a, runtime: external, url: 'http://u:p@h'}]", "engines[0].url: must not hold a user or password"),
+        ("engines: [{name: a, runtime: external, url: 'http://h/?a=b'}]", "engines[0].url: must not hold a query"),
+        ("engines: [{name: a, runtime: external, url: 'http://h', tls: {}}]", "engines[0].tls: is set, but the url is not https://"),
+        ("engines: [{name: a, runtime: external, url: 'https://h', tls: {cert: c}}]", "engines[0].tls: needs 'cert' and 'key' together"),
+        ("engines: [{name: a, runtime: external, url: 'http://h', fallback: cpu}]", "engines[0].fallback: belongs to engines that"),
+        ("engines: [{name: a, runtime: external, url: 'http://h', headers: {'x y': z}}]", "engines[0].headers.x y: is no valid header"),
+        ('engines: [{name: a, runtime: external, url: "http://h", headers: {x: "a\\r\\nb"}}]', "engines[0].headers.x: is no valid header"),
+        (
+            A.replace("}]", "}, {name: chat-a, runtime: onnx, model: m}]"),
+            "engines[1].name: the engine 'chat-a' stands twice; the first is engines[0]",
+        ),
+        (A + "models: [{name: m, pool: [chat-b]}]", "models[0].pool[0]: there is no engine 'chat-b'; did you mean 'chat-a'?"),
+        (A + "models: [{name: m, pool: [{engine: chatt-a}]}]", "models[0].pool[0]: there is no engine 'chatt-a'; did you mean 'chat-a'?"),
+        (A + "models: [{name: m, pool: []}]", "models[0].pool: is empty"),
+        (A + "models: [{name: m, pool: [chat-a, chat-a]}]", "models[0].pool[1]: the engine 'chat-a' stands twice in this pool"),
+        (A + "models: [{name: m, pool: [{engine: chat-a, weight: 0}]}]", "models[0].pool: has only members of weight 0"),
+        (A + "models: [{name: m, pool: [chat-a]}, {name: m, pool: [chat-a]}]", "models[1].name: the model 'm' stands twice"),
+        (
+            A + "models: [{name: m, pool: [chat-a]}, {name: n, pool: [chat-a], aliases: [m]}]",
+            "models[1].aliases[0]: 'm' is already the name",
+        ),
+        (A + "models: [{name: m, pool: [chat-a], aliases: [x, x]}]", "models[0].aliases[1]: 'x' is already the name of something else"),
+        (A + "models: [{name: m, pool: [chat-a], fallbacks: [nn]}]", "models[0].fallbacks[0]: there is no model 'nn'; known: m"),
+        (A + "models: [{name: m, pool: [chat-a], fallbacks: [m]}]", "models[0].fallbacks: the fallbacks go round in a circle: m -> m"),
+        (
+            A + "models: [{name: a, pool: [chat-a], fallbacks: [b]}, {name: b, pool: [chat-a], fallbacks: [c]}, "
+            "{name: c, pool: [chat-a], fallbacks: [b]}]",
+            "models[2].fallbacks: the fallbacks go round in a circle: b -> c -> b",
+        ),
+        ("limits: [{name: a}]", "limits[0]: limits nothing; give it 'requests', 'tokens' or 'concurrent'"),
+        ("limits: [{name: a, concurrent: 1}, {name: a, concurrent: 1}]", "limits[1].name: the limit 'a' stands twice"),
+        ("limits: [{name: a, requests: {rate: 0.5}}]", "limits[0].requests: allows 0.5 requests at once, so none would ever pass"),
+        ("limits: [{name: a, tokens: {rate: 5, burst: 0.5}}]", "limits[0].tokens: allows 0.5 tokens at once"),
+        ("identity2: {}", "identity2: unknown key"),
+        ("roles: {a: {}}", "roles: roles is not available in this version"),
+        ("bindings: [{}]", "bindings: bindings of roles is not available"),
+        ("audit: {encryption: {key: a}}", "audit.encryption: encryption of the audit log is not available"),
+        ("redis: {url: 'redis://h'}", "redis: sharing limits over Redis is not available"),
+        ("audit: {sinks: []}", "audit.sinks: is empty: the audit log cannot be off"),
+    ],
+)
+def test_contradictions(text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(GOOD + text + "\n")
+    assert expected in str(caught.value)
+    assert str(caught.value).startswith("c.yaml:")
+
+
+@pytest.mark.parametrize("name", ["oidc: [{}]", "ldap: [{}]", "mtls: {}", "gateway_tokens: {ttl: 1}"])
+def test_a_login_that_is_not_there_is_refused_and_not_ignored(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not available in this version; remove the setting"):
+        read(GOOD.replace("identity: {", "identity: {" + name + ", "))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("", "identity.api_keys.static: is empty: nobody could be authenticated; add a key, or say 'insecure: true'"),
+        ("{id: a, key: short, tenant: t, models: ['*']}", "static[0].key: has 5 characters; a key needs 32 or more"),
+        (f"{{id: a, key: {KEY}ü, tenant: t, models: ['*']}}", "static[0].key: holds characters that no header can carry"),
+        ("{id: a, tenant: t, models: ['*']}", "static[0]: needs exactly one of 'key' and 'key_sha256'"),
+        (f"{{id: a, tenant: t, models: ['*'], key: {KEY}, key_sha256: {SHA}}}", "static[0]: needs exactly one of 'key' and 'key_sha256'"),
+        ("{id: a, tenant: t, models: ['*'], key_sha256: abc}", "static[0].key_sha256: 'abc' is not allowed; it must be a SHA-256"),
+        (f"{{id: a, key: {KEY}, tenant: t, models: []}}", "identity.api_keys.static: no key may use any model"),
+        (
+            f"{{id: a, key: {KEY}, tenant: t, models: ['*']}}, {{id: a, key: {OTHER}, tenant: t, models: []}}",
+            "static[1].id: the key 'a' stands twice",
+        ),
+        (
+            f"{{id: a, key: {KEY}, tenant: t, models: ['*']}}, {{id: b, key: {KEY}, tenant: t, models: []}}",
+            "is the same key as that of 'a'",
+        ),
+        (
+            f"{{id: a, key_sha256: {SHA}, tenant: t, models: ['*']}}, {{id: b, key_sha256: {SHA.upper()}, tenant: t, models: []}}",
+            "is the same key as that of 'a'",
+        ),
+    ],
+)
+def test_static_keys(keys: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(with_keys(keys))
+    assert expected in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_the_same_key_in_both_forms_is_found() -> None:
+    sha = hashlib.sha256(KEY.encode()).hexdigest()
+    with pytest.raises(ConfigError, match=r"static\[1\]: is the same key as that of 'a'"):
+        read(with_keys(f"{{id: a, key: {KEY}, tenant: t, models: ['*']}}, {{id: b, key_sha256: {sha}, tenant: t, models: []}}"))
+
+
+def test_insecure_allows_what_is_otherwise_refused() -> None:
+    spec = read("insecure: true\naudit: {sinks: []}\n")
+    assert spec.insecure and spec.identity.api_keys.static == ()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:8080", "localhost:1", "0.0.0.0:65535", "gate.example:80"])
+def test_addresses(address: str) -> None:
+    assert read(GOOD + f"listen: {{data: '{address}'}}\n").listen.data == address
+
+
+def test_two_listeners_on_ports_chosen_by_the_system() -> None:
+    assert read(GOOD + "listen: {data: '127.0.0.1:0', admin: '127.0.0.1:0'}\n").listen.admin == "127.0.0.1:0"
+
+
+def test_fallbacks_that_meet_again_are_no_circle() -> None:
+    spec = read(
+        GOOD + A + "models: [{name: a, pool: [chat-a], fallbacks: [b, c]}, {name: b, pool: [chat-a], fallbacks: [d]}, "
+        "{name: c, pool: [chat-a], fallbacks: [d]}, {name: d, pool: [chat-a]}]\n"
+    )
+    assert len(spec.models) == 4
+
+
+def test_a_text_from_the_environment_is_not_shown_by_later_checks() -> None:
+    text = "version: 1\n" + GOOD + A + "models: [{name: m, pool: ['${env:POOL}']}]\n"
+    with pytest.raises(ConfigError) as caught:
+        parse(text, file="c.yaml", environ={"POOL": "s3cret"})
+    assert "s3cret" not in str(caught.value)
+    assert "there is no engine '(not shown)'" in str(caught.value)
