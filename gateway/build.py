@@ -188,8 +188,7 @@ class Gateway:
             current = [e for e in before.spec.engines if e.name not in kept]
             await self.supervisor.apply((*spec.engines, *current), wait=True)
         except ConfigError as error:
-            self.metrics.reloads["refused"] += 1
-            self.record("config_refused", "config", {"reason": str(error)}, actor=actor, outcome="refused")
+            self.refused(error, actor)
             raise
         self._swap(snapshot, router)
         self.metrics.reloads["applied"] += 1
@@ -197,6 +196,11 @@ class Gateway:
         if current:
             self._owner.spawn(self.supervisor.apply(spec.engines, wait=False), name="retire")
         return {"version": snapshot.version}
+
+    def refused(self, error: ConfigError, actor: str) -> None:
+        """Counts and records a configuration that was not applied."""
+        self.metrics.reloads["refused"] += 1
+        self.record("config_refused", "config", {"reason": str(error)}, actor=actor, outcome="refused")
 
     def _check_fixed(self, before: ConfigSpec, after: ConfigSpec) -> None:
         """What only a restart can change."""

@@ -162,7 +162,11 @@ class Process:
     async def _reload(self, gateway: Gateway) -> None:
         """SIGHUP: reads the file again; an invalid one changes nothing and says why."""
         try:
-            loaded = load(self.config, self.environ)
+            try:
+                loaded = load(self.config, self.environ)
+            except ConfigError as error:
+                gateway.refused(error, "signal")
+                raise
             await gateway.apply(loaded.spec, actor="signal")
         except ConfigError as error:
             print(f"error: the configuration was not applied: {error}", file=sys.stderr, flush=True)

@@ -42,7 +42,7 @@ class DataApplication:
         cors = self._plane.current().spec.listen.cors
         headers: Headers = scope["state"]["headers"]
         status, body, extra = await self._answer(scope, headers)
-        if cors.origins:
+        if cors.origins and status != 204:
             extra = [*extra, *_lines(cors_headers(cors, headers))]
         content = (
             [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

@@ -167,9 +167,6 @@ class Connection(asyncio.Protocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(RequestError("Upgrades are not supported.", code="invalid_request"))
-            return
         except httptools.HttpParserError as error:
             self._refuse(self._error or RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return
@@ -198,6 +195,9 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._head_bytes += len(url)
+        if self._head_bytes > self.limits.max_header_bytes:
+            raise self._reject(_head_too_large(self.limits.max_header_bytes))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
@@ -217,6 +217,8 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         headers, parser, plane = self._headers, self.parser, self.plane
+        if parser.should_upgrade():
+            raise self._reject(RequestError("Upgrades are not supported.", code="invalid_request"))
         if self._url in self.state.inference:
             path, query = self._url, b""
         else:

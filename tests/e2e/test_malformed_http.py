@@ -1,0 +1,183 @@
+"""Malformed, oversized and slow requests over raw sockets: the contract's error, the connection closes, nothing reaches an engine."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, Gatehouse, configuration, external, until
+
+BODY = b'{"model":"m1","messages":[{"role":"user","content":"x"}]}'
+AUTH = f"Authorization: Bearer {KEY}\r\n".encode()
+START = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n" + AUTH
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+GOOD = START + LENGTH + b"\r\n" + BODY
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    """A gateway with small bounds and short deadlines."""
+    directory = tmp_path_factory.mktemp("strict")
+    config = configuration(
+        directory / "state",
+        listen={
+            "max_header_bytes": 4096, "max_headers": 20, "max_body_bytes": 10_000, "header_timeout": "400ms", "body_timeout": "400ms",
+            "keep_alive_timeout": "500ms", "max_connections_per_peer": 20,
+        },
+        engines=[external("fake", engine.port)],
+        models=[{"name": "m1", "pool": ["fake"]}],
+    )  # fmt: skip
+    with Gatehouse(directory, config) as running:
+        yield running
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def check(answer: bytes, wanted: int, code: str | None = None) -> None:
+    assert status(answer) == wanted, answer
+    head, _, body = answer.partition(b"\r\n\r\n")
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert b"x-request-id: " in head and b"connection: close" in head.lower()
+    if code is not None:
+        assert error["code"] == code
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        START + LENGTH + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        START + LENGTH + LENGTH + b"\r\n" + BODY,
+        START + b"Content-Length: 5, 5\r\n\r\nhello",
+        START + b"Content-Length: +57\r\n\r\n" + BODY,
+        START + b"Content-Length: -1\r\n\r\n",
+        START + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        START + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+        START + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        START + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        START + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n",
+        START + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcX\r\n0\r\n\r\n",
+        START + b"Transfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n",
+        START + b"Transfer-Encoding: chunked\r\n\r\n0\r\nTrailer: x\r\n\r\n",
+        START.replace(b"\r\n", b"\n") + LENGTH.replace(b"\r\n", b"\n") + b"\n" + BODY,
+        START + b"X-Folded: a\r\n b\r\n" + LENGTH + b"\r\n" + BODY,
+        START + b"X-Null: a\x00b\r\n" + LENGTH + b"\r\n" + BODY,
+        START + b"Bad Name: a\r\n" + LENGTH + b"\r\n" + BODY,
+        START + AUTH + LENGTH + b"\r\n" + BODY,
+        b"POST /v1/chat/completions HTTP/1.1\r\n" + AUTH + LENGTH + b"\r\n" + BODY,
+        START + b"Host: y\r\n" + LENGTH + b"\r\n" + BODY,
+        START + b"Upgrade: h2c\r\nConnection: Upgrade\r\n" + LENGTH + b"\r\n" + BODY,
+        b"GARBAGE\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"POST /v1/chat/completions HTTP/9.9\r\nHost: x\r\n\r\n",
+        START + b"Expect: something\r\n" + LENGTH + b"\r\n" + BODY,
+    ],
+)
+def test_a_malformed_request_is_400_and_reaches_no_engine(strict: Gatehouse, engine: EngineThread, request_bytes: bytes) -> None:
+    before = len(engine.received)
+    check(strict.raw(request_bytes), 400)
+    assert len(engine.received) == before
+    assert strict.chat().status_code == 200
+
+
+def test_too_large(strict: Gatehouse, engine: EngineThread) -> None:
+    before = len(engine.received)
+    check(strict.raw(START + b"X-Long: " + b"a" * 5000 + b"\r\n\r\n"), 431, "request_too_large")
+    check(strict.raw(START + b"X-Long: " + b"a" * 5000), 431, "request_too_large")
+    check(strict.raw(START + b"".join(b"X-%d: 1\r\n" % i for i in range(30)) + b"\r\n"), 431, "request_too_large")
+    check(strict.raw(START + b"Content-Length: 10001\r\n\r\n"), 413, "request_too_large")
+    chunk = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+    check(strict.raw(START + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 4), 413, "request_too_large")
+    check(strict.raw(b"POST /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"), 431, "request_too_large")
+    assert len(engine.received) == before
+
+
+def test_too_slow(strict: Gatehouse) -> None:
+    check(strict.raw(START), 408, "request_timeout")
+    check(strict.raw(START + LENGTH + b"\r\n" + BODY[:10]), 408, "request_timeout")
+
+
+def test_an_idle_connection_is_closed_without_a_word(strict: Gatehouse) -> None:
+    assert strict.raw(b"") == b""
+    answer = strict.raw(GOOD)
+    assert status(answer) == 200 and answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_bad_credential_is_refused_before_the_body(strict: Gatehouse) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nContent-Length: 5000\r\n\r\n"
+    check(strict.raw(head), 401, "invalid_api_key")
+
+
+def test_expect_continue_comes_after_the_credential(strict: Gatehouse) -> None:
+    host, port = strict.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        sock.sendall(START + b"Connection: close\r\nExpect: 100-continue\r\n" + LENGTH + b"\r\n")
+        assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        sock.sendall(BODY)
+        assert status(sock.recv(65536)) == 200
+    refused = strict.raw(START.replace(KEY.encode(), b"wrong") + b"Expect: 100-continue\r\n" + LENGTH + b"\r\n")
+    check(refused, 401)
+
+
+def test_pipelined_requests_are_answered_in_order(strict: Gatehouse, engine: EngineThread) -> None:
+    last = GOOD.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\nX-Request-Id: last\r\n")
+    answer = strict.raw(GOOD.replace(b"Host: x\r\n", b"Host: x\r\nX-Request-Id: first\r\n") + last)
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.index(b"x-request-id: first") < answer.index(b"x-request-id: last")
+    before = len(engine.received)
+    answer = strict.raw(GOOD + b"NONSENSE\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200") and answer.count(b"HTTP/1.1 400") == 1
+    assert len(engine.received) == before + 1
+
+
+def test_a_request_in_pieces_is_the_same_request(strict: Gatehouse) -> None:
+    host, port = strict.url.removeprefix("http://").split(":")
+    request = GOOD.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n")
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for i in range(0, len(request), 7):
+            sock.sendall(request[i : i + 7])
+        answer = b""
+        while part := sock.recv(65536):
+            answer += part
+    assert status(answer) == 200
+
+
+def test_connections_are_capped_per_peer(strict: Gatehouse) -> None:
+    host, port = strict.url.removeprefix("http://").split(":")
+    held = [socket.create_connection((host, int(port)), timeout=5) for _ in range(20)]
+    try:
+        until(lambda: strict.metric("gatehouse_connections") >= 20)
+        check(strict.raw(GOOD), 503, "overloaded")
+    finally:
+        for sock in held:
+            sock.close()
+    until(lambda: strict.metric("gatehouse_connections") == 0)
+    assert strict.chat().status_code == 200
+
+
+def test_cors_answers_preflights_without_a_credential(tmp_path: Path, engine: EngineThread) -> None:
+    config = configuration(
+        tmp_path / "state",
+        listen={"cors": {"origins": ["https://app.example"]}},
+        engines=[external("fake", engine.port)],
+        models=[{"name": "m1", "pool": ["fake"]}],
+    )
+    with Gatehouse(tmp_path, config) as gatehouse, gatehouse.client(None) as client:
+        ask = {"origin": "https://app.example", "access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+        preflight = client.options("/v1/chat/completions", headers=ask)
+        assert preflight.status_code == 204
+        assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+        assert client.options("/v1/chat/completions", headers={**ask, "origin": "https://evil.example"}).status_code == 405
+        response = client.post(
+            "/v1/chat/completions", content=BODY, headers={"authorization": f"Bearer {KEY}", "origin": "https://app.example"}
+        )
+        assert response.headers["access-control-allow-origin"] == "https://app.example"
+        assert client.get("/v1/models", headers={"origin": "https://evil.example"}).headers.get("access-control-allow-origin") is None
