@@ -20,7 +20,7 @@ from engines.llamacpp.chat_handler import ChatHandler
 from engines.llamacpp.completion_handler import CompletionHandler
 from engines.llamacpp.conversation import Converser
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
-from engines.llamacpp.engine import Engine, cores
+from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, read
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.params import Defaults
@@ -127,7 +127,7 @@ class LlamaRuntime:
         spec, options = self._spec, self._options
         size = self._context_size(model)
         lines = min(MAX_SEQUENCES, spec.slots + (spec.slots if options.cached_lines is None else options.cached_lines))
-        threads = spec.threads or cores()
+        threads = spec.threads or thread_count(model.size)
         self._context = Context(
             model, log, cells=size * spec.slots, sequences=lines, batch=options.batch, micro_batch=min(512, options.batch),
             threads=threads, threads_batch=threads, flash=_FLASH[options.flash_attention],
@@ -136,15 +136,24 @@ class LlamaRuntime:
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, stall=options.stall
         )  # fmt: skip
         return Engine(
-            name=spec.name, model=model, context=self._context, batcher=batcher, defaults=options.sampling or Defaults(),
+            name=spec.name, model=model, context=self._context, batcher=batcher, defaults=self._defaults(),
             converser=_converser(model, options.template), context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
         )  # fmt: skip
+
+    def _defaults(self) -> Defaults:
+        """Sampling settings of requests that name none: the options', else the file's where they are possible, else llama.cpp's."""
+        if self._options.sampling is not None or self._metadata is None:
+            return self._options.sampling or Defaults()
+        try:
+            return msgspec.convert(self._metadata.sampling, Defaults)
+        except msgspec.ValidationError:
+            return Defaults()
 
     def _build_embedder(self, model: Model, log: NativeLog) -> Embedder:
         """A text must fit into one micro-batch: models that look both ways cannot be cut."""
         spec = self._spec
         batch = max(self._context_size(model), 512)
-        threads = spec.threads or cores()
+        threads = spec.threads or thread_count(model.size)
         pooling = -1 if self._metadata is not None and self._metadata.pooling > 0 else llama_cpp.LLAMA_POOLING_TYPE_MEAN
         self._context = Context(
             model, log, cells=batch, sequences=min(spec.slots, MAX_SEQUENCES), batch=batch, micro_batch=batch, threads=threads,

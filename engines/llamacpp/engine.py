@@ -20,6 +20,9 @@ from engines.sidecar import ApiError, Request
 
 T = TypeVar("T")
 
+BYTES_A_THREAD = 16 * 1024 * 1024
+"""A further thread is worth its barriers only for so many bytes of weights."""
+
 
 @dataclass(slots=True)
 class Engine:
@@ -102,6 +105,7 @@ def discard(generation: Generation) -> None:
         job.sampler.close()
 
 
-def cores() -> int:
-    """Processor cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+def thread_count(weights: int) -> int:
+    """Threads for a model of so many bytes: small ones lose more by waiting for each other than they gain."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return max(1, min(cores, weights // BYTES_A_THREAD))

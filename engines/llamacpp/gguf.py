@@ -49,6 +49,12 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 }  # fmt: skip
 
 
+_SAMPLING = {
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repeat_penalty",
+    "penalty_last_n": "repeat_last_n",
+}  # fmt: skip
+
+
 class GgufError(Exception):
     """The file is not a usable GGUF file; the message says where and why."""
 
@@ -271,6 +277,8 @@ class Metadata:
     """Bytes of keys and values of one token at 16 bits, for each layer."""
     pooling: int
     """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token, 4 rank; models other than 0 make embeddings."""
+    sampling: dict[str, float]
+    """What the file recommends (`general.sampling.*`), under the names of `params.Defaults`."""
 
 
 def describe(file: Gguf) -> Metadata:
@@ -304,7 +312,13 @@ def describe(file: Gguf) -> Metadata:
         has_template=isinstance(pairs.get("tokenizer.chat_template"), str), weights=sum(tensor.size for tensor in file.tensors),
         layer_sizes=tuple(sizes), input_size=input_size, output_size=output_size,
         kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=number("pooling_type", 0, 4, 0),
+        sampling={ours: pairs[f"general.sampling.{theirs}"] for theirs, ours in _SAMPLING.items() if _plain(pairs, theirs)},
     )  # fmt: skip
+
+
+def _plain(pairs: dict[str, Any], name: str) -> bool:
+    value = pairs.get(f"general.sampling.{name}")
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _elements(tensor: Tensor) -> int:
