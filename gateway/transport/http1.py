@@ -126,11 +126,21 @@ class EngineCall:
         self.done = True
         self.owner.in_flight -= 1
         self.owner.failed += 1
+        receiver = self.receiver
         self._leave()
+        _tell(receiver, error)
+
+    def end(self) -> None:
+        """The response is complete, and its connection in other hands."""
+        self.done = True
+        self.connection = None
+        self.owner.in_flight -= 1
+        receiver, self.receiver = self.receiver, DEAF
         try:
-            self.receiver.on_failed(error)
-        except Exception:
-            log.exception("a receiver failed while it was told of a failure")
+            receiver.on_end()
+        except Exception as error:  # noqa: BLE001 - boundary: the end was not taken, so the receiver hears of its failure
+            self.owner.failed += 1
+            _tell(receiver, error)
 
     def overdue(self, now: float) -> bool:
         """Whether a deadline has passed; for the sweep, which also starts and renews the deadlines here."""
@@ -149,10 +159,35 @@ class EngineCall:
         connection, self.connection = self.connection, None
         connecting, self.connecting = self.connecting, None
         self.request = b""
+        self.receiver = DEAF
         if connection is not None:
             connection.drop()
         elif connecting is not None:
             connecting.cancel()
+
+
+class _Deaf:
+    """The receiver of a call that is over: frees the real one, which often knows its call, without the garbage collector."""
+
+    __slots__ = ()
+
+    def on_head(self, head: ResponseHead) -> None: ...
+
+    def on_body(self, data: bytes) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def on_failed(self, error: Exception) -> None: ...
+
+
+DEAF = _Deaf()
+
+
+def _tell(receiver: Receiver, error: Exception) -> None:
+    try:
+        receiver.on_failed(error)
+    except Exception:  # boundary: the call is over, nobody is left to be told
+        log.exception("a receiver failed while it was told of a failure")
 
 
 def failure(
@@ -316,7 +351,7 @@ class Connection(asyncio.Protocol):
             else:
                 call.fail(failure("The engine closed the connection before it answered.", safe=True, cause=exc))
         elif self._until_close and exc is None:
-            self._end(call)
+            call.end()
         else:
             call.fail(failure("The engine closed the connection in the middle of its answer.", safe=False, cause=exc))
 
@@ -374,29 +409,17 @@ class Connection(asyncio.Protocol):
         """The response is complete: first the connection, then the receiver, whose next request may use it."""
         transport = self._transport
         assert transport is not None
-        if keep and not transport.get_write_buffer_size() and not transport.is_closing():
+        if keep and not transport.get_write_buffer_size():
             self.call = None
-            self._complete = self._keep = False
-            self._headers.clear()  # trailers
+            self._complete = False
+            if self._headers:  # trailers
+                self._headers.clear()
             if call.paused:
-                transport.resume_reading()
+                self.resume()
             self._owner.release(self)
         else:
             self.drop()
-        self._end(call)
-
-    def _end(self, call: EngineCall) -> None:
-        call.done = True
-        call.connection = None
-        self._owner.in_flight -= 1
-        try:
-            call.receiver.on_end()
-        except Exception as error:  # noqa: BLE001 - boundary: the end was not taken, so the receiver hears of its failure
-            self._owner.failed += 1
-            try:
-                call.receiver.on_failed(error)
-            except Exception:
-                log.exception("a receiver failed while it was told of a failure")
+        call.end()
 
 
 _FRAMING = (b"content-length", b"transfer-encoding")

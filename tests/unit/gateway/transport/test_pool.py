@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import socket
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -358,6 +360,28 @@ async def test_cancelling_after_the_end_does_not_hurt_the_next_call(way: Way) ->
     first.call.resume()
     assert not second.over and way.client.in_flight == 1 and not second.call.paused
     second.call.cancel()
+
+
+async def test_a_call_that_is_over_keeps_nothing_alive(way: Way) -> None:
+    """Receivers know their calls; were calls to know their receivers for ever, each request would be work for the collector."""
+    gc.collect()
+    gc.disable()
+    try:
+        freed = []
+        for fake in ("normal", "reset:at=before", "hang:at=before"):
+            sink = way.send(fake=fake)
+            if fake.startswith("hang"):
+                await way.engine.until(lambda: bool(way.engine.requests) and way.engine.requests[-1].step.kind == "hang")
+                assert sink.call is not None
+                sink.call.cancel()
+            else:
+                await sink.until(lambda sink=sink: sink.over)  # type: ignore[misc]
+            freed.append(weakref.ref(sink))
+            del sink
+        await until(lambda: not way.client._tasks._tasks)
+        assert [ref() for ref in freed] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 # --- keeping
