@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
-import threading
 from collections.abc import Callable
 from typing import Final
 
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer
 from gateway.audit.sinks import local_sink
 from gateway.audit.sinks.file import FileSink
+from gateway.audit.worker import Worker
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import AuditUnavailable, ConfigError, GatehouseError
@@ -60,8 +59,7 @@ class AuditBroker:
         chosen = sink or local_sink(spec, state_dir, writer)
         self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
         self.hash_body: Callable[[bytes], str] = BodyHasher(load_body_key(state_dir))
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
+        self._worker: Worker[Job] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = _completed()
         # the batch that gathers
@@ -169,7 +167,7 @@ class AuditBroker:
         self._inflight, self._inflight_signal, self._signal = batch, self._signal, None
         self._make_room()
         self._since = self._clock.monotonic()
-        self._jobs.put(batch)
+        self._give(batch)
 
     def _make_room(self) -> None:
         """How many records the gathering batch may hold now."""
@@ -178,27 +176,15 @@ class AuditBroker:
 
     # --- the writer's thread
 
-    def _run(self) -> None:
-        take = self._jobs.get
-        write = self._writer.write
-        while (job := take()) is not None:
-            error: Exception | None = None
-            try:
-                if isinstance(job, list):
-                    write(job)  # type: ignore[arg-type]
-                else:
-                    job()
-            except Exception as failure:  # noqa: BLE001 - boundary: whatever a write raises refuses the requests that wait for it
-                error = failure
-            if not self._post(error):
-                return
+    def _work(self, job: Job) -> None:
+        if isinstance(job, list):
+            self._writer.write(job)
+        else:
+            job()
 
-    def _post(self, error: Exception | None) -> bool:
-        try:
-            self._running_loop().call_soon_threadsafe(self._done, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return False
-        return True
+    def _give(self, job: Job) -> None:
+        if self._worker is not None:
+            self._worker.give(job)
 
     # --- back on the loop
 
@@ -307,7 +293,7 @@ class AuditBroker:
     def _order(self, job: Callable[[], None]) -> None:
         """Has the writer do something else than a batch, when it is free."""
         self._inflight, self._since = [], self._clock.monotonic()
-        self._jobs.put(job)
+        self._give(job)
 
     # --- life
 
@@ -319,7 +305,7 @@ class AuditBroker:
         except OSError as error:
             self._writer.abandon()
             raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
-        self._thread.start()
+        self._worker = Worker(self._loop, self._work, self._done)
         self._fault = None
         self._make_room()
         self._checkpoint_due = self._clock.monotonic() + self._spec.checkpoint.every
@@ -331,7 +317,7 @@ class AuditBroker:
             return
         self._closing = True
         self._room = 0
-        if self._thread.is_alive():
+        if self._worker is not None:
             try:
                 await asyncio.wait_for(self._finish(), self._spec.timeout if timeout is None else timeout)
             except TimeoutError:
@@ -342,7 +328,8 @@ class AuditBroker:
         for timer in (self._timer, self._ticker):
             if timer is not None:
                 timer.cancel()
-        self._jobs.put(None)
+        if self._worker is not None:
+            self._worker.end(wait=self._inflight is None)
 
     async def _finish(self) -> None:
         """Everything that waits, then the writer's own farewell."""

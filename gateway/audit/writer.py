@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.audit.chain import FORMAT, Chain
@@ -69,7 +70,7 @@ class ChainWriter:
         log.warning("the audit log had a torn tail: %s", detail)
         return [self._event("audit.repaired", detail)]
 
-    def write(self, records: list[Record]) -> None:
+    def write(self, records: Sequence[Record]) -> None:
         """Writes the records as one batch, all or nothing."""
         if self.sink.full:
             self._rotate()
