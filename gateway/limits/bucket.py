@@ -1,41 +1,38 @@
 """Token buckets as one number each: the time at which the bucket would be full again (GCRA, the "virtual scheduling" of
 ITU-T I.371, with time in place of tokens).
 
-All state is in integer nanoseconds. A rate of `rate` units in `per` seconds makes one unit cost per/rate nanoseconds, kept
-as an exact fraction and rounded up: what is admitted is never more than burst + rate x time, and no float drifts. With
-`full_at` in the past the bucket is full; (full_at - now) is the debt, and the level is burst minus that debt. A level may be
-negative when an exchange cost more than was reserved for it.
+All state is in whole picoseconds (`ps`) of the monotonic clock. A rate of `rate` units in `per` seconds makes one unit cost
+per/rate, rounded up to a picosecond: what is admitted is never more than burst + rate x time, and nothing drifts. With the
+"full again" time in the past the bucket is full; what it lies ahead is the debt, and the level is burst minus that debt. A
+level may be negative when an exchange cost more than was reserved for it.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from math import ceil
 
 from gateway.core.specs import LimitSpec, RateSpec
 
-SECOND = 1_000_000_000
+SECOND = 1_000_000_000_000
+MILLISECOND = SECOND // 1000
 
 
 class Rate:
-    """The fixed side of one bucket. `numerator`/`denominator`: nanoseconds a unit; `burst_ns`: the debt of an empty bucket."""
+    """The fixed side of one bucket. `unit_ps`: what one unit costs; `burst_ps`: the debt of an empty bucket."""
 
-    __slots__ = ("burst", "burst_ns", "denominator", "numerator")
+    __slots__ = ("burst", "burst_ps", "unit_ps")
 
     def __init__(self, spec: RateSpec) -> None:
-        unit = Fraction(str(spec.per)) * SECOND / Fraction(str(spec.rate))
-        self.numerator, self.denominator = unit.numerator, unit.denominator
+        self.unit_ps = ceil(Fraction(str(spec.per)) * SECOND / Fraction(str(spec.rate)))
         burst = spec.rate if spec.burst is None else spec.burst
         self.burst = int(burst)
-        self.burst_ns = int(Fraction(str(burst)) * unit)
+        self.burst_ps = int(Fraction(str(burst)) * self.unit_ps)
 
-    def cost(self, units: int) -> int:
-        """Nanoseconds that `units` cost, rounded up."""
-        return -(-units * self.numerator // self.denominator)
-
-    def level(self, debt_ns: int) -> int:
+    def level(self, debt_ps: int) -> int:
         """Whole units that are left at a debt; 0 when it is negative."""
-        left = self.burst_ns - debt_ns if debt_ns > 0 else self.burst_ns
-        return left * self.denominator // self.numerator if left > 0 else 0
+        left = self.burst_ps - debt_ps if debt_ps > 0 else self.burst_ps
+        return left // self.unit_ps if left > 0 else 0
 
 
 _LINES = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%d.%%03ds\r\n"
@@ -45,12 +42,12 @@ class Shape:
     """The fixed side of a limit: what all its buckets share. The templates are the x-ratelimit-* lines, to be filled with
     what remains and the time until the bucket is full again (seconds, milliseconds)."""
 
-    __slots__ = ("both_lines", "concurrent", "name", "request_lines", "request_ns", "requests", "token_lines", "tokens")
+    __slots__ = ("both_lines", "concurrent", "name", "request_lines", "request_ps", "requests", "token_lines", "tokens")
 
     def __init__(self, spec: LimitSpec) -> None:
         self.name = spec.name
         self.requests = Rate(spec.requests) if spec.requests else None
-        self.request_ns = self.requests.cost(1) if self.requests else 0
+        self.request_ps = self.requests.unit_ps if self.requests else 0
         self.tokens = Rate(spec.tokens) if spec.tokens else None
         self.concurrent = spec.concurrent or 0
         self.request_lines = _template(b"requests", self.requests)
@@ -78,47 +75,47 @@ class Bucket:
         self.requests_full = self.tokens_full = 0
         self.requests_idle = self.tokens_idle = 0
 
-    def admits(self, now: int, token_ns: int) -> bool:
-        """Whether one request that costs `token_ns` of the token bucket fits now. Changes nothing."""
+    def admits(self, now: int, token_ps: int) -> bool:
+        """Whether one request that costs `token_ps` of the token bucket fits now. Changes nothing."""
         shape = self.shape
         if shape.concurrent and self.in_use >= shape.concurrent:
             return False
         rate = shape.requests
-        if rate is not None and self.requests_full + shape.request_ns > now + rate.burst_ns:
+        if rate is not None and self.requests_full + shape.request_ps > now + rate.burst_ps:
             return False
         rate = shape.tokens
-        return rate is None or self.tokens_full + token_ns <= now + rate.burst_ns
+        return rate is None or self.tokens_full + token_ps <= now + rate.burst_ps
 
-    def take(self, now: int, token_ns: int) -> None:
+    def take(self, now: int, token_ps: int) -> None:
         """Charges what `admits` allowed."""
         shape = self.shape
         self.in_use += 1
         if shape.requests is not None:
             if self.requests_full <= now:
                 self.requests_full = self.requests_idle = now
-            self.requests_full += shape.request_ns
+            self.requests_full += shape.request_ps
         if shape.tokens is not None:
             if self.tokens_full <= now:
                 self.tokens_full = self.tokens_idle = now
-            self.tokens_full += token_ns
+            self.tokens_full += token_ps
 
-    def give_back(self, taken_at: int, token_ns: int) -> None:
+    def give_back(self, taken_at: int, token_ps: int) -> None:
         """Undoes a `take` of `taken_at` as if it had not been."""
         self.in_use -= 1
         if self.requests_idle <= taken_at:
-            self.requests_full -= self.shape.request_ns
+            self.requests_full -= self.shape.request_ps
         if self.tokens_idle <= taken_at:
-            self.tokens_full -= token_ns
+            self.tokens_full -= token_ps
 
-    def correct(self, taken_at: int, now: int, reserved_ns: int, actual_ns: int) -> None:
-        """Ends a `take` that turned out to cost `actual_ns` of the token bucket instead of `reserved_ns`."""
+    def correct(self, taken_at: int, now: int, reserved_ps: int, actual_ps: int) -> None:
+        """Ends a `take` that turned out to cost `actual_ps` of the token bucket instead of `reserved_ps`."""
         self.in_use -= 1
-        if actual_ns > reserved_ns:
+        if actual_ps > reserved_ps:
             if self.tokens_full <= now:
                 self.tokens_full = self.tokens_idle = now
-            self.tokens_full += actual_ns - reserved_ns
+            self.tokens_full += actual_ps - reserved_ps
         elif self.tokens_idle <= taken_at:
-            self.tokens_full -= reserved_ns - actual_ns
+            self.tokens_full -= reserved_ps - actual_ps
 
     def idle(self, now: int) -> bool:
         """Full and unused: forgetting it loses nothing, as a new bucket starts full."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.limits.bucket import Bucket
+from gateway.limits.bucket import MILLISECOND, Bucket
 
 
 def line(bucket: Bucket, now: int) -> bytes:
-    """The header lines of one bucket, each with its CRLF; b"" when it limits concurrency only. `now`: monotonic nanoseconds."""
+    """The header lines of one bucket, each with its CRLF; b"" when it limits concurrency only. `now`: monotonic picoseconds."""
     shape = bucket.shape
     requests, tokens = shape.requests, shape.tokens
     if requests is None:
@@ -16,21 +16,21 @@ def line(bucket: Bucket, now: int) -> bytes:
     debt = bucket.requests_full - now
     if debt < 0:
         debt = 0
-    left = requests.burst_ns - debt
-    remaining = left * requests.denominator // requests.numerator if left > 0 else 0
-    reset = (debt + 999_999) // 1_000_000
+    left = requests.burst_ps - debt
+    remaining = left // requests.unit_ps if left > 0 else 0
+    reset = -(-debt // MILLISECOND)
     if tokens is None:
         return shape.request_lines % (remaining, reset // 1000, reset % 1000)
     debt = bucket.tokens_full - now
     if debt < 0:
         debt = 0
-    left = tokens.burst_ns - debt
-    token_reset = (debt + 999_999) // 1_000_000
+    left = tokens.burst_ps - debt
+    token_reset = -(-debt // MILLISECOND)
     return shape.both_lines % (
         remaining,
         reset // 1000,
         reset % 1000,
-        left * tokens.denominator // tokens.numerator if left > 0 else 0,
+        left // tokens.unit_ps if left > 0 else 0,
         token_reset // 1000,
         token_reset % 1000,
     )
@@ -70,6 +70,6 @@ def _tokens_left(bucket: Bucket, now: int) -> tuple[int, int, int]:
     return (0, 0, 0) if rate is None else (rate.level(bucket.tokens_full - now), *_reset(bucket.tokens_full - now))
 
 
-def _reset(debt_ns: int) -> tuple[int, int]:
+def _reset(debt_ps: int) -> tuple[int, int]:
     """Seconds and milliseconds until the bucket is full again, rounded up."""
-    return divmod(-(-max(0, debt_ns) // 1_000_000), 1000)
+    return divmod(-(-max(0, debt_ps) // MILLISECOND), 1000)

@@ -17,7 +17,7 @@ from gateway.core.ports import Reservation
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.limits import headers
-from gateway.limits.bucket import SECOND, Bucket, Shape
+from gateway.limits.bucket import MILLISECOND, SECOND, Bucket, Shape
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -115,7 +115,7 @@ class LocalLimiter:
             self._memo.clear()
             self._generation = self._registry.generation
         buckets = self._memo.get((principal, request.model))
-        now = int(self._monotonic() * 1_000_000_000)
+        now = int(self._monotonic() * 1_000_000_000_000)
         if buckets is None:
             buckets = self._resolve(principal, request.model, now)
         if not buckets:
@@ -125,33 +125,33 @@ class LocalLimiter:
             return self._reserve_several(buckets, prompt, prompt + completion, now)
         bucket = buckets[0]
         rate = bucket.shape.tokens
-        token_ns = 0
+        token_ps = 0
         if rate is not None:
-            token_ns = rate.cost(prompt + completion)
-            if token_ns > rate.burst_ns:
-                token_ns = _clamped(bucket, prompt)
-        if not bucket.admits(now, token_ns):
-            raise _exceeded(buckets, (token_ns,), now)
-        bucket.take(now, token_ns)
-        return Held(self, buckets, (token_ns,), now, headers.line(bucket, now))
+            token_ps = (prompt + completion) * rate.unit_ps
+            if token_ps > rate.burst_ps:
+                token_ps = _clamped(bucket, prompt)
+        if not bucket.admits(now, token_ps):
+            raise _exceeded(buckets, (token_ps,), now)
+        bucket.take(now, token_ps)
+        return Held(self, buckets, (token_ps,), now, headers.line(bucket, now))
 
     def _reserve_several(self, buckets: tuple[Bucket, ...], prompt: int, tokens: int, now: int) -> Held:
         costs = []
         admitted = True
         for bucket in buckets:
             rate = bucket.shape.tokens
-            token_ns = 0
+            token_ps = 0
             if rate is not None:
-                token_ns = rate.cost(tokens)
-                if token_ns > rate.burst_ns:
-                    token_ns = _clamped(bucket, prompt)
-            costs.append(token_ns)
-            if not bucket.admits(now, token_ns):
+                token_ps = tokens * rate.unit_ps
+                if token_ps > rate.burst_ps:
+                    token_ps = _clamped(bucket, prompt)
+            costs.append(token_ps)
+            if not bucket.admits(now, token_ps):
                 admitted = False
         if not admitted:
             raise _exceeded(buckets, costs, now)
-        for bucket, token_ns in zip(buckets, costs, strict=True):
-            bucket.take(now, token_ns)
+        for bucket, token_ps in zip(buckets, costs, strict=True):
+            bucket.take(now, token_ps)
         return Held(self, buckets, costs, now, headers.lines(buckets, now))
 
     def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Bucket, ...]:
@@ -173,14 +173,14 @@ class LocalLimiter:
                 bucket.give_back(held.taken_at, reserved)
             return
         tokens = self._charge(usage)
-        now = int(self._monotonic() * 1_000_000_000)
+        now = int(self._monotonic() * 1_000_000_000_000)
         for bucket, reserved in zip(held.buckets, held.costs, strict=True):
             rate = bucket.shape.tokens
-            bucket.correct(held.taken_at, now, reserved, rate.cost(tokens) if rate is not None else 0)
+            bucket.correct(held.taken_at, now, reserved, tokens * rate.unit_ps if rate is not None else 0)
 
 
 class Held:
-    """A reservation in in-process buckets: nanoseconds taken from each one's tokens, and when."""
+    """A reservation in in-process buckets: picoseconds taken from each one's tokens, and when."""
 
     __slots__ = ("_limiter", "_settled", "buckets", "costs", "headers", "taken_at")
 
@@ -218,33 +218,33 @@ def _clamped(bucket: Bucket, prompt: int) -> int:
     rate = shape.tokens
     if rate is None:
         return 0
-    if rate.cost(prompt) > rate.burst_ns:
+    if prompt * rate.unit_ps > rate.burst_ps:
         raise LimitExceeded(
             f"The prompt has about {prompt} tokens; the limit '{shape.name}' never allows more than {rate.burst} at once.",
             code="tokens_exceeded",
             headers=(("x-should-retry", "false"),),
         )
-    return rate.burst_ns
+    return rate.burst_ps
 
 
 def _exceeded(buckets: tuple[Bucket, ...], costs: Sequence[int], now: int) -> LimitExceeded:
     """The error for the bucket that makes the caller wait longest."""
     worst: tuple[int, str, str, str] = (-1, "", "", "")
-    for bucket, token_ns in zip(buckets, costs, strict=True):
+    for bucket, token_ps in zip(buckets, costs, strict=True):
         shape = bucket.shape
         waits = []
         if shape.requests is not None:
-            wait = bucket.requests_full + shape.request_ns - now - shape.requests.burst_ns
+            wait = bucket.requests_full + shape.request_ps - now - shape.requests.burst_ps
             waits.append((wait, "rate_limit_exceeded", "requests", shape.name))
         if shape.tokens is not None:
-            waits.append((bucket.tokens_full + token_ns - now - shape.tokens.burst_ns, "tokens_exceeded", "tokens", shape.name))
+            waits.append((bucket.tokens_full + token_ps - now - shape.tokens.burst_ps, "tokens_exceeded", "tokens", shape.name))
         if shape.concurrent and bucket.in_use >= shape.concurrent:
             waits.append((SECOND, "concurrency_exceeded", "concurrent requests", shape.name))
         worst = max([worst, *(wait for wait in waits if wait[0] > 0)])
-    wait_ns, code, what, name = worst
+    wait_ps, code, what, name = worst
     return LimitExceeded(
         f"Too many {what}: the limit '{name}' is reached.",
         code=code,
-        retry_after=max(0.001, -(-wait_ns // 1_000_000) / 1000),
+        retry_after=max(0.001, -(-wait_ps // MILLISECOND) / 1000),
         headers=headers.pairs(buckets, now),
     )

@@ -1,0 +1,314 @@
+"""The limiter over in-process buckets: all or none, settled once, kept over reloads, bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.clock import FakeClock
+from gateway.core.errors import LimitExceeded
+from gateway.core.ports import Reservation
+from gateway.core.specs import LimitMatchSpec, LimitSpec, RateSpec
+from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.limits.local import BucketRegistry, LocalLimiter
+from policies.limits import LimitRules, charge, estimate
+
+ALICE, BOB = Principal("alice", "team", "api_key", ("*",)), Principal("bob", "team", "api_key", ("*",))
+
+
+def request(tokens: int = 0, completion: int = 0, model: str = "demo-chat") -> InferenceRequest:
+    return InferenceRequest("chat", b"/", model, b"", None, prompt_tokens=tokens, max_tokens=completion)
+
+
+class World:
+    def __init__(self, *limits: LimitSpec, capacity: int = 1000, memo_size: int = 100) -> None:
+        self.clock = FakeClock()
+        self.registry = BucketRegistry(capacity)
+        self.memo_size = memo_size
+        self.limiter = self.reloaded(*limits)
+
+    def reloaded(self, *limits: LimitSpec) -> LocalLimiter:
+        self.limiter = LocalLimiter(
+            LimitRules(limits), self.registry, estimate=estimate, charge=charge, clock=self.clock, memo_size=self.memo_size
+        )
+        return self.limiter
+
+    def ask(self, principal: Principal = ALICE, tokens: int = 0, completion: int = 0, model: str = "demo-chat") -> Reservation:
+        return self.limiter.reserve(principal, request(tokens, completion, model))
+
+    def refused(self, principal: Principal = ALICE, tokens: int = 0, completion: int = 0, model: str = "demo-chat") -> LimitExceeded:
+        with pytest.raises(LimitExceeded) as caught:
+            self.ask(principal, tokens, completion, model)
+        assert caught.value.status == 429
+        return caught.value
+
+
+def names(headers: bytes) -> dict[str, str]:
+    lines = headers.decode().split("\r\n")
+    assert lines.pop() == ""
+    return dict(line.split(": ", 1) for line in lines)  # type: ignore[misc]
+
+
+def test_requests() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1, per=1.0, burst=3)))
+    for _ in range(3):
+        world.ask()
+    error = world.refused()
+    assert (error.code, error.retry_after, error.message) == ("rate_limit_exceeded", 1.0, "Too many requests: the limit 'l' is reached.")
+    assert dict(error.headers) == {
+        "x-ratelimit-limit-requests": "3",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "3.000s",
+    }
+    world.clock.advance(0.75)
+    assert world.refused().retry_after == pytest.approx(0.25, abs=0.002)
+    world.clock.advance(0.25)
+    world.ask()
+    world.refused()
+
+
+def test_waiting_as_long_as_it_says_is_enough() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=7, per=3.0, burst=1), tokens=RateSpec(rate=1000, per=60.0)))
+    world.ask(tokens=1000)
+    for tokens in (13, 700, 999, 1, 1, 1000, 3):
+        error = world.refused(tokens=tokens)
+        assert error.retry_after is not None
+        world.clock.advance(error.retry_after)
+        world.ask(tokens=tokens)
+
+
+def test_tokens_are_reserved_and_then_corrected() -> None:
+    world = World(LimitSpec(name="l", tokens=RateSpec(rate=100, per=1.0, burst=1000)))
+    first = world.ask(tokens=100, completion=800)
+    assert names(first.headers)["x-ratelimit-remaining-tokens"] == "100"
+    assert world.refused(tokens=101).code == "tokens_exceeded"
+    first.settle(Usage(100, 50))
+    assert names(world.ask(tokens=0).headers)["x-ratelimit-remaining-tokens"] == "850"
+
+
+def test_more_than_reserved_is_charged_and_the_level_may_be_negative() -> None:
+    world = World(LimitSpec(name="l", tokens=RateSpec(rate=100, per=1.0, burst=1000)))
+    world.ask(tokens=900).settle(Usage(900, 600))
+    assert world.refused(tokens=1).retry_after == pytest.approx(5.01, abs=0.002)
+    world.clock.advance(5.011)
+    world.ask(tokens=1)
+
+
+def test_an_exchange_that_was_not_served_costs_nothing() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1, burst=1), tokens=RateSpec(rate=10), concurrent=1))
+    for _ in range(50):
+        world.ask(tokens=10).settle(None)
+
+
+def test_settling_twice_does_nothing() -> None:
+    world = World(LimitSpec(name="l", tokens=RateSpec(rate=10), concurrent=1))
+    first = world.ask(tokens=10)
+    first.settle(Usage(10, 0))
+    first.settle(None)
+    first.settle(Usage(0, 0))
+    assert world.refused(tokens=1).code == "tokens_exceeded"
+    world.clock.advance(1)
+    world.ask(tokens=1)
+    assert world.refused().code == "concurrency_exceeded"
+
+
+def test_concurrency() -> None:
+    world = World(LimitSpec(name="l", concurrent=2))
+    held = [world.ask() for _ in range(2)]
+    error = world.refused()
+    assert (error.code, error.retry_after, error.headers) == ("concurrency_exceeded", 1.0, ())
+    assert held[0].headers == b""
+    held[0].settle(Usage(1, 1))
+    world.ask()
+    world.refused()
+
+
+def test_an_estimate_beyond_the_burst_takes_all_of_it() -> None:
+    world = World(LimitSpec(name="l", tokens=RateSpec(rate=100, burst=100)))
+    first = world.ask(tokens=10, completion=4000)
+    world.refused(tokens=1)
+    first.settle(Usage(10, 20))
+    world.ask(tokens=70)
+
+
+def test_a_prompt_beyond_the_burst_is_refused_for_good() -> None:
+    for others in ((), (LimitSpec(name="m", requests=RateSpec(rate=5)),)):
+        world = World(LimitSpec(name="l", tokens=RateSpec(rate=100, burst=100)), *others)
+        error = world.refused(tokens=101)
+        assert (error.code, error.retry_after) == ("tokens_exceeded", None)
+        assert dict(error.headers) == {"x-should-retry": "false"}
+        world.ask(tokens=100)
+
+
+def test_all_or_none() -> None:
+    """A request that one limit refuses takes nothing from the others."""
+    world = World(
+        LimitSpec(name="wide", per="tenant", requests=RateSpec(rate=1, burst=3), tokens=RateSpec(rate=1, burst=100), concurrent=3),
+        LimitSpec(name="narrow", per="key", requests=RateSpec(rate=1, burst=1)),
+    )
+    world.ask(ALICE, tokens=10)
+    for _ in range(10):
+        assert "'narrow'" in world.refused(ALICE, tokens=10).message
+    left = names(world.ask(BOB, tokens=10).headers)
+    assert (left["x-ratelimit-limit-tokens"], left["x-ratelimit-remaining-tokens"]) == ("100", "80")
+
+
+def test_the_longest_wait_is_told() -> None:
+    world = World(
+        LimitSpec(name="short", requests=RateSpec(rate=1, per=1.0, burst=1)), LimitSpec(name="long", requests=RateSpec(rate=1, per=60.0))
+    )
+    world.ask()
+    error = world.refused()
+    assert (error.retry_after, "'long'" in error.message) == (60.0, True)
+
+
+def test_the_tightest_limit_is_shown() -> None:
+    world = World(
+        LimitSpec(name="a", requests=RateSpec(rate=10), tokens=RateSpec(rate=1000)),
+        LimitSpec(name="b", requests=RateSpec(rate=5, per=2.0)),
+        LimitSpec(name="c", tokens=RateSpec(rate=500)),
+    )
+    assert names(world.ask(tokens=100).headers) == {
+        "x-ratelimit-limit-requests": "5",
+        "x-ratelimit-remaining-requests": "4",
+        "x-ratelimit-reset-requests": "0.400s",
+        "x-ratelimit-limit-tokens": "500",
+        "x-ratelimit-remaining-tokens": "400",
+        "x-ratelimit-reset-tokens": "0.200s",
+    }
+
+
+@pytest.mark.parametrize("limits", [("requests",), ("tokens",), ("requests", "tokens")])
+def test_one_limit_shows_the_same_as_several(limits: tuple[str, ...]) -> None:
+    given_limits = {name: RateSpec(rate=10, per=3.0) for name in limits}
+    alone = World(LimitSpec(name="a", **given_limits))  # type: ignore[arg-type]
+    beside = World(LimitSpec(name="a", **given_limits), LimitSpec(name="b", concurrent=9))  # type: ignore[arg-type]
+    for tokens in (0, 3, 2):
+        assert alone.ask(tokens=tokens).headers == beside.ask(tokens=tokens).headers != b""
+
+
+def test_nothing_applies() -> None:
+    world = World(LimitSpec(name="l", match=LimitMatchSpec(tenant="other"), requests=RateSpec(rate=1)))
+    for _ in range(10):
+        reservation = world.ask()
+        reservation.settle(Usage(1, 1))
+        reservation.settle(None)
+        assert reservation.headers == b""
+    assert len(world.registry) == 0
+
+
+def test_a_reload_keeps_the_state_of_what_did_not_change() -> None:
+    rate, slow = RateSpec(rate=1, burst=1), RateSpec(rate=1, burst=1, per=9.0)
+    world = World(LimitSpec(name="same", requests=rate), LimitSpec(name="other", per="tenant", requests=slow))
+    world.ask()
+    world.reloaded(LimitSpec(name="new", concurrent=5), LimitSpec(name="same", match=LimitMatchSpec(tenant="t*"), requests=rate))
+    assert "'same'" in world.refused().message
+    world.reloaded(LimitSpec(name="same", requests=RateSpec(rate=1, burst=2)))
+    world.ask()
+
+
+def test_an_exchange_that_began_before_a_reload_is_settled_after_it() -> None:
+    limit = LimitSpec(name="l", concurrent=1)
+    world = World(limit)
+    held = world.ask()
+    world.reloaded(limit)
+    world.refused()
+    held.settle(None)
+    world.ask()
+
+
+def principals(count: int) -> list[Principal]:
+    return [Principal(f"p{n}", "team", "api_key", ("*",)) for n in range(count)]
+
+
+def test_full_and_unused_buckets_are_forgotten() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1)), capacity=100, memo_size=10_000)
+    for principal in principals(1000):
+        world.ask(principal).settle(Usage())
+        world.clock.advance(0.02)
+        assert len(world.registry) <= 100
+
+
+def test_buckets_that_still_mean_something_are_never_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1, per=3600.0)), capacity=10)
+    everybody = principals(100)
+    for principal in everybody:
+        world.ask(principal).settle(Usage())
+    for principal in everybody:
+        world.refused(principal)
+    assert len(world.registry) == 100
+    assert len([record for record in caplog.records if "grows beyond its capacity" in record.message]) == 1
+
+
+def test_a_bucket_under_way_is_not_forgotten_and_no_limiter_uses_a_forgotten_one() -> None:
+    limit = LimitSpec(name="l", requests=RateSpec(rate=100), concurrent=1)
+    world = World(limit, capacity=4, memo_size=10_000)
+    held = world.ask(ALICE)
+    other = world.limiter
+    world.reloaded(limit)
+    for _ in range(3):
+        for principal in principals(50):
+            world.ask(principal).settle(Usage())
+            world.clock.advance(1.0)
+    for limiter in (other, world.limiter):
+        with pytest.raises(LimitExceeded):
+            limiter.reserve(ALICE, request())
+    held.settle(Usage())
+    first = other.reserve(BOB, request())
+    with pytest.raises(LimitExceeded):
+        world.limiter.reserve(BOB, request())
+    first.settle(None)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=100)), memo_size=7)
+    for principal in principals(50):
+        world.ask(principal)
+    assert len(world.limiter._memo) == 7
+
+
+operations = st.lists(
+    st.tuples(st.sampled_from(["ask", "settle", "fail", "wait"]), st.integers(0, 3), st.integers(0, 40), st.integers(0, 60)), max_size=80
+)
+
+
+@settings(max_examples=150)
+@given(operations)
+def test_random_interleavings(steps: list[tuple[str, int, int, int]]) -> None:
+    """Two limits shared by four callers. Over any stretch that begins with nothing under way, no bucket gives out more than
+    burst + rate x time; concurrency is exact; at the end, everything settled, buckets fill up completely."""
+    limits = (
+        LimitSpec(name="key", requests=RateSpec(rate=2, burst=4), tokens=RateSpec(rate=20, burst=50), concurrent=2),
+        LimitSpec(name="all", per="global", requests=RateSpec(rate=3, burst=6), tokens=RateSpec(rate=30, burst=80), concurrent=3),
+    )
+    world = World(*limits)
+    callers = principals(4)
+    under_way: list[tuple[int, int, Reservation]] = []
+    start, requests_given, tokens_given = world.clock.monotonic(), 0, 0
+    for action, who, tokens, completion in steps:
+        if action == "wait":
+            world.clock.advance(tokens / 20)
+        elif action == "ask":
+            try:
+                reservation = world.ask(callers[who], tokens, completion)
+            except LimitExceeded:
+                continue
+            reserved = min(tokens + completion, 50)
+            under_way.append((who, reserved, reservation))
+            requests_given, tokens_given = requests_given + 1, tokens_given + reserved
+        elif under_way:
+            _, reserved, reservation = under_way.pop(who % len(under_way))
+            reservation.settle(None if action == "fail" else Usage(min(tokens, reserved), 0))
+            requests_given -= action == "fail"
+            tokens_given -= reserved if action == "fail" else reserved - min(tokens, reserved)
+        elapsed = world.clock.monotonic() - start
+        assert requests_given <= 6 + 3 * elapsed + 1e-6
+        assert tokens_given <= 80 + 30 * elapsed + 1e-6
+        assert len(under_way) <= 3
+        assert max((sum(one == caller for one, _, _ in under_way) for caller in range(4)), default=0) <= 2
+    for _, _, reservation in under_way:
+        reservation.settle(None)
+    world.clock.advance(60)
+    left = names(world.ask(callers[0]).headers)
+    assert (left["x-ratelimit-remaining-requests"], left["x-ratelimit-remaining-tokens"]) == ("3", "50")

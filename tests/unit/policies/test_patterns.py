@@ -1,0 +1,49 @@
+"""Patterns of names with `*`."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.patterns import matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("*", "", True),
+        ("*", "anything", True),
+        ("", "", True),
+        ("", "a", False),
+        ("demo-*", "demo-chat", True),
+        ("demo-*", "demo-", True),
+        ("demo-*", "demo", False),
+        ("demo-chat", "demo-chat2", False),
+        ("*-chat", "demo-chat", True),
+        ("a*a", "a", False),
+        ("a*b*c", "aXbYc", True),
+        ("a*b*c", "acb", False),
+        ("demo.chat", "demoxchat", False),
+        ("d[e]mo", "demo", False),
+        ("?", "a", False),
+        ("Demo", "demo", False),
+    ],
+)
+def test_examples(pattern: str, name: str, fits: bool) -> None:
+    assert matches(pattern, name) is fits
+
+
+@given(st.text("ab*.", max_size=8), st.text("ab.", max_size=10))
+def test_the_same_as_a_regular_expression(pattern: str, name: str) -> None:
+    expression = ".*".join(re.escape(part) for part in pattern.split("*"))
+    assert matches(pattern, name) is (re.fullmatch(expression, name, re.DOTALL) is not None)
+
+
+def test_many_stars_take_linear_time() -> None:
+    started = time.perf_counter()
+    assert not matches("a*" * 1000 + "b", "a" * 10_000)
+    assert time.perf_counter() - started < 1.0

@@ -1,0 +1,72 @@
+"""Who may use which model."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.specs import ModelSpec
+from gateway.core.types import InferenceRequest, Principal
+from policies.rbac import ModelAccess
+
+MODELS = (
+    ModelSpec(name="demo-chat", pool=("a",), aliases=("gpt-small",)),
+    ModelSpec(name="demo-embed", pool=("a",)),
+    ModelSpec(name="secret", pool=("a",)),
+)
+
+
+def request(model: str, operation: str = "chat") -> InferenceRequest:
+    return InferenceRequest(operation, b"/", model, b"", None)
+
+
+def principal(*models: str) -> Principal:
+    return Principal("p", "t", "api_key", models)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "model", "allowed", "rule"),
+    [
+        ((), "demo-chat", False, "default-deny"),
+        (("demo-*",), "demo-chat", True, "models:demo-*"),
+        (("demo-*",), "secret", False, "default-deny"),
+        (("x", "secret", "*"), "secret", True, "models:secret"),
+        (("*",), "demo-embed", True, "models:*"),
+        (("*",), "unknown", False, "unknown-model"),
+        (("demo-chat",), "gpt-small", True, "models:demo-chat"),
+        (("gpt-*",), "gpt-small", True, "models:gpt-*"),
+        (("gpt-*",), "demo-chat", False, "default-deny"),
+        (("DEMO-CHAT",), "demo-chat", False, "default-deny"),
+    ],
+)
+def test_decisions(patterns: tuple[str, ...], model: str, allowed: bool, rule: str) -> None:
+    access = ModelAccess(MODELS)
+    caller = principal(*patterns)
+    for _ in range(2):
+        decision = access.decide(caller, request(model))
+        assert (decision.allow, decision.rule) == (allowed, rule)
+        assert access.may_see(caller, model) is allowed
+        assert rule.partition(":")[2] == "" or rule.partition(":")[2] not in decision.reason
+
+
+def test_a_denial_says_nothing_of_the_policy() -> None:
+    reason = ModelAccess(MODELS).decide(principal("other-*"), request("secret")).reason
+    assert reason == "This credential may not use the requested model."
+
+
+def test_decisions_are_remembered_per_principal_object() -> None:
+    access = ModelAccess(MODELS)
+    before, after = principal("demo-*"), principal("secret")
+    assert access.decide(before, request("secret")).allow is False
+    assert access.decide(after, request("secret")).allow is True
+    assert access.decide(before, request("secret")) is access.decide(before, request("secret"))
+
+
+def test_names_that_callers_make_up_are_not_remembered_and_the_memo_is_bounded() -> None:
+    access = ModelAccess(MODELS, memo_size=5)
+    caller = principal("*")
+    for number in range(100):
+        access.decide(caller, request(f"made-up-{number}"))
+    assert access._memo == {}
+    for number in range(100):
+        assert access.decide(caller, request("secret", f"operation-{number}")).allow
+    assert len(access._memo) == 5
