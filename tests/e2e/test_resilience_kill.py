@@ -1,0 +1,116 @@
+"""Processes that die under load: engines of the fault bench, and real sidecars."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, configuration, external, until
+
+Launch = Callable[..., Gatehouse]
+
+
+class EngineProcess:
+    """A scripted engine as a process of its own, which can be killed and started again at its port."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.fakes.engine", "--port", str(self.port)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def three() -> Iterator[list[EngineProcess]]:
+    made = [EngineProcess() for _ in range(3)]
+    yield made
+    for engine in made:
+        engine.kill()
+
+
+class Load:
+    """Clients that ask one question after the other until told to stop."""
+
+    def __init__(self, gatehouse: Gatehouse, model: str, width: int, **fields: Any) -> None:
+        self.answers: list[tuple[float, httpx.Response]] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(gatehouse, model, n, fields)) for n in range(width)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, gatehouse: Gatehouse, model: str, number: int, fields: dict[str, Any]) -> None:
+        with gatehouse.client() as client:
+            count = 0
+            while not self._stop.is_set():
+                count += 1
+                messages = [{"role": "user", "content": f"client {number} asks {count}"}]
+                answer = client.post("/v1/chat/completions", json={"model": model, "messages": messages, **fields})
+                self.answers.append((time.monotonic(), answer))
+
+    def more(self, count: int, seconds: float = 30.0) -> None:
+        """Waits until so many more answers have come."""
+        goal = len(self.answers) + count
+        until(lambda: len(self.answers) >= goal, seconds, f"{count} more answers")
+
+    def stop(self) -> Counter[int]:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        return Counter(answer.status_code for _, answer in self.answers)
+
+
+def test_one_of_three_killed_costs_nobody_an_answer_and_comes_back(three: list[EngineProcess], launch: Launch, tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+    engines = [external(n, e.port, health={"interval": 0.2, "timeout": 1}) for n, e in zip(names, three, strict=True)]
+    gatehouse = launch(configuration(tmp_path / "state", engines=engines, models=[{"name": "m1", "pool": names}])).start()
+    load = Load(gatehouse, "m1", width=6)
+    load.more(60)
+    killed = time.monotonic()
+    three[0].kill()
+    until(lambda: gatehouse.metric("gatehouse_endpoint_up", endpoint="a") == 0, 2.0, "the ejection")
+    load.more(60)
+    three[0].start()
+    until(lambda: gatehouse.metric("gatehouse_endpoint_up", endpoint="a") == 1, 10.0, "the return")
+    load.more(60)
+    assert load.stop() == {200: len(load.answers)}
+    after = [answer.headers["x-gatehouse-endpoint"] for at, answer in load.answers if at > killed]
+    assert set(after) == {"a", "b", "c"}
+    states = [r["detail"]["to"] for r in gatehouse.audit() if r.get("event") == "endpoint_changed" and r["target"] == "a"]
+    assert states[-2:] == ["half_open", "ready"]
+
+
+def test_a_sidecar_killed_under_load_costs_no_retry_safe_request(launch: Launch, tmp_path: Path) -> None:
+    engines = [{"name": n, "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 4, "context": 512, "threads": 1} for n in ("one", "two")]
+    gatehouse = launch(configuration(tmp_path / "state", engines=engines, models=[{"name": "m1", "pool": ["one", "two"]}])).start()
+    load = Load(gatehouse, "m1", width=6, max_tokens=8)
+    load.more(12)
+    victim = gatehouse.engines()[0]
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: victim not in gatehouse.engines(), 10.0, "the end of the sidecar")
+    load.more(12)
+    until(lambda: len(gatehouse.engines()) == 2, 20.0, "the restart")
+    until(lambda: all(gatehouse.metric("gatehouse_endpoint_up", endpoint=n) == 1 for n in ("one", "two")), 20.0, "the return")
+    load.more(12)
+    assert load.stop() == {200: len(load.answers)}
+    assert gatehouse.metric("gatehouse_retries_total") >= 1
