@@ -3,7 +3,8 @@
 An engine in a process of its own (on the last core) answers as fast as it can; this process (on the first) does nothing but
 relay: a receiver that sends the next request when one ends, or counts the chunks of a stream. `bare` is the floor: an asyncio
 protocol that writes the same bytes and looks at nothing but the length of what comes back. The difference is the transport's
-own work (pool, parser, limits, receiver calls); the floor is the event loop and the kernel.
+own work (pool, parser, limits, receiver calls); the floor is the event loop and the kernel. `tight loop` is the same work with no
+socket and warm caches: the figure to compare when the code changes.
 
 usage: python loadtests/transport/bench.py [--requests 40000] [--connections 32] [--streams 64] [--seconds 4] [--rounds 3] [--json]
 """
@@ -18,12 +19,15 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 import httptools
 import uvloop
 
 from gateway.core.types import ResponseHead
+from gateway.transport.http1 import Connection
 from gateway.transport.pool import EndpointClient
 
 HEAD = (
@@ -155,14 +159,12 @@ async def requests(port: int, count: int, connections: int, bare: bool) -> float
     """CPU microseconds per request."""
     loop = asyncio.get_running_loop()
     client = EndpointClient(f"http://127.0.0.1:{port}")
-    transports = []
+    transports: list[tuple[Any, Any]] = []
     for total in (connections, count):  # the first lap opens the connections
         lap = Lap(total, connections)
         if bare:
             if not transports:
-                transports = [
-                    (await loop.create_connection(lambda lap=lap: BareRequester(lap), "127.0.0.1", port)) for _ in range(connections)
-                ]
+                transports = [await loop.create_connection(partial(BareRequester, lap), "127.0.0.1", port) for _ in range(connections)]
             for _, protocol in transports:
                 protocol.lap = lap
             begun = time.process_time()
@@ -237,13 +239,80 @@ async def streams(port: int, count: int, seconds: float, bare: bool) -> float:
     while loop.time() < end:
         await asyncio.sleep(0.1)
         client.tick(loop.time())
-    spent, chunks = time.process_time() - begun, (sum(c.bytes for c in counters) - before) / len(EVENT)
+    spent, chunks = time.process_time() - begun, float(sum(c.bytes for c in counters) - before) / len(EVENT)
     for call in calls:
         call.cancel()
     for counter in counters if bare else ():
         counter.transport.abort()
     await client.aclose()
     return spent / chunks * 1e6
+
+
+# --- without a socket
+
+
+class NoSocket:
+    """A transport that swallows what is written."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def get_extra_info(self, name: str) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Silent(Counter):
+    def on_head(self, head: ResponseHead) -> None: ...
+
+    def on_body(self, data: bytes) -> None: ...
+
+
+def tight(laps: int = 40, per_lap: int = 1000) -> dict[str, float]:
+    """Microseconds of the quickest lap: sending, a whole request, a chunk, and a sweep over 1,000 calls in flight."""
+    client, receiver = EndpointClient("http://127.0.0.1:1"), Silent()
+
+    def connect() -> Connection:
+        connection = Connection(client, 0)
+        connection.connection_made(cast(asyncio.Transport, NoSocket()))
+        client._connections.add(connection)
+        return connection
+
+    def quickest(action: Callable[[], object], count: int) -> float:
+        times = []
+        for _ in range(laps):
+            begun = time.perf_counter()
+            for _ in range(count):
+                action()
+            times.append((time.perf_counter() - begun) / count)
+        return min(times) * 1e6
+
+    connection = connect()
+    client.release(connection)
+
+    def send() -> None:
+        client.send(HEAD, BODY, receiver, 60.0, 60.0)
+        connection.call = None
+        client.release(connection)
+
+    def request() -> None:
+        client.send(HEAD, BODY, receiver, 60.0, 60.0)
+        connection.data_received(JSON)
+
+    found = {"send": quickest(send, per_lap), "request": quickest(request, per_lap)}
+    client.send(HEAD, BODY, receiver, 60.0, 60.0)
+    connection.data_received(STREAM)
+    found["chunk"] = quickest(lambda: connection.data_received(CHUNK), per_lap)
+    for _ in range(999):
+        client.release(connect())
+        client.send(HEAD, BODY, receiver, 60.0, 60.0)
+    found["sweep of 1,000 calls"] = quickest(lambda: client.tick(time.monotonic()), 10)
+    return {name: round(value, 2) for name, value in found.items()}
 
 
 def main() -> None:
@@ -274,12 +343,14 @@ def main() -> None:
         process.kill()
         process.wait()
     medians = {name: round(statistics.median(values), 2) for name, values in found.items()}
+    loops = tight()
     if arguments.json:
-        print(json.dumps(medians))
+        print(json.dumps({**medians, **{f"tight loop, {name}": value for name, value in loops.items()}}))
         return
     for what in ("request", "chunk"):
         whole, floor = medians[what], medians[what + ", bare"]
         print(f"{what:8} {whole:6.2f} us CPU   bare protocol {floor:6.2f}   the transport's own work {whole - floor:6.2f}")
+    print("tight loop " + "   ".join(f"{name} {value:.2f} us" for name, value in loops.items()))
 
 
 if __name__ == "__main__":
