@@ -7,7 +7,7 @@ import sys
 # time slice at each of the hundreds of barriers of a step: measured, a tenth of the speed. It must be said before the library is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
-from engines.llamacpp.app import main  # noqa: E402 - the environment comes first
+from engines.llamacpp.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,7 +5,8 @@ its tokens until something better needs the room (least recently used first). A 
 
 - the line's whole content starts the prompt (the next turn of a conversation): the line is taken over;
 - a shared beginning only (the same system prompt): another line is given that beginning by sharing the KV cells,
-  which costs no computation and, in llama.cpp's unified memory, no room until the two differ.
+  which costs no computation and, in llama.cpp's unified memory, no room until the two differ; unless there is no empty line and
+  more would be lost in the one to be replaced than by cutting this one (the same prompt asked again).
 
 Pure: the caller applies the decisions to llama.cpp's memory. Rooms are counted in cells (tokens); shared cells are counted
 for each line, so the true use is never above the count.
@@ -21,6 +22,10 @@ import numpy
 
 MIN_REUSE = 8
 """Shorter common beginnings (a BOS token, a template's first words) are not worth a copy."""
+
+
+SMALL_LOSS = 0.25
+"""A line is cut rather than copied when that loses less than this share of what the copy would replace."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,11 +76,10 @@ class Lines:
             raise LookupError("every line is busy")
         if best is None:
             return self._take(min(idle, key=_worth), 0)
-        whole = length == len(best.tokens)
-        if best in idle and (whole or idle == [best]):
+        target = min((line for line in idle if line is not best), key=_worth, default=best)
+        if best in idle and (len(best.tokens) - length) <= len(target.tokens) * SMALL_LOSS:
             return self._take(best, length)
-        target = min((line for line in idle if line is not best), key=_worth)
-        return self._take(target, length, best)
+        return self._take(target, length, best) if target is not best else self._take(best, length)
 
     def release(self, line: Line, *, keep: bool = True) -> None:
         """The request has ended; its tokens stay for the next one, or are forgotten."""

@@ -1,0 +1,180 @@
+"""The reader survives every file: it returns a checked header or raises GgufError, in bounded time and memory."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.llamacpp import gguf
+from engines.llamacpp.gguf import Gguf, GgufError, describe, parse, read
+from engines.placement import Metadata
+from loadtests.llamacpp.random_gguf import F16, F32, Shape, metadata, write
+
+SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write(tmp_path_factory.mktemp("gguf") / "good.gguf", SHAPE).read_bytes()
+
+
+def check(data: bytes) -> None:
+    try:
+        describe(parse(data))
+    except GgufError as exc:
+        assert str(exc)
+
+
+def made(tmp_path: Path, **changes: Any) -> Gguf:
+    return read(write(tmp_path / "made.gguf", SHAPE, values=metadata(SHAPE, **changes)))
+
+
+def test_a_good_file_is_described(good: bytes) -> None:
+    data = describe(parse(good))
+    assert data.architecture == "llama" and data.layers == 1 and data.vocabulary == 378
+    assert data.quantisation == "Q8_0" and data.has_template
+    assert data.parameters == SHAPE.parameters + 3 * 32
+    assert data.weights == data.input_size + data.output_size + sum(data.layer_sizes)
+    assert data.kv_per_token == (2 * 1 * (16 + 16),)
+    assert data.pooling == 0 and data.sampling == {}
+
+
+def test_what_is_printed_is_what_placement_reads(good: bytes) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(describe(parse(good))), type=Metadata).architecture == "llama"
+
+
+@pytest.mark.parametrize("kind", [F32, F16])
+def test_other_tensor_types(tmp_path: Path, kind: int) -> None:
+    data = describe(read(write(tmp_path / "x.gguf", SHAPE, kind=kind)))
+    assert data.parameters == SHAPE.parameters + 3 * 32
+
+
+def test_a_file_cut_anywhere_is_truncated(good: bytes) -> None:
+    end = len(good) - 31  # the last tensor's padding may be missing
+    for cut in [*range(0, 64), *range(64, end, 997), end - 1]:
+        with pytest.raises(GgufError, match=r"truncated|magic"):
+            parse(good[:cut])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_bytes_are_refused_or_read(good: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, min(len(good), 9000) - 1))
+        damaged[at] = data.draw(st.integers(0, 255))
+    check(bytes(damaged))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_absurd_numbers_are_refused_or_read(good: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(4, 6000))
+    number = data.draw(st.sampled_from([0, 1, 2**31, 2**32 - 1, 2**60, 2**63, 2**64 - 1]))
+    check(good[:at] + struct.pack("<Q", number) + good[at + 8 :])
+
+
+@given(st.binary(max_size=400))
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(GgufError):
+        parse(data)
+
+
+@given(st.binary(max_size=400))
+def test_noise_after_a_good_start_is_refused(data: bytes) -> None:
+    check(b"GGUF" + struct.pack("<IQQ", 3, 1, 2) + data)
+
+
+@pytest.mark.parametrize(
+    ("head", "word"),
+    [
+        (b"LMGG" + bytes(20), "wrong magic"),
+        (b"GGUF" + struct.pack(">I", 3) + bytes(16), "big-endian"),
+        (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "tensors are more than"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**40), "key-values are more than"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**50), "a string of"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 4, 2**50), "an array of"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 1), "arrays of type 9"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 99), "unknown value type 99"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IB", 7, 2), "boolean"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * (struct.pack("<Q", 1) + b"k" + struct.pack("<IB", 0, 2)), "twice"),
+    ],
+)
+def test_each_bound_is_named(head: bytes, word: str) -> None:
+    with pytest.raises(GgufError, match=word):
+        parse(head)
+
+
+def tensor(name: bytes, dims: tuple[int, ...], kind: int, offset: int) -> bytes:
+    return struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "word"),
+    [
+        ([tensor(b"a", (1, 1, 1, 1, 1), 0, 0)], "5 dimensions"),
+        ([tensor(b"a", (2**40, 2**40), 0, 0)], "absurd dimensions"),
+        ([tensor(b"a", (0,), 0, 0)], "absurd dimensions"),
+        ([tensor(b"a", (33,), 8, 0)], "no multiple"),
+        ([tensor(b"a", (32,), 77, 0)], "unknown tensor type 77"),
+        ([tensor(b"a", (32,), 0, 64)], "starts at 64"),
+        ([tensor(b"a", (32,), 0, 0), tensor(b"a", (32,), 0, 128)], "twice"),
+        ([tensor(b"x" * 64, (32,), 0, 0)], "longer than 63"),
+        ([tensor(b"a", (32,), 0, 0), tensor(b"b", (2**20,), 0, 128)], "truncated"),
+    ],
+)
+def test_tensors_are_bounded(tensors: list[bytes], word: str) -> None:
+    with pytest.raises(GgufError, match=word):
+        parse(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), 0) + b"".join(tensors) + bytes(4096))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"general__architecture": None}, "general.architecture is missing"),
+        ({"llama__block_count": None}, "llama.block_count is missing"),
+        ({"llama__block_count": "one"}, "llama.block_count is missing or not a whole number"),
+        ({"llama__block_count": 100_000}, "llama.block_count is 100000"),
+        ({"llama__attention__head_count": 0}, "head_count"),
+        ({"llama__embedding_length": 2**30}, "embedding_length"),
+        ({"tokenizer__ggml__tokens": None}, "tokens is missing"),
+        ({"tokenizer__ggml__scores": [0.0]}, "scores does not have one value"),
+        ({"tokenizer__ggml__bos_token_id": 4000}, "bos_token_id is 4000"),
+        ({"general__alignment": 3}, "general.alignment"),
+    ],
+)
+def test_keys_that_placement_needs_are_bounded(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(GgufError, match=word):
+        describe(made(tmp_path, **changes))
+
+
+def test_heads_for_each_layer(tmp_path: Path) -> None:
+    assert describe(made(tmp_path, llama__attention__head_count_kv=[2])).kv_per_token == (128,)
+    with pytest.raises(GgufError, match="does not fit 1 layers"):
+        describe(made(tmp_path, llama__attention__head_count=[0.5]))
+
+
+def test_recommended_sampling_is_read(tmp_path: Path) -> None:
+    data = describe(made(tmp_path, general__sampling__temp=0.25, general__sampling__top_k=7, general__sampling__top_p="no"))
+    assert data.sampling == {"temperature": 0.25, "top_k": 7}
+
+
+def test_the_command_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "good.gguf", SHAPE)
+    assert gguf.main([str(path)]) == 0 and msgspec.json.decode(capsys.readouterr().out)["architecture"] == "llama"
+    path.write_bytes(path.read_bytes()[:5000])
+    assert gguf.main([str(path)]) == 1 and "truncated" in capsys.readouterr().err
+    assert gguf.main([str(tmp_path / "none")]) == 1 and "No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"GG", b"GGUF", b"something else"])
+def test_files_shorter_than_a_header(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "short"
+    path.write_bytes(content)
+    with pytest.raises(GgufError, match=r"truncated|wrong magic"):
+        read(path)
