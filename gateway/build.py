@@ -6,7 +6,6 @@ swapped in one assignment, and the old one drains: requests finish on the Snapsh
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import time
@@ -39,7 +38,8 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.transport.pool import EndpointClient
-from gateway.wire import openai
+from gateway.wire import requests
+
 GUARDRAILS: dict[str, Any] = {}
 from policies.limits import LimitRules, charge, estimate
 from policies.patterns import matches
@@ -115,7 +115,7 @@ class Gateway:
             LocalLimiter(LimitRules(spec.limits), self.buckets, estimate=estimate, charge=charge),
             self.audit,
             entries,
-            partial(openai.parse, max_depth=spec.listen.max_json_depth),
+            partial(requests.parse, max_depth=spec.listen.max_json_depth),
         )
         return snapshot, router
 
@@ -145,9 +145,7 @@ class Gateway:
     def _client(self, engine: EngineSpec, address: str) -> EngineClient:
         if engine.runtime == "external":
             address = address.rstrip("/").removesuffix("/v1")
-        client = EndpointClient(
-            address, tls=engine.tls, connect_timeout=engine.timeouts.connect, max_idle=engine.max_idle_connections
-        )
+        client = EndpointClient(address, tls=engine.tls, connect_timeout=engine.timeouts.connect, max_idle=engine.max_idle_connections)
         self._clients.append(client)
         return client
 
@@ -256,7 +254,9 @@ class Gateway:
             up.add_metric([view["name"]], 1.0 if view["state"] in ("ready", "half_open") else 0.0)
             busy.add_metric([view["name"]], view["in_flight"])
         yield from (up, busy)
-        yield GaugeMetricFamily("gatehouse_audit_accepting", "Whether the audit log accepts records", value=1.0 if self.audit.accepting else 0.0)
+        yield GaugeMetricFamily(
+            "gatehouse_audit_accepting", "Whether the audit log accepts records", value=1.0 if self.audit.accepting else 0.0
+        )
         yield CounterMetricFamily("gatehouse_audit_records", "Audit records written", value=self.audit.records)
         failures = CounterMetricFamily("gatehouse_guardrail_failures", "Guardrails that failed", labels=["guardrail", "fail_mode"])
         for (name, mode), count in self._guardrail_failures.items():

@@ -25,7 +25,7 @@ from gateway.server.health import Health
 from gateway.server.listener import QuietServer, address_of, admin_server, bind, data_server
 from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
-from gateway.wire.openai import OPERATIONS
+from gateway.wire.requests import is_inference
 
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -122,8 +122,7 @@ class Process:
     async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         plane, listen = gateway.plane, self.spec.listen
         health = Health(plane)
-        inference = frozenset(OPERATIONS)
-        state = ListenerState(plane, AsgiApplication(DataApplication(plane, health, inference)), inference)
+        state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
         plane.listeners.append(state.sweep)
         data_side = data_server(state, listen.tls, listen.drain_timeout)
         admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready))

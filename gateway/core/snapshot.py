@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Guardrail, Limiter, Route
 from gateway.core.specs import ConfigSpec, ModelSpec
-from gateway.core.types import InferenceRequest, Usage
+from gateway.core.types import Headers, InferenceRequest, Usage
 
 
 class Meter(Protocol):
@@ -66,7 +66,7 @@ class Snapshot:
         limiter: Limiter,
         audit: AuditLog,
         models: dict[str, ModelEntry],
-        parse: Callable[[bytes, bytes], InferenceRequest],
+        parse: Callable[[bytes, bytes, Headers], InferenceRequest],
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit

@@ -52,10 +52,11 @@ class InferenceRequest:
     """The typed view of a request. The client's bytes are kept in `body` and forwarded; `view` is what policy reads.
 
     operation: chat, completions, embeddings, rerank, classify, infer. model: the public name asked for.
-    prompt_tokens: an estimate until the engine counts. max_tokens: the bound on what may be generated (0: nothing is).
+    prompt_tokens: an estimate until the engine counts (for tensors: elements). max_tokens: the bound on what may be generated
+    (0: nothing is). content: the header lines about the body that the engine gets.
     """
 
-    __slots__ = ("body", "include_usage", "max_tokens", "model", "operation", "path", "prompt_tokens", "stream", "view")
+    __slots__ = ("body", "content", "include_usage", "max_tokens", "model", "operation", "path", "prompt_tokens", "stream", "view")
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class InferenceRequest:
         self.operation, self.path, self.model, self.body, self.view = operation, path, model, body, view
         self.stream, self.include_usage = stream, include_usage
         self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
+        self.content = b"content-type: application/json\r\n"
 
 
 class Decision(Struct, frozen=True):

@@ -69,6 +69,22 @@ class Signal(Generic[T]):
         return self.value  # type: ignore[return-value]
 
 
+def as_future(signal: Signal[T]) -> asyncio.Future[T]:
+    """A future of the running loop that completes with the Signal, for code that runs in a task."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done() -> None:
+        if future.done():
+            return
+        if signal.error is not None:
+            future.set_exception(signal.error)
+        else:
+            future.set_result(signal.value)  # type: ignore[arg-type]
+
+    signal.add_callback(done)
+    return future
+
+
 class Driver:
     """Steps one coroutine to its end without a task. `start` runs it to its first wait; `cancel` throws an error into it.
 

@@ -24,7 +24,7 @@ from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
-from gateway.wire.openai import with_model
+from gateway.wire.requests import renamed
 
 PASSED_STATUSES = frozenset({400, 409, 413, 415, 422})
 """An engine's answer about the request itself: the client is told what the engine said."""
@@ -51,13 +51,10 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             exchange.mark("durable")
         relay = relay_type(exchange)
         exchange.relay = relay
+        path, body = upstream_target(exchange, attempt)
         exchange.sent_ns = perf_counter_ns()
         exchange.call = attempt.client.send(
-            upstream_head(exchange, attempt),
-            upstream_body(exchange, attempt),
-            relay,
-            attempt.first_byte_timeout,
-            attempt.idle_timeout,
+            upstream_head(exchange, attempt, path), body, relay, attempt.first_byte_timeout, attempt.idle_timeout
         )
         if exchange.client.paused:
             exchange.call.pause()
@@ -114,27 +111,27 @@ async def _sleep(seconds: float) -> None:
         timer.cancel()
 
 
-def upstream_head(exchange: Exchange, attempt: Attempt) -> bytes:
+def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
     trace = exchange.headers.get(b"traceparent")
-    left = int((exchange.deadline - exchange.plane.now) * 1000)
-    return b"POST %b%b HTTP/1.1\r\ncontent-type: application/json\r\nx-request-id: %b\r\nx-gatehouse-priority: %b\r\n%b%b%b" % (
+    return b"POST %b%b HTTP/1.1\r\n%bx-request-id: %b\r\nx-gatehouse-priority: %b\r\nx-gatehouse-deadline-ms: %d\r\n%b%b" % (
         attempt.client.base_path,
-        exchange.path,
+        path,
+        exchange.request.content,  # type: ignore[union-attr]
         exchange.request_id,
         exchange.principal.priority.encode(),  # type: ignore[union-attr]
-        b"x-gatehouse-deadline-ms: %d\r\n" % left,
+        (exchange.deadline - exchange.plane.now) * 1000,
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
     )
 
 
-def upstream_body(exchange: Exchange, attempt: Attempt) -> bytes:
-    """The client's bytes, with another model name where the endpoint knows the model by one."""
+def upstream_target(exchange: Exchange, attempt: Attempt) -> tuple[bytes, bytes]:
+    """(path, body): the client's own, with another model name where the endpoint knows the model by one."""
     request = exchange.request
     assert request is not None
     name = attempt.upstream_model
-    return request.body if name is None or name == request.model else with_model(request.body, name)
+    return (request.path, request.body) if name is None or name == request.model else renamed(request, name)
 
 
 def _result(head: ResponseHead | None) -> AttemptResult:

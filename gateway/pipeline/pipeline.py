@@ -17,7 +17,7 @@ from gateway.core.waiting import Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
-from gateway.wire.openai import with_model
+from gateway.wire.requests import answer_detail, renamed
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -34,7 +34,7 @@ async def serve(x: Exchange) -> None:
         x.mark("authenticate")
 
     body = x.body if x.body is not None else await _body(x)
-    request = x.request = snapshot.parse(x.path, body)  # 3
+    request = x.request = snapshot.parse(x.path, body, x.headers)  # 3
     if x.marks is not None:
         x.mark("parse")
 
@@ -94,7 +94,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
         raise PermissionDenied(decision.reason)
     if entry.name != request.model:
         request.model = entry.name
-        request.body = with_model(request.body, entry.name)
+        request.path, request.body = renamed(request, entry.name)
     bound = entry.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")
@@ -120,11 +120,10 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             audit.hash_body(body),
             x.decision_rule,
             x.snapshot.version,
-            x.detail,
+            request.view.detail() if request.operation == "infer" else None,
         )
     )
     x.intended = True
-    x.detail = None
     return ticket
 
 
@@ -155,11 +154,14 @@ async def _whole_answer(x: Exchange, entry: ModelEntry, relay: AnswerRelay) -> N
     body = relay.body()
     if head.status != 200:
         raise attempt.engine_error(head, body)
-    if entry.response_guardrails:
+    request = x.request
+    if request is not None and request.operation == "infer":
+        x.detail = answer_detail(body, head.get(b"inference-header-content-length"))
+    elif entry.response_guardrails:
         body = await inspect.answer(x, entry.response_guardrails, body)
     x.answer_bytes = len(body)
     x.answer_hash = x.snapshot.audit.hash_body(body)
-    x.client.send(answer_head(x, len(body)) + body)
+    x.client.send(answer_head(x, head, len(body)) + body)
     x.head_sent = True
     if x.marks is not None:
         x.mark("relay")

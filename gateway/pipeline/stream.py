@@ -67,6 +67,9 @@ class AnswerRelay:
     def usage(self) -> Usage | None:
         if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
             return None
+        request = self.exchange.request
+        if request is not None and request.operation == "infer":
+            return Usage(request.prompt_tokens)
         return usage_of(self.body())
 
     def tick(self, now: float) -> float:
@@ -231,6 +234,10 @@ def decode_chunk(payload: bytes) -> ChunkView | None:
         return None
 
 
-def answer_head(exchange: Exchange, length: int) -> bytes:
-    """The head of a whole, successful JSON answer of `length` bytes."""
+def answer_head(exchange: Exchange, head: ResponseHead, length: int) -> bytes:
+    """The head of a whole, successful answer of `length` bytes: JSON, or binary tensors with the length of their JSON part."""
+    tensors = head.get(b"inference-header-content-length")
+    if tensors is not None and tensors.isdigit():
+        lines = b"content-type: application/octet-stream\r\ninference-header-content-length: %b\r\ncontent-length: %d\r\n"
+        return exchange.head(OK, lines % (tensors, length))
     return exchange.head(OK, b"content-type: application/json\r\ncontent-length: %d\r\n" % length)

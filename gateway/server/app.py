@@ -6,6 +6,7 @@ The table maps a path to its handler; what is not in it is 404 (no engine path i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,10 +15,13 @@ import msgspec
 from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, RequestError
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import Headers, Peer, Principal
+from gateway.pipeline.fetch import fetch
 from gateway.pipeline.plane import DataPlane
-from gateway.server.asgi import Message, Receive, Send
+from gateway.server.asgi import DEADLINE_SECONDS, Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
+from gateway.wire import oip
+from gateway.wire.requests import V2_MODELS, infer_path, is_inference
 
 Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Answer]]
@@ -25,10 +29,10 @@ MODELS = b"/v1/models/"
 
 
 class DataApplication:
-    """The ASGI application of the data listener. `inference`: the paths that only POST reaches, through the pipeline."""
+    """The ASGI application of the data listener."""
 
-    def __init__(self, plane: DataPlane, health: Health, inference: frozenset[bytes]) -> None:
-        self._plane, self._health, self._inference = plane, health, inference
+    def __init__(self, plane: DataPlane, health: Health) -> None:
+        self._plane, self._health = plane, health
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
             b"/livez": self._livez,
@@ -36,6 +40,9 @@ class DataApplication:
             b"/health": self._readyz,
             b"/health/liveliness": self._livez,
             b"/health/readiness": self._readyz,
+            b"/v2": self._v2_server,
+            b"/v2/health/live": self._livez,
+            b"/v2/health/ready": self._readyz,
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -57,7 +64,10 @@ class DataApplication:
         handler = self._table.get(path)
         if handler is None and path.startswith(MODELS):
             handler = self._model
-        known = handler is not None or path in self._inference
+        inference = is_inference(path)
+        if handler is None and not inference and path.startswith(V2_MODELS):
+            handler = self._v2_model
+        known = handler is not None or inference
         try:
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight
@@ -94,6 +104,23 @@ class DataApplication:
         if entry is None or not snapshot.authorizer.may_see(principal, entry.name):
             raise ModelNotFound(f"The model {name[:128]!r} does not exist.", param="model")
         return 200, msgspec.json.encode(_model(entry)), []
+
+    async def _v2_server(self, scope: Message) -> Answer:
+        return 200, oip.encode_server_metadata("gatehouse", version("gatehouse")), []
+
+    async def _v2_model(self, scope: Message) -> Answer:
+        """Metadata and readiness of a model, asked of one of its endpoints."""
+        principal = await self._principal(scope)
+        snapshot = self._plane.current()
+        target = oip.parse_path(unquote(scope["raw_path"].decode("latin-1")))
+        entry = snapshot.models.get(target.model) if target is not None else None
+        if entry is None or target is None or not snapshot.authorizer.may_see(principal, entry.name):
+            raise ModelNotFound(f"The model {(target.model if target else '')[:128]!r} does not exist.", param="model")
+        path = infer_path(entry.name, target.version, "ready" if target.action == "ready" else "")
+        status, body = await fetch(entry, principal, path, scope["state"]["request_id"], self._plane.now + DEADLINE_SECONDS)
+        if status >= 400:
+            raise ModelNotFound(f"The model {entry.name!r} has no such version or does not speak the protocol.", param="model")
+        return status, body, []
 
     async def _livez(self, scope: Message) -> Answer:
         return 200, msgspec.json.encode({"status": "ok"}), []

@@ -14,6 +14,8 @@ REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """(path, query) of a request target in origin form. The path is taken as it is: nothing is decoded or normalised, so that
     every spelling but the plain one of a path is another path, and 404 (security.md 3)."""
+    if b"?" not in target and b"#" not in target:
+        return target, b""
     path, _, query = target.partition(b"?")
     return path.partition(b"#")[0], query
 

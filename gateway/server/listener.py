@@ -109,5 +109,3 @@ def admin_server(app: Any) -> QuietServer:
         timeout_graceful_shutdown=2,
     )
     return QuietServer(config)
-
-

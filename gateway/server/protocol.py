@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import httptools
@@ -71,10 +72,10 @@ class ParsedRequest:
 
 
 class ListenerState:
-    """What the connections of one listener share. `inference`: the paths that go into the pipeline."""
+    """What the connections of one listener share. `is_inference`: whether a POST to this path goes into the pipeline."""
 
-    def __init__(self, plane: DataPlane, application: Application, inference: frozenset[bytes]) -> None:
-        self.plane, self.application, self.inference = plane, application, inference
+    def __init__(self, plane: DataPlane, application: Application, is_inference: Callable[[bytes], bool]) -> None:
+        self.plane, self.application, self.is_inference = plane, application, is_inference
         self.connections: set[Connection] = set()
         self.per_peer: dict[str, int] = {}
         plane.metrics.connections = self.connections.__len__
@@ -219,10 +220,7 @@ class Connection(asyncio.Protocol):
         headers, parser, plane = self._headers, self.parser, self.plane
         if parser.should_upgrade():
             raise self._reject(RequestError("Upgrades are not supported.", code="invalid_request"))
-        if self._url in self.state.inference:
-            path, query = self._url, b""
-        else:
-            path, query = split_target(self._url)
+        path, query = split_target(self._url)
         keep_alive = parser.should_keep_alive() and not self._closing
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
@@ -295,7 +293,7 @@ class Connection(asyncio.Protocol):
     def _start(self, request: ParsedRequest) -> None:
         self.serving = request
         plane = self.plane
-        if request.raw_path in self.state.inference and request.method == b"POST":
+        if request.method == b"POST" and self.state.is_inference(request.raw_path):
             snapshot = plane.current()
             self.limits = snapshot.spec.listen
             exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, self.peer, request.request_id)

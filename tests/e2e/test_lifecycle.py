@@ -22,9 +22,7 @@ DEMO = Path(__file__).parents[2] / "engines" / "demo" / "artefacts" / "demo-chat
 
 
 def fake_config(tmp_path: Path, engine: EngineThread, **parts: Any) -> dict[str, Any]:
-    return configuration(
-        tmp_path / "state", engines=[external("fake", engine.port)], models=[{"name": "m1", "pool": ["fake"]}], **parts
-    )
+    return configuration(tmp_path / "state", engines=[external("fake", engine.port)], models=[{"name": "m1", "pool": ["fake"]}], **parts)
 
 
 def sidecar_config(tmp_path: Path, model: str, **settings: Any) -> dict[str, Any]:
@@ -199,7 +197,6 @@ def test_a_full_disk_refuses_and_heals(tmp_path: Path, engine: EngineThread, lau
         assert gatehouse.process is not None
         assert gatehouse.chat().status_code == 200
         before = len(engine.received)
-
 
         soft, hard = resource.prlimit(gatehouse.process.pid, resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
         refusal = until(lambda: (r := gatehouse.chat()).status_code == 503 and r, 5.0, "the refusal")

@@ -28,7 +28,13 @@ def node(real: Gatehouse, scenario: str, key: str = KEY, **arguments: Any) -> di
     """One scenario of tests/clients/openai.mjs."""
     environ = {**os.environ, "OPENAI_BASE_URL": f"{real.url}/v1", "OPENAI_API_KEY": key}
     run = subprocess.run(
-        ["node", "openai.mjs", scenario, json.dumps(arguments)], cwd=CLIENTS, env=environ, capture_output=True, text=True, timeout=120, check=True
+        ["node", "openai.mjs", scenario, json.dumps(arguments)],
+        cwd=CLIENTS,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     return json.loads(run.stdout)
 
@@ -50,7 +56,9 @@ def test_python_completion_stop_and_usage(client: openai.OpenAI) -> None:
     stopped = client.completions.create(prompt="Gatehouse is", stop=[stop], **{**SEED, "max_tokens": 12})
     assert stopped.choices[0].finish_reason == "stop"
     assert stop not in stopped.choices[0].text
-    chunks = list(client.completions.create(prompt="Gatehouse is", stream=True, stream_options={"include_usage": True}, **{**SEED, "max_tokens": 12}))
+    chunks = list(
+        client.completions.create(prompt="Gatehouse is", stream=True, stream_options={"include_usage": True}, **{**SEED, "max_tokens": 12})
+    )
     assert "".join(c.choices[0].text for c in chunks if c.choices) == text
     assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == plain.usage.completion_tokens  # type: ignore[union-attr]
 
@@ -62,16 +70,17 @@ def test_python_errors(real: Gatehouse, client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as long:
         client.chat.completions.create(model="demo-chat", messages=[{"role": "user", "content": "word " * 3000}])
     assert long.value.code == "context_length_exceeded"
-    with pytest.raises(openai.AuthenticationError) as wrong, openai.OpenAI(base_url=f"{real.url}/v1", api_key="wrong", max_retries=0) as stranger:
+    with (
+        pytest.raises(openai.AuthenticationError) as wrong,
+        openai.OpenAI(base_url=f"{real.url}/v1", api_key="wrong", max_retries=0) as stranger,
+    ):
         stranger.models.list()
     assert wrong.value.code == "invalid_api_key"
     assert [m.id for m in client.models.list()] == ["demo-chat"]
 
 
 def test_python_cancel_frees_the_slot_and_is_recorded(real: Gatehouse, client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model="demo-chat", messages=QUESTION, stream=True, max_tokens=400, temperature=1.5
-    )  # type: ignore[call-overload]
+    stream = client.chat.completions.create(model="demo-chat", messages=QUESTION, stream=True, max_tokens=400, temperature=1.5)  # type: ignore[call-overload]
     request_id = stream.response.headers["x-request-id"]
     seen = 0
     for _ in stream:

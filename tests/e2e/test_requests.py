@@ -169,14 +169,29 @@ def test_the_request_id_is_the_callers_when_it_is_well_formed(gatehouse: Gatehou
 
 def test_only_a_valid_traceparent_and_no_other_header_goes_on(gatehouse: Gatehouse, engine: EngineThread) -> None:
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-    sent = {"traceparent": trace, "x-forwarded-for": "1.2.3.4", "x-tenant": "evil", "cookie": "a=b", "x_under_score": "1", "x-gatehouse-priority": "interactive"}
+    sent = {
+        "traceparent": trace,
+        "x-forwarded-for": "1.2.3.4",
+        "x-tenant": "evil",
+        "cookie": "a=b",
+        "x_under_score": "1",
+        "x-gatehouse-priority": "interactive",
+    }
     body = {"model": "m1", "messages": [{"role": "user", "content": "x"}]}
     with gatehouse.client() as client:
         client.post("/v1/chat/completions", json=body, headers=sent)
         seen = dict(engine.received[-1].headers)
         assert seen["traceparent"] == trace
         assert seen["x-gatehouse-priority"] == "standard"
-        allowed = {"host", "content-type", "content-length", "x-request-id", "x-gatehouse-priority", "x-gatehouse-deadline-ms", "traceparent"}
+        allowed = {
+            "host",
+            "content-type",
+            "content-length",
+            "x-request-id",
+            "x-gatehouse-priority",
+            "x-gatehouse-deadline-ms",
+            "traceparent",
+        }
         assert set(seen) <= allowed
         client.post("/v1/chat/completions", json=body, headers={"traceparent": "00-zz"})
     assert engine.received[-1].header("traceparent") is None
