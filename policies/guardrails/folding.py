@@ -25,7 +25,7 @@ MAX_HIDDEN = 32
 HIDDEN_RUN = re.compile(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1},}}")
 _EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
 _WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD makes all others, and ASCII_BYTES those of ASCII, a space
-_YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter
+_YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter: only once the marks are in order
 
 ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if code < 128 else code for code in range(256))
 """For bytes.translate: ASCII folded in one pass."""
@@ -53,11 +53,7 @@ def encoded(text: str) -> bytes:
         return text.encode("ascii").translate(ASCII_BYTES)
     if has_hidden(text):
         text = IGNORABLE.sub("", text)
-    folded = normalize("NFKD", text.casefold())
-    if _YPOGEGRAMMENI in folded:
-        return _in_steps(text)
-    again = folded.casefold()  # decomposition may bring capitals back: the sign TEL becomes three letters
-    return _spaced(normalize("NFKD", again) if again != folded else folded)
+    return _spaced(normalize("NFKD", normalize("NFKD", text).casefold()))
 
 
 def has_hidden(text: str) -> bool:
@@ -75,10 +71,11 @@ def _spaced(folded: str) -> bytes:
 
 @lru_cache(maxsize=65536)
 def fold_character(character: str) -> str:
-    """What one character folds to, before marks are put in order; "" for an invisible one."""
+    """What one character folds to, as long as marks are not in order (`in_order`); "" for an invisible one."""
     if IGNORABLE.match(character):
         return ""
-    return _spaced(normalize("NFKD", normalize("NFKD", character.casefold()).casefold())).decode()
+    decomposed = normalize("NFKD", character)
+    return _spaced("".join(one if one == _YPOGEGRAMMENI else normalize("NFKD", one.casefold()) for one in decomposed)).decode()
 
 
 def is_word(character: str) -> bool:
@@ -93,8 +90,9 @@ def _is_word(character: str) -> bool:
 
 
 def in_order(marks: list[str]) -> list[str]:
-    """Combining marks in canonical order (stable by combining class)."""
-    return sorted(marks, key=combining) if len(marks) > 1 else marks
+    """Combining marks in canonical order (stable by combining class), folded to the end."""
+    ordered = sorted(marks, key=combining) if len(marks) > 1 else marks
+    return ["\u03b9" if mark == _YPOGEGRAMMENI else mark for mark in ordered]
 
 
 def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
@@ -122,18 +120,3 @@ def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:
         run = 0
         pieces.append(text[position:])
     return "".join(pieces), run, cut
-
-
-def _in_steps(text: str) -> bytes:
-    """`encoded` by characters, for the rare texts in which the order of the steps makes a difference."""
-    out: list[str] = []
-    marks: list[str] = []
-    for character in text:
-        for folded in fold_character(character):
-            if combining(folded):
-                marks.append(folded)
-            else:
-                out += in_order(marks)
-                marks = []
-                out.append(folded)
-    return "".join(out + in_order(marks)).encode()

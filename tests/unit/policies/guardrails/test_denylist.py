@@ -1,0 +1,248 @@
+"""The deny list on whole texts and on streams, cut anywhere."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.core.errors import ConfigError, GuardrailViolation
+from gateway.core.specs import GuardrailSpec
+from gateway.core.types import ALLOW
+from policies.guardrails import TYPES, build, schemas
+from policies.guardrails.denylist import REASON, DenyList, DenyListSettings
+from policies.guardrails.folding import MAX_HIDDEN
+from policies.guardrails.phrases import PhraseSet
+
+PHRASES = ["bad", "bad word", "café", "straße", "禁止", "a b c", "x-ray", "c++", "ệ", "ab abc", "ﬁsh", "ab ab ab", "word"]
+PIECES = [
+    *[
+        "bad",
+        "word",
+        " ",
+        "  ",
+        "b",
+        "a",
+        "d",
+        "c",
+        "ab",
+        "e",
+        "\u0301",
+        "\u0323",
+        "\u0302",
+        "\u200b",
+        "é",
+        "B",
+        "W",
+        "ß",
+        "SS",
+        "禁",
+        "止",
+    ],
+    *[
+        "fi",
+        "ﬁ",
+        "s",
+        "h",
+        "-",
+        "x",
+        "ray",
+        "+",
+        "c++",
+        ".",
+        "\n",
+        "\u00a0",
+        "\u0345",
+        "α",
+        "z",
+        "_",
+        "stra",
+        "ệ",
+        "\u200d" * 3,
+        "\u200b" * 33,
+    ],
+    "the quick brown fox jumps over the lazy dog, " * 4,
+]
+SET = PhraseSet(PHRASES)
+BLOCK, MASK = DenyList("words", SET, mask=False), DenyList("words", SET, mask=True, replacement="***")
+texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+cuts = st.lists(st.integers(0, 400), max_size=12)
+
+
+def pieces(text: str, places: list[int]) -> list[str]:
+    edges = [0, *sorted(min(place, len(text)) for place in places), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(edges)]
+
+
+def streamed(guardrail: DenyList, parts: list[str]) -> tuple[str, bool]:
+    """What left, and whether it was blocked."""
+    matcher = guardrail.stream()
+    out = ""
+    try:
+        for part in parts:
+            out += matcher.feed(part)
+        return out + matcher.finish(), False
+    except GuardrailViolation as error:
+        assert (error.code, error.message) == ("words", REASON)
+        return out, True
+
+
+@given(texts, cuts)
+@settings(max_examples=150)
+@example("bad" + "\u200b" * 33, [3, 20])
+@example("e\u0323\u0302", [1, 2])
+def test_masking_does_not_depend_on_how_the_text_was_cut(text: str, places: list[int]) -> None:
+    whole = streamed(MASK, [text])
+    assert streamed(MASK, pieces(text, places)) == whole
+    assert streamed(MASK, list(text)) == whole
+    verdict = MASK.check([text])
+    assert (verdict.texts or (text,)) == (whole[0],)
+    assert (verdict.action == "allow") == (whole[0] == text)
+
+
+@given(texts, cuts)
+@settings(max_examples=150)
+def test_blocking_does_not_depend_on_how_the_text_was_cut(text: str, places: list[int]) -> None:
+    blocked = BLOCK.check([text]).action == "block"
+    for parts in ([text], pieces(text, places), list(text)):
+        out, stopped = streamed(BLOCK, parts)
+        assert stopped == blocked
+        assert text.startswith(out)
+        assert blocked or out == text
+        assert not SET.occurs(out)
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+@pytest.mark.parametrize("around", [("", ""), ("so ", " it is"), ("…", "."), ("x" * 200 + " ", " " + "y" * 200)])
+def test_a_planted_phrase_split_at_every_offset_never_leaves(phrase: str, around: tuple[str, str]) -> None:
+    before, after = around
+    for variant in {phrase, phrase.upper(), "\u200b".join(phrase), "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in phrase)}:
+        text = before + variant + after
+        start, end = len(before), len(before) + len(variant)
+        for first in range(max(0, start - 1), min(end + 1, len(text)) + 1):
+            for second in {first, min(first + 1, len(text))}:
+                parts = [text[:first], text[first:second], text[second:]]
+                out, stopped = streamed(BLOCK, parts)
+                assert stopped and before.startswith(out)
+                assert streamed(MASK, parts) == (before + "***" + after, False)
+
+
+@given(st.text(max_size=300), cuts)
+def test_any_text_without_a_phrase_passes_unchanged(text: str, places: list[int]) -> None:
+    if BLOCK.check([text]) is ALLOW:
+        assert streamed(BLOCK, pieces(text, places)) == (text, False)
+        assert streamed(MASK, pieces(text, places)) == (text, False)
+
+
+@given(texts)
+def test_what_is_held_is_bounded(text: str) -> None:
+    matcher = MASK.stream()
+    bound = SET.longest * (MAX_HIDDEN + 1) + 1
+    for character in text * 2:
+        matcher.feed(character)
+        assert len(matcher._held) <= bound
+
+
+def test_nothing_is_held_that_cannot_become_a_phrase() -> None:
+    matcher = BLOCK.stream()
+    assert matcher.feed("hello ") == "hello "
+    assert matcher.feed("ba") == ""
+    assert matcher.feed("r") == "bar"
+    assert matcher.feed(" ab ") == " "
+    assert matcher.feed("zz") == "ab zz"
+    assert matcher.feed("x") == "x"
+    assert matcher.feed("xbad") == "xbad"
+    assert matcher.feed(" wor") == " "
+    assert matcher.finish() == "wor"
+
+
+def test_the_end_of_the_text_completes_a_phrase() -> None:
+    matcher = BLOCK.stream()
+    assert matcher.feed("it is bad") == "it is "
+    with pytest.raises(GuardrailViolation):
+        matcher.finish()
+    assert streamed(MASK, ["it is bad"]) == ("it is ***", False)
+
+
+def test_the_leftmost_and_then_the_longest_phrase_is_masked() -> None:
+    assert streamed(MASK, ["bad word, bad words"]) == ("***, *** words", False)
+    assert streamed(MASK, ["ab ab abc"]) == ("ab ***", False)
+    assert streamed(MASK, ["ab ab ab ab ab ab"]) == ("*** ***", False)
+
+
+def test_several_texts_are_judged_together_and_rewritten_apart() -> None:
+    assert BLOCK.check(["fine", "also fine"]) is ALLOW
+    assert BLOCK.check(["fine", "bad"]).action == "block"
+    assert BLOCK.check(["ab", "ab", "ab"]) is ALLOW  # a phrase does not go on from one text to the next
+    verdict = MASK.check(["fine", "Bad!", "die Straße"])
+    assert (verdict.action, verdict.guardrail, verdict.texts) == ("rewrite", "words", ("fine", "***!", "die ***"))
+    assert "bad" not in verdict.reason.lower()
+    assert BLOCK.check([]) is ALLOW
+
+
+def test_many_invisible_characters_are_not_let_through() -> None:
+    text = "hello" + "\u200b" * (MAX_HIDDEN + 1) + "there"
+    assert BLOCK.check([text]).action == "block"
+    assert streamed(BLOCK, list(text)) == ("hello" + "\u200b" * MAX_HIDDEN, True)
+    assert MASK.check([text]).texts == ("hello" + "\u200b" * MAX_HIDDEN + "there",)
+
+
+def test_long_pieces_are_skipped_and_phrases_at_their_ends_are_not() -> None:
+    filler = "the quick brown fox jumps over the lazy dog. " * 100
+    for text, expected in (
+        (filler + "ba", filler + "ba"),
+        (filler + "bad", filler + "***"),
+        (filler + "é bad", filler + "é ***"),
+        ("é" * 500 + " bad", "é" * 500 + " ***"),
+        (filler + "x" + "\u0301" * 40, filler + "x" + "\u0301" * 40),
+    ):
+        assert streamed(MASK, [text]) == (expected, False)
+    matcher = MASK.stream()
+    assert matcher.feed(filler + "ba") == filler
+    assert matcher.feed("d " + filler) == "*** " + filler
+    matcher = MASK.stream()
+    assert matcher.feed(filler + "bad") + matcher.feed("ly") + matcher.finish() == filler + "badly"
+
+
+def settings_of(**given: object) -> GuardrailSpec:
+    return GuardrailSpec(name="words", type="denylist", settings=dict(given))
+
+
+def test_it_is_built_from_its_settings() -> None:
+    files = {"words.txt": "# comment\n\nevil phrase\r\n  other  \n"}
+    guardrail = build(settings_of(phrases=["bad"], phrases_file="words.txt", action="mask", replacement="-"), files.__getitem__)
+    assert guardrail.name == "words"
+    assert getattr(guardrail.check(["bad EVIL phrase, Other"]), "texts", None) == ("- -, -",)
+
+
+def missing(path: str) -> str:
+    raise FileNotFoundError(2, "No such file or directory", path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "no phrase is given"),
+        ({"phrases": ["\u200b"]}, "is empty"),
+        ({"phrases_file": "nope.txt"}, "cannot read nope.txt: No such file or directory"),
+        ({"phrases": ["a"], "action": "maim"}, "Invalid enum value 'maim'"),
+        ({"phrase": ["a"]}, "unknown field"),
+    ],
+)
+def test_settings_that_make_no_guardrail(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(settings_of(**given), missing)
+    assert message in str(caught.value)
+    assert caught.value.path == "guardrails (words)"
+
+
+def test_the_table() -> None:
+    assert schemas() == {"denylist": DenyListSettings}
+    with pytest.raises(TypeError):
+        TYPES["x"] = TYPES["denylist"]  # type: ignore[index]
+    with pytest.raises(ConfigError, match="there is no guardrail 'pii'; known: denylist"):
+        build(GuardrailSpec(name="a", type="pii"), missing)
+    assert msgspec.convert({"phrases": ["a"]}, DenyListSettings).action == "block"

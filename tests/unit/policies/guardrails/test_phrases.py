@@ -1,0 +1,81 @@
+"""The compiled phrases: what can be one, and where one occurs."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from policies.guardrails.phrases import MAX_PHRASES, PhraseSet
+
+
+@pytest.mark.parametrize(
+    ("phrase", "text", "occurs"),
+    [
+        ("bad", "so BAD!", True),
+        ("bad", "badly", False),
+        ("bad", "abad", False),
+        ("bad", "bad_", False),
+        ("bad", "x-bad-x", True),
+        ("bad", "ba\u200bd", True),
+        ("bad", "ｂａｄ", True),
+        ("bad", "这是bad的", True),
+        ("cafe", "café", False),
+        ("café", "cafe\u0301", True),
+        ("café", "CAFÉ", True),
+        ("bad word", "bad\nword", True),
+        ("bad  word", "bad \t word", True),
+        ("bad word", "bad" + " " * 4 + "word", True),
+        ("bad word", "bad" + " " * 5 + "word", False),
+        ("bad word", "badword", False),
+        ("c++", "c++ and", True),
+        ("c++", "c++x", True),
+        ("c++", "xc++", False),
+        (".*", "anything", False),
+        ("a|b", "a", False),
+        ("a|b", "(a|b)", True),
+        ("禁止", "不要禁止的", True),
+        ("ﬁsh", "fish", True),
+        ("straße", "STRASSE", True),
+        ("\\d", "5", False),
+        ("   padded  ", "is padded", True),
+    ],
+)
+def test_where_a_phrase_occurs(phrase: str, text: str, occurs: bool) -> None:
+    assert PhraseSet([phrase]).occurs(text) is occurs
+
+
+def test_one_that_begins_like_another() -> None:
+    phrases = PhraseSet(["foo", "foo bar", "foobar"])
+    assert phrases.occurs("foo barn") and phrases.occurs("foobar") and not phrases.occurs("foobarn")
+
+
+@pytest.mark.parametrize(
+    ("phrases", "message"),
+    [
+        ([], "no phrase is given"),
+        (["a", "  "], "is empty"),
+        (["\u200b"], "is empty"),
+        (["x" * 201], "longer than 200 characters"),
+        (["a\x00b"], "control characters"),
+        (["\u0301a"], "begins with a combining mark"),
+        (["a" + "\u0301" * 17], "more than 16 combining marks"),
+        ([f"p{n}" for n in range(MAX_PHRASES + 1)], "are the most"),
+    ],
+)
+def test_what_is_no_phrase(phrases: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PhraseSet(phrases)
+
+
+def test_thousands_of_phrases_stay_small() -> None:
+    """The trie is made where texts go: Python's memory for 5,000 phrases is a few megabytes."""
+    words = [f"{chr(97 + n % 26)}{n * 7919} forbidden phrase number {n}" for n in range(5000)]
+    tracemalloc.start()
+    phrases = PhraseSet(words)
+    phrases.root.children()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 6 * 1024 * 1024
+    assert phrases.occurs(f"... {words[4321].upper()}.") and not phrases.occurs("forbidden phrase number 7")
+    assert phrases.longest == max(len(word) + 3 * word.count(" ") for word in words)
