@@ -1,0 +1,106 @@
+"""What every Limiter keeps to: gateway.core.ports.Limiter and the contract's headers and codes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from gateway.core.clock import FakeClock
+from gateway.core.errors import LimitExceeded
+from gateway.core.ports import Limiter, Reservation
+from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.limits.local import BucketRegistry, LocalLimiter
+from policies.limits import LimitRules, charge, estimate
+
+Make = Callable[[Sequence[LimitSpec], FakeClock], Limiter]
+
+
+def local(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
+    return LocalLimiter(LimitRules(limits), BucketRegistry(), estimate=estimate, charge=charge, clock=clock)
+
+
+IMPLEMENTATIONS: dict[str, Make] = {"local": local}
+CALLER = Principal("ci", "t", "api_key", ("*",))
+_LINE = re.compile(rb"x-ratelimit-(limit|remaining)-(requests|tokens): \d+\r\n|x-ratelimit-reset-(requests|tokens): \d+\.\d{3}s\r\n")
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def make(request: pytest.FixtureRequest) -> Make:
+    return IMPLEMENTATIONS[request.param]
+
+
+async def reserve(limiter: Limiter, tokens: int = 0, completion: int = 0) -> Reservation:
+    request = InferenceRequest("chat", b"/", "m", b"", None, prompt_tokens=tokens, max_tokens=completion)
+    found = limiter.reserve(CALLER, request)
+    return await found if isinstance(found, Awaitable) else found
+
+
+@pytest.mark.parametrize(
+    ("limit", "tokens", "code"),
+    [
+        (LimitSpec(name="l", requests=RateSpec(rate=1, burst=2)), 0, "rate_limit_exceeded"),
+        (LimitSpec(name="l", tokens=RateSpec(rate=1, burst=20)), 10, "tokens_exceeded"),
+        (LimitSpec(name="l", concurrent=2), 0, "concurrency_exceeded"),
+    ],
+)
+async def test_two_pass_and_the_third_is_told_when_to_come_back(make: Make, limit: LimitSpec, tokens: int, code: str) -> None:
+    limiter = make([limit], FakeClock())
+    for _ in range(2):
+        await reserve(limiter, tokens)
+    with pytest.raises(LimitExceeded) as caught:
+        await reserve(limiter, tokens)
+    error = caught.value
+    assert (error.status, error.code) == (429, code)
+    assert error.retry_after is not None and error.retry_after > 0
+
+
+async def test_the_headers_are_lines_of_the_contract(make: Make) -> None:
+    both = LimitSpec(name="l", requests=RateSpec(rate=5), tokens=RateSpec(rate=7, per=60.0))
+    headers = (await reserve(make([both], FakeClock()), 3)).headers
+    assert _LINE.sub(b"", headers) == b"" and headers.count(b"\r\n") == 6
+    assert (await reserve(make([], FakeClock()))).headers == b""
+
+
+async def test_everything_comes_back_when_nothing_was_served(make: Make) -> None:
+    limiter = make([LimitSpec(name="l", requests=RateSpec(rate=1), tokens=RateSpec(rate=10), concurrent=1)], FakeClock())
+    for _ in range(5):
+        reservation = await reserve(limiter, 10)
+        reservation.settle(None)
+        reservation.settle(None)
+
+
+async def test_what_was_not_used_comes_back_and_what_was_is_charged(make: Make) -> None:
+    limiter = make([LimitSpec(name="l", tokens=RateSpec(rate=1, burst=100))], FakeClock())
+    (await reserve(limiter, 10, 90)).settle(Usage(10, 20))
+    (await reserve(limiter, 70)).settle(Usage(70, 50))
+    with pytest.raises(LimitExceeded):
+        await reserve(limiter, 1)
+
+
+async def test_a_refusal_takes_nothing(make: Make) -> None:
+    clock = FakeClock()
+    limits = [LimitSpec(name="a", requests=RateSpec(rate=1, burst=2)), LimitSpec(name="b", requests=RateSpec(rate=1, per=10.0, burst=1))]
+    limiter = make(limits, clock)
+    await reserve(limiter)
+    for _ in range(5):
+        with pytest.raises(LimitExceeded):
+            await reserve(limiter)
+    clock.advance(10)
+    await reserve(limiter)
+
+
+async def test_never_more_than_burst_and_rate_times_time(make: Make) -> None:
+    clock = FakeClock()
+    limiter = make([LimitSpec(name="l", requests=RateSpec(rate=10, per=3.0, burst=4))], clock)
+    admitted = 0
+    for _ in range(300):
+        try:
+            await reserve(limiter)
+            admitted += 1
+        except LimitExceeded:
+            pass
+        clock.advance(0.1)
+    assert admitted == 4 + int(29.9 * 10 / 3)
