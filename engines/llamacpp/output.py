@@ -46,6 +46,8 @@ class OutputParser:
         self._dialect = dialect
         self._state: Literal["start", "reasoning", "content", "call"] = "reasoning" if dialect.inside else "start"
         self._buffer = ""
+        self._thought = dialect.inside
+        self._skip_lines = False
         self.calls = 0
 
     def feed(self, text: str) -> list[Part]:
@@ -65,7 +67,7 @@ class OutputParser:
         elif self._state == "call" or (self._state == "start" and self._whole()):
             parts += self._parse_call(rest)
         else:
-            parts += _text("content", rest)
+            parts += _text("content", rest.lstrip("\n") if self._skip_lines else rest)
         return parts
 
     def _whole(self) -> bool:
@@ -84,11 +86,12 @@ class OutputParser:
     def _start(self) -> bool:
         """Before the first visible character: reasoning, a message that is all JSON, or content."""
         text = self._buffer.lstrip()
-        tags = self._dialect.reasoning
+        tags = None if self._thought else self._dialect.reasoning
         if tags is not None:
             if text.startswith(tags[0]):
                 self._buffer = text[len(tags[0]) :]
                 self._state = "reasoning"
+                self._thought = True
                 return True
             if tags[0].startswith(text):
                 return False
@@ -108,14 +111,19 @@ class OutputParser:
         at = self._buffer.find(close)
         if at >= 0:
             parts += _text("reasoning", self._buffer[:at].rstrip("\n"))
-            self._buffer = self._buffer[at + len(close) :].lstrip("\n")
-            self._state = "content" if self._buffer or not self._whole() else "start"
+            self._buffer = self._buffer[at + len(close) :]
+            self._state = "start" if self._whole() else "content"
+            self._skip_lines = True
             return True
-        keep = max(held(self._buffer, (close,)), len(self._buffer) - len(self._buffer.rstrip("\n")))
-        self._emit(parts, "reasoning", keep)
+        self._emit(parts, "reasoning", _held_back(self._buffer, close, "\n"))
         return False
 
     def _content(self, parts: list[Part]) -> bool:
+        if self._skip_lines:  # those after a closing tag
+            self._buffer = self._buffer.lstrip("\n")
+            if not self._buffer:
+                return False
+            self._skip_lines = False
         tag = self._open_tag()
         if tag is None:
             self._emit(parts, "content", 0)
@@ -126,8 +134,7 @@ class OutputParser:
             self._buffer = self._buffer[at + len(tag) :]
             self._state = "call"
             return True
-        blank = len(self._buffer) - len(self._buffer.rstrip())  # blanks before a call are not content
-        self._emit(parts, "content", max(held(self._buffer, (tag,)), blank))
+        self._emit(parts, "content", _held_back(self._buffer, tag, None))  # blanks before a call are not content
         return False
 
     def _open_tag(self) -> str | None:
@@ -142,9 +149,11 @@ class OutputParser:
         at = self._buffer.find("</tool_call>")
         if at < 0:
             return False
-        body, self._buffer = self._buffer[:at], self._buffer[at + len("</tool_call>") :].lstrip("\n")
-        parts += self._parse_call(body)
+        body, self._buffer = self._buffer[:at], self._buffer[at + len("</tool_call>") :]
+        calls = self._parse_call(body)
+        parts += calls
         self._state = "content"
+        self._skip_lines = calls[-1:] != [] and calls[-1].kind == "call"
         return True
 
     def _emit(self, parts: list[Part], kind: Literal["content", "reasoning"], keep: int) -> None:
@@ -160,6 +169,13 @@ class OutputParser:
             return _text("content", f"{tag}{body}{close}" if tag else body)
         self.calls += sum(part.kind == "call" for part in calls)
         return calls
+
+
+def _held_back(text: str, tag: str, blanks: str | None) -> int:
+    """How many characters at the end could become the tag, with the blanks (None: any white space) before it."""
+    keep = held(text, (tag,))
+    before = text[: len(text) - keep]
+    return keep + len(before) - len(before.rstrip(blanks))
 
 
 def _text(kind: Literal["content", "reasoning"], text: str) -> list[Part]:

@@ -1,0 +1,81 @@
+"""Tools are declared, chosen and turned into grammars."""
+
+from typing import Any
+
+import pytest
+
+from engines.llamacpp.tools import Choice, Tool, call_grammar, choose, declared, family_of, generic_system
+from engines.sidecar import ApiError
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TIME = {"type": "function", "function": {"name": "time"}}
+
+
+def refused(action: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        action()
+    assert caught.value.status == 400
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("template", "family"),
+    [("... <tool_call> ...", "hermes"), ("[AVAILABLE_TOOLS] [TOOL_CALLS]", "mistral"), ("<|python_tag|>", "llama3"), ("plain", "generic")],
+)
+def test_the_family_is_told_by_the_template(template: str, family: str) -> None:
+    assert family_of(template) == family
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([{"type": "retrieval"}], "tools[0].type"), ([{"type": "function"}], "tools[0].function.name"),
+        ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"), ([TIME, TIME], "tools[1].function.name"),
+        ([{"type": "function", "function": {"name": "a", "parameters": []}}], None),
+        ([{"type": "function", "function": {"name": "a", "parameters": "x"}}], "tools[0].function.parameters"),
+    ],
+)  # fmt: skip
+def test_declarations_are_checked(tools: Any, param: str | None) -> None:
+    if param is None:
+        assert declared(tools)[0].parameters == {"type": "object", "properties": {}}
+    else:
+        assert refused(lambda: declared(tools)).param == param
+
+
+def test_choices() -> None:
+    tools = declared([WEATHER, TIME])
+    assert choose(tools, None) == choose(tools, "auto") == Choice(tools, False)
+    assert choose(tools, "none") == Choice((), False)
+    assert choose(tools, "required") == Choice(tools, True)
+    assert choose(tools, {"type": "function", "function": {"name": "time"}}) == Choice(tools[1:], True)
+    for choice in ("any", {"type": "function", "function": {"name": "rm"}}, {"type": "custom"}):
+        assert refused(lambda choice=choice: choose(tools, choice)).param == "tool_choice"
+    assert refused(lambda: choose((), "required")).param == "tool_choice"
+
+
+@pytest.mark.parametrize("family", ["hermes", "mistral", "llama3", "generic"])
+def test_each_family_has_a_grammar(family: Any) -> None:
+    text = call_grammar(family, Choice(declared([WEATHER, TIME]), True), parallel=True)
+    assert text.startswith("root ::= ") and '"\\"weather\\""' in text
+    marks = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama3": "parameters", "generic": "tool_calls"}
+    assert marks[family] in text
+
+
+def test_parameters_that_a_grammar_cannot_express_are_an_error() -> None:
+    tool = Tool("f", "", {"properties": {"x": {"type": "string", "pattern": "a"}}})
+    assert refused(lambda: call_grammar("hermes", Choice((tool,), True), parallel=False)).code == "unsupported_schema"
+
+
+def test_the_generic_way_describes_tools_and_flattens_earlier_calls() -> None:
+    choice = Choice(declared([WEATHER]), False)
+    messages = [
+        {"role": "system", "content": "be kind"}, {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "weather", "arguments": {}}}]},
+        {"role": "tool", "content": "rain"},
+    ]  # fmt: skip
+    result = generic_system(messages, choice)
+    assert result[0]["content"].startswith("be kind\n\n") and '"name": "weather"' in result[0]["content"]
+    assert result[2] == {"role": "assistant", "content": '{"tool_calls": [{"name": "weather", "arguments": {}}]}'}
+    assert result[3] == {"role": "user", "content": "Result of the function call: rain"}
+    assert generic_system([{"role": "user", "content": "x"}], choice)[0]["role"] == "system"
