@@ -39,7 +39,8 @@ Job = list[AuditRecord] | Callable[[], None]
 class AuditBroker:
     """Implements gateway.core.ports.AuditLog. Life: construct (reads or makes the keys; ConfigError), `start`, `aclose`.
 
-    Everything but the writer's thread belongs to the event loop that `start` ran on.
+    Everything but the writer's thread belongs to the event loop that `start` ran on. `refused` and `lost` count, since the start, the
+    intents that were turned away and the outcomes that found no room.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class AuditBroker:
         # the fault, and what it cost
         self._fault: str | None = "not started"
         self._fault_time = 0.0
-        self._refused = self._lost = 0
-        self._told = (0, 0)
+        self.refused = self.lost = 0
+        self._told = self._telling = (0, 0)
         self._checkpoint_due = 0.0
         self._idle: asyncio.Event | None = None
         self._closing = False
@@ -226,7 +227,7 @@ class AuditBroker:
         kept: list[AuditRecord] = [record for record in batch if isinstance(record, OutcomeRecord)]
         kept += self._pending
         room = self._spec.queue
-        self._lost += max(0, len(kept) - room)
+        self.lost += max(0, len(kept) - room)
         self._pending = kept[:room]
 
     def _after_fault(self) -> None:
@@ -237,16 +238,17 @@ class AuditBroker:
         self._healing = False
         log.warning("the audit log takes records again, after %s", self._fault)
         self._fault = None
-        self._refused, self._lost = self._refused - self._told[0], self._lost - self._told[1]
+        self._told = self._telling
         self._make_room()
         if self._pending and self._timer is None:
             self._flush_later()
 
     def _heal(self) -> None:
         """Tries the log with an event that tells what happened and with the first of the kept outcomes."""
-        detail = {"reason": self._fault, "since": self._fault_time, "refused_intents": self._refused, "lost_records": self._lost}
+        self._telling = self.refused, self.lost
+        refused, lost = self.refused - self._told[0], self.lost - self._told[1]
+        detail = {"reason": self._fault, "since": self._fault_time, "refused_intents": refused, "lost_records": lost}
         event = EventRecord(self._clock.wall(), "audit.recovered", actor="gatehouse", target=f"audit-{self.writer}", detail=detail)
-        self._told = self._refused, self._lost
         waiting = self._pending
         self._pending = [event, *waiting[:_HEAL_BATCH]]
         self._healing = True
@@ -254,9 +256,9 @@ class AuditBroker:
         self._pending = waiting[_HEAL_BATCH:]
 
     def _lose(self) -> None:
-        if self._lost == 0:
+        if self.lost == self._told[1]:
             log.error("outcomes of requests are lost: the audit log has no room for them")
-        self._lost += 1
+        self.lost += 1
         if self._fault is None:
             self._break("the queue is full")
 
@@ -265,7 +267,7 @@ class AuditBroker:
         return self._writer.sink.writer
 
     def _refusal(self) -> AuditUnavailable:
-        self._refused += 1
+        self.refused += 1
         return _unavailable(self._fault or ("it is being closed" if self._closing else "the queue is full"))
 
     # --- each second
@@ -322,7 +324,7 @@ class AuditBroker:
                 await asyncio.wait_for(self._finish(), self._spec.timeout if timeout is None else timeout)
             except TimeoutError:
                 self._hang("it could not be closed in time")
-                log.error("the audit log could not be closed in time; %d records are lost", len(self._pending) + self._lost)
+                log.error("the audit log could not be closed in time; %d records are lost", len(self._pending))
         self._outcome_room = 0
         self._fault = self._fault or "closed"
         for timer in (self._timer, self._ticker):
@@ -341,7 +343,7 @@ class AuditBroker:
             self._hand_over()
             await self._free()
         if self._fault is not None:
-            log.error("the audit log is closed while it takes no records; %d are lost", len(self._pending) + self._lost)
+            log.error("the audit log is closed while it takes no records; %d are lost", len(self._pending))
         self._order(self._writer.close if self._fault is None else self._writer.abandon)
         await self._free()
 

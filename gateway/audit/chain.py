@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO, Final
 
 import msgspec
 
-from gateway.audit.record import KINDS, Record, encode_all
+from gateway.audit.record import KINDS, MAX_LINE, Record, encode_all
 
 FORMAT: Final = 1
 GENESIS: Final = "0" * 64
@@ -73,18 +73,29 @@ class Chain:
 
 def check_line(line: bytes, seq: int, head: bytes) -> bytes:
     """Verifies that `line` (with its line feed) is number `seq` after the hash `head`; returns its hash. Raises ChainError."""
-    if line[-1:] != b"\n":
-        raise ChainError("the line is cut off")
     body = line[:-_TAIL]
+    digest = _SHA256.copy()
+    digest.update(head + body)
+    found = digest.hexdigest().encode()
+    if line[-_TAIL:] == _MARK + found + _END and body.startswith(b'{"seq":%d,' % seq):
+        return found
+    raise ChainError(_reason(line, seq, found))
+
+
+def _reason(line: bytes, seq: int, found: bytes) -> str:
+    if line[-1:] != b"\n":
+        return "the line is cut off"
     if line[-_TAIL : -_TAIL + len(_MARK)] != _MARK or line[-3:] != _END:
-        raise ChainError("the line is not an audit record")
-    stated = line[-67:-3]
-    digest = hashlib.sha256(head + body).hexdigest().encode()
-    if digest != stated:
-        raise ChainError("the hash does not fit the record and the line before it")
-    if not body.startswith(b'{"seq":%d,' % seq):
-        raise ChainError(f"sequence number {seq} expected")
-    return digest
+        return "the line is not an audit record"
+    if line[-67:-3] != found:
+        return "the hash does not fit the record and the line before it"
+    return f"sequence number {seq} expected"
+
+
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file from where it stands, each with its line feed (the last one perhaps without), in constant memory: what is longer
+    than any record comes in pieces, none of which is a whole line."""
+    return iter(lambda: file.readline(MAX_LINE), b"")
 
 
 def read_line(line: bytes) -> Line | None:

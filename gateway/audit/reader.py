@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.audit.chain import read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
@@ -142,7 +143,7 @@ def _start(path: Path) -> float:
 
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        for line in iter(lambda: file.readline(MAX_LINE), b""):
+        for line in read_lines(file):
             if line[-1:] == b"\n":
                 yield line
 

@@ -8,14 +8,15 @@ a signed checkpoint covers) is damage: nothing is touched, and the chain goes on
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gateway.audit.chain import GENESIS, ChainError, check_line, read_line
+from gateway.audit.chain import GENESIS, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
-from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord
+from gateway.audit.record import CheckpointRecord, SegmentRecord
 from gateway.audit.sinks.file import FileSink, checkpoints_name, sync_directory
 
 _CHECKPOINT_MAX = 4096
@@ -60,12 +61,13 @@ class _Scan:
 
     def run(self) -> None:
         with self.path.open("rb") as file:
-            for line in iter(lambda: file.readline(MAX_LINE), b""):
+            lines = read_lines(file)
+            for line in lines:
                 try:
                     self._line(line)
                 except ChainError as error:
                     self.problem = str(error)
-                    self._look_after(file)
+                    self._look_after(lines)
                     return
 
     def _line(self, line: bytes) -> None:
@@ -90,9 +92,9 @@ class _Scan:
         """Whether the last words are those of a clean close."""
         return b'"kind":"checkpoint"' in self.last[:64] and b'"event":"audit.closed"' in self.last_but_one[:128]
 
-    def _look_after(self, file: Any) -> None:
+    def _look_after(self, lines: Iterator[bytes]) -> None:
         """After a bad line: is there any well formed one, and what does the last of them claim?"""
-        for line in iter(lambda: file.readline(MAX_LINE), b""):
+        for line in lines:
             if (claims := read_line(line)) is not None:
                 self.follows = True
                 self.seq, self.head = max(self.seq, claims.seq), claims.hash.encode()

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from gateway.audit.chain import FORMAT, GENESIS, ChainError, check_line, read_line
+from gateway.audit.chain import FORMAT, GENESIS, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord
 from gateway.audit.repair import read_checkpoint, read_header
@@ -122,7 +122,7 @@ class _Walk:
         self.report.problems.append(Problem(self._file, self._line, reason))
 
     def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> None:
-        for line in iter(lambda: file.readline(MAX_LINE), b""):
+        for line in read_lines(file):
             self._line += 1
             if newest and line[-1:] != b"\n" and len(line) < MAX_LINE:
                 self.report.unfinished = True
@@ -196,7 +196,7 @@ class _Walk:
             return
         covers, number, line_number = 0, None, 0
         with self._checkpoints.open("rb") as file:
-            for line in iter(lambda: file.readline(MAX_LINE), b""):
+            for line in read_lines(file):
                 line_number += 1
                 if line[-1:] != b"\n":
                     return
