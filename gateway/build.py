@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from engines.supervisor import Supervisor
 from gateway.audit.broker import AuditBroker
+from gateway.config.convert import PluginSchemas
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
@@ -39,13 +40,14 @@ from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.transport.pool import EndpointClient
 from gateway.wire import requests
-
-GUARDRAILS: dict[str, Any] = {}
+from policies import guardrails
 from policies.limits import LimitRules, charge, estimate
 from policies.patterns import matches
 from policies.rbac import ModelAccess
 
 log = logging.getLogger("gatehouse")
+PLUGINS = PluginSchemas(guardrails=guardrails.schemas())
+"""The settings' schemas of every plug-in, for whoever reads a configuration."""
 DEMO_MODELS = Path(__file__).parent.parent / "engines" / "demo" / "artefacts"
 
 
@@ -120,22 +122,19 @@ class Gateway:
         return snapshot, router
 
     def _entry(self, spec: ConfigSpec, model: ModelSpec, route: Route) -> ModelEntry:
-        guardrails = [(g, self._guardrail(g)) for g in spec.guardrails if any(matches(pattern, model.name) for pattern in g.models)]
+        reading = [(g, self._guardrail(g)) for g in spec.guardrails if any(matches(pattern, model.name) for pattern in g.models)]
         return ModelEntry(
             model,
             route,
             self.metrics.meter(model.name),
-            tuple(built for g, built in guardrails if "request" in g.on),
-            tuple(built for g, built in guardrails if "response" in g.on),
+            tuple(built for g, built in reading if "request" in g.on),
+            tuple(built for g, built in reading if "response" in g.on),
             model.fallbacks,
         )
 
     def _guardrail(self, spec: GuardrailSpec) -> Guardrail:
-        plugin = GUARDRAILS.get(spec.type)
-        if plugin is None:
-            known = ", ".join(sorted(GUARDRAILS))
-            raise ConfigError(f"unknown guardrail type {spec.type!r}; known: {known}", path=f"guardrails.{spec.name}.type")
-        return Guarded(plugin.make(spec), spec.fail_mode == "open", self._guardrail_failed)
+        built = guardrails.build(spec, lambda name: (self.base / name).read_text(encoding="utf-8"))
+        return Guarded(built, spec.fail_mode == "open", self._guardrail_failed)
 
     def _guardrail_failed(self, name: str, mode: str) -> None:
         key = (name, mode)

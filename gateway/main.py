@@ -14,7 +14,7 @@ import typer
 import uvloop
 
 from admin.app import create_app
-from gateway.build import Gateway, resolve_models
+from gateway.build import PLUGINS, Gateway, resolve_models
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.specs import ConfigSpec
@@ -39,7 +39,7 @@ def fail(message: str) -> None:
 def read(config: Path, environ: dict[str, str]) -> Loaded:
     """The configuration, or one line that says what is wrong with it."""
     try:
-        return load(config, environ)
+        return load(config, environ, PLUGINS)
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
@@ -162,7 +162,7 @@ class Process:
         """SIGHUP: reads the file again; an invalid one changes nothing and says why."""
         try:
             try:
-                loaded = load(self.config, self.environ)
+                loaded = load(self.config, self.environ, PLUGINS)
             except ConfigError as error:
                 gateway.refused(error, "signal")
                 raise
