@@ -52,11 +52,12 @@ class AuditBroker:
         config: int = 0,
         clock: Clock | None = None,
         sink: FileSink | None = None,
-        tick: float = TICK,
+        tick: float | None = None,
     ) -> None:
         if spec.encryption is not None:
             raise ConfigError("encryption of audit records is not available yet", path="audit.encryption")
-        self._spec, self._clock, self._tick = spec, clock or SystemClock(), tick
+        self._spec, self._clock = spec, clock or SystemClock()
+        self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
         self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
         self.hash_body: Callable[[bytes], str] = BodyHasher(load_body_key(state_dir))
@@ -85,6 +86,10 @@ class AuditBroker:
         self._checkpoint_due = 0.0
         self._idle: asyncio.Event | None = None
         self._closing = False
+
+    def configured(self, version: int) -> None:
+        """The configuration's version, for the headers of the segments that begin from now on."""
+        self._writer.config = version
 
     # --- the port
 

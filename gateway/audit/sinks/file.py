@@ -189,8 +189,8 @@ class FileSink:
         self._current.sync()
 
     def probe(self) -> None:
-        file = self._current
-        file.cut()
+        self._current.cut()
+        self._current.sync()
 
     def close(self) -> None:
         if self._file is not None:

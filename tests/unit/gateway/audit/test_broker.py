@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from gateway.audit.broker import AuditBroker
+from gateway.audit.reader import LogReader
 from gateway.audit.verify import verify_log
 from gateway.core.errors import AuditUnavailable, ConfigError
+from gateway.core.ports import AuditLog, AuditReader
 from gateway.core.specs import AuditSpec
 
 
@@ -72,7 +74,7 @@ async def test_outcomes_that_come_during_a_write_are_written_after_it(bench: Any
     signal = broker.intent(make.intent("r1"))
     await make.until(lambda: bench.disk.hanging == 1)
     broker.outcome(make.outcome("r1"))
-    await asyncio.sleep(0.02)
+    await make.until(lambda: broker._timer is None)  # the flush found the writer busy
     bench.disk.released.set()
     await make.settled(signal)
     await make.until(lambda: ids(bench, "outcome") == ["r1"])
@@ -346,6 +348,20 @@ async def test_a_log_that_cannot_be_opened_is_a_config_error(bench: Any) -> None
     await bench.broker()
     with pytest.raises(ConfigError, match="another process"):
         await bench.broker()
+
+
+async def test_it_is_what_the_ports_say(bench: Any) -> None:
+    log: AuditLog = await bench.broker()
+    reader: AuditReader = LogReader(bench.directory, bench.signer.verifier)
+    assert log.accepting and reader.verify()["ok"]
+
+
+async def test_new_segments_name_the_configuration(bench: Any, make: Any) -> None:
+    broker = await bench.broker(segment_bytes=500)
+    broker.configured(7)
+    for number in range(3):
+        await make.settled(broker.intent(make.intent(f"r{number}")))
+    assert (bench.records(1)[0]["config"], bench.records(2)[0]["config"]) == (0, 7)
 
 
 def test_encryption_is_refused_until_it_exists(tmp_path: Any) -> None:

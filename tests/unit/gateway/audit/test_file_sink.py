@@ -103,3 +103,14 @@ def test_the_sinks_path_overrides_the_state_directory(log_bench: Any, tmp_path: 
     spec = AuditSpec(sinks=(SinkSpec(type="file", path=str(tmp_path / "elsewhere")),))
     assert local_sink(spec, str(log_bench.state_dir), "0").directory == tmp_path / "elsewhere"
     assert local_sink(AuditSpec(), str(log_bench.state_dir), "0").directory == log_bench.state_dir / "audit"
+
+
+async def test_a_probe_tells_whether_the_disk_answers(log_bench: Any, sink: Any) -> None:
+    sink.write(b"one\n")
+    sink.probe()
+    log_bench.disk.sync_error = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        sink.probe()
+    await sink.aclose()
+    with pytest.raises(OSError, match="not open"):
+        sink.write(b"two\n")
