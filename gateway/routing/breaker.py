@@ -2,7 +2,7 @@
 
     state      event        next        when
     closed     failure      open        the consecutive failures reach the limit
-    closed     refused      open        at once: the engine does not accept connections
+    closed     trip         open        at once: the engine refuses connections, or a failed request and then a failed probe say it hangs
     open       due          half_open   the time of this opening is over (doubling, from open_for up to open_max)
     half_open  admit        half_open   the one probe request is let through; nothing else until it has ended
     half_open  success      closed
@@ -71,8 +71,8 @@ class Breaker:
             return self._open(now)
         return False
 
-    def refused(self, now: float) -> bool:
-        """The engine does not accept connections: no request tells more, whenever it was admitted."""
+    def trip(self, now: float) -> bool:
+        """Beyond doubt: the engine refuses connections, or hangs. No request tells more, whenever it was admitted."""
         return self.state != "open" and self._open(now)
 
     def neutral(self, epoch: int) -> bool:

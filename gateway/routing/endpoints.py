@@ -94,6 +94,7 @@ class Endpoint:
         "slots",
         "spec",
         "state",
+        "tripped",
         "waiting",
     )
 
@@ -115,6 +116,8 @@ class Endpoint:
         self.process: Process = "starting"
         self.drained = False
         self.refused = False
+        self.tripped = False
+        """Whether the breaker opened by something that a probe can see: then a good probe ends its time early."""
         self.breaker = Breaker(breaker)
         self.health = Health(spec.health)
         self.details: dict[str, Any] = {}
@@ -155,9 +158,9 @@ class Endpoint:
             reason = ""
         else:
             now = self._effects.now()
-            self.refused = result == "refused"
+            self.refused = self.tripped = result == "refused"
             count = breaker.failures + 1
-            changed = breaker.refused(now) if self.refused else breaker.failure(epoch, now)
+            changed = breaker.trip(now) if self.refused else breaker.failure(epoch, now)
             reason = "connections are refused" if self.refused else f"{count} consecutive failures" if count > 1 else "a request failed"
             self._effects.suspect(self)
         if changed or self.half_open:
@@ -182,15 +185,16 @@ class Endpoint:
         self.process = process
         self._judge(reason)
 
-    def probed(self, result: ProbeResult) -> None:
-        """Takes the result of an active probe."""
-        changed = self.health.observe(result)
+    def probed(self, result: ProbeResult, *, decisive: bool = False) -> None:
+        """Takes the result of an active probe. decisive: it was asked because a request had failed, so that a failure settles it."""
+        changed = self.health.observe(result, decisive)
         self.details = result.details
-        if result.refused:
-            self.refused = True
-            changed = self.breaker.refused(self._effects.now()) or changed
-        elif result.ok and self.refused and self.breaker.state == "open":
-            self.breaker.until = self._effects.now()  # it accepts connections again: no reason to wait any longer
+        if result.refused or (decisive and not result.ok):
+            self.refused, self.tripped = result.refused, True
+            changed = self.breaker.trip(self._effects.now()) or changed
+        elif result.ok and self.tripped and self.breaker.state == "open":
+            self.tripped = False
+            self.breaker.until = self._effects.now()  # it answers again: no reason to wait any longer
             changed = self.breaker.due(self.breaker.until) or changed
         if result.slots is not None and result.slots != self.slots:
             self.slots, changed = result.slots, True

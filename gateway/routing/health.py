@@ -18,6 +18,10 @@ from gateway.core.tasks import TaskOwner
 
 JITTER = 0.1
 """Each interval is longer or shorter by up to this share, so that probes of many endpoints do not beat together."""
+SHORTEST = 0.05
+"""Seconds between two probes at least."""
+PATIENCE = 0.5
+"""Seconds that a suspect has to answer."""
 
 
 class ProbeResult(Struct, frozen=True):
@@ -33,7 +37,7 @@ class ProbeResult(Struct, frozen=True):
 class Probe(Protocol):
     """Asks one endpoint how it is. Never raises for the network: that is a result."""
 
-    async def probe(self, spec: EngineSpec, address: str) -> ProbeResult: ...
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult: ...
 
     async def aclose(self) -> None: ...
 
@@ -51,8 +55,8 @@ class Health:
         """A new process: the old one's record is gone."""
         self.healthy, self.refused, self.streak, self.reason = True, False, 0, ""
 
-    def observe(self, result: ProbeResult) -> bool:
-        """Takes one result; True when `healthy` changed."""
+    def observe(self, result: ProbeResult, decisive: bool = False) -> bool:
+        """Takes one result; True when `healthy` changed. A decisive failure needs no others."""
         if result.ok == self.healthy:
             self.streak = 0
             self.refused = result.refused
@@ -60,7 +64,8 @@ class Health:
                 self.reason = result.reason
             return False
         self.streak += 1
-        if not result.refused and self.streak < (self.spec.fall if self.healthy else self.spec.rise):
+        enough = self.spec.rise if result.ok else 1 if decisive or result.refused else self.spec.fall
+        if self.streak < enough:
             return False
         self.healthy, self.refused, self.streak, self.reason = result.ok, result.refused, 0, result.reason
         return True
@@ -73,32 +78,36 @@ class Probed(Protocol):
     spec: EngineSpec
     address: str | None
 
-    def probed(self, result: ProbeResult) -> None: ...
+    def probed(self, result: ProbeResult, *, decisive: bool = False) -> None: ...
 
 
 class Prober:
-    """Probes every endpoint it watches, each in a task of its own, until closed. Control plane only."""
+    """Probes every endpoint it watches, each in a task of its own, until closed. Control plane only.
+
+    A request that failed makes its endpoint a suspect: it is probed at once and with little patience, and that verdict
+    counts without waiting for `fall` of them. So an engine that hangs is out soon after its first request ran into its timeout.
+    """
 
     def __init__(self, probe: Probe, entropy: Entropy) -> None:
         self._probe = probe
         self._entropy = entropy
         self._owner = TaskOwner("prober")
-        self._watched: dict[Probed, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self._watched: dict[Probed, asyncio.Task[None]] = {}
+        self._suspects: set[Probed] = set()
 
     def watch(self, endpoints: list[Probed]) -> None:
         """Exactly these from now on: starts probing new ones and stops probing those that are gone. Needs a running loop."""
         for endpoint in [known for known in self._watched if known not in endpoints]:
-            task, _ = self._watched.pop(endpoint)
-            task.cancel()
+            self._watched.pop(endpoint).cancel()
         for endpoint in endpoints:
             if endpoint not in self._watched:
-                hurry = asyncio.Event()
-                self._watched[endpoint] = (self._owner.spawn(self._run(endpoint, hurry), name=endpoint.name), hurry)
+                self._watched[endpoint] = self._owner.spawn(self._run(endpoint), name=endpoint.name)
 
     def suspect(self, endpoint: Probed) -> None:
-        """Something went wrong there: probe it now, not at the next interval."""
-        if (watched := self._watched.get(endpoint)) is not None:
-            watched[1].set()
+        """Something went wrong there: ask now, not at the next interval. One question at a time."""
+        if endpoint in self._watched and endpoint not in self._suspects:
+            self._suspects.add(endpoint)
+            self._owner.spawn(self._confirm(endpoint), name=f"{endpoint.name}:suspect")
 
     async def aclose(self) -> None:
         """Ends all probing and closes the probe."""
@@ -106,17 +115,23 @@ class Prober:
         self._watched.clear()
         await self._probe.aclose()
 
-    async def _run(self, endpoint: Probed, hurry: asyncio.Event) -> None:
+    async def _run(self, endpoint: Probed) -> None:
         while True:
-            hurry.clear()
-            address, spec = endpoint.address, endpoint.spec
-            if address is not None:
-                result = await self._probe.probe(spec, address)
-                if endpoint.address == address:  # a new process may have come meanwhile: this was about the old one
-                    endpoint.probed(result)
-            interval = max(0.05, spec.health.interval) * (1 + JITTER * (2 * self._entropy.uniform() - 1))
-            try:
-                await asyncio.wait_for(hurry.wait(), interval)
-                await asyncio.sleep(min(0.05, interval))  # many failures at once ask for one probe, not for many
-            except TimeoutError:
-                continue
+            await self._ask(endpoint, endpoint.spec.health.timeout, decisive=False)
+            jitter = 1 + JITTER * (2 * self._entropy.uniform() - 1)
+            await asyncio.sleep(max(SHORTEST, endpoint.spec.health.interval) * jitter)
+
+    async def _confirm(self, endpoint: Probed) -> None:
+        try:
+            await self._ask(endpoint, min(PATIENCE, endpoint.spec.health.timeout), decisive=True)
+            await asyncio.sleep(SHORTEST)
+        finally:
+            self._suspects.discard(endpoint)
+
+    async def _ask(self, endpoint: Probed, timeout: float, *, decisive: bool) -> None:
+        address = endpoint.address
+        if address is None:
+            return
+        result = await self._probe.probe(endpoint.spec, address, timeout)
+        if endpoint.address == address and endpoint in self._watched:  # else this was about an old process
+            endpoint.probed(result, decisive=decisive)

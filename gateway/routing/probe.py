@@ -29,12 +29,13 @@ class HttpProbe:
         self._clients: dict[str, tuple[EngineSpec, str, httpx.AsyncClient]] = {}
         self._without_health: set[str] = set()
 
-    async def probe(self, spec: EngineSpec, address: str) -> ProbeResult:
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
+        """One probe, `timeout` seconds at most."""
         try:
-            async with asyncio.timeout(spec.health.timeout):
+            async with asyncio.timeout(timeout):
                 return await self._ask(spec, address)
         except TimeoutError:
-            return ProbeResult(False, f"no answer within {spec.health.timeout:g} s")
+            return ProbeResult(False, f"no answer within {timeout:g} s")
         except httpx.TimeoutException as error:
             return ProbeResult(False, type(error).__name__)
         except httpx.ConnectError as error:

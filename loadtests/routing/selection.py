@@ -43,7 +43,9 @@ class NoClient:
 def pool(count: int, policy: Policy, slots: int = 1024) -> PoolRoute:
     engines = tuple(EngineSpec(name=f"engine-{n}", runtime="external", url=f"http://engine-{n}", slots=slots) for n in range(count))
     registry = EndpointRegistry(SystemClock(), SystemEntropy(), lambda spec, address: NoClient())
-    router = build_router((ModelSpec(name="m", pool=tuple(e.name for e in engines), routing=RoutingSpec(policy=policy)),), engines, registry)
+    router = build_router(
+        (ModelSpec(name="m", pool=tuple(e.name for e in engines), routing=RoutingSpec(policy=policy)),), engines, registry
+    )
     registry.activate(router)
     return router.routes["m"]
 

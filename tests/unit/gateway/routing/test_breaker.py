@@ -13,7 +13,7 @@ SPEC = BreakerSpec(failures=3, open_for=1.0, open_max=8.0)
 
 
 def play(breaker: Breaker, events: str, now: float = 100.0) -> str:
-    """s success, f failure, n neutral, r refused, a admitted, d due (when its time is over). Returns each state's first letter."""
+    """s success, f failure, n neutral, r tripped, a admitted, d due (when its time is over). Returns each state's first letter."""
     states = []
     for event in events.split():
         match event:
@@ -24,7 +24,7 @@ def play(breaker: Breaker, events: str, now: float = 100.0) -> str:
             case "n":
                 breaker.neutral(breaker.epoch)
             case "r":
-                breaker.refused(now)
+                breaker.trip(now)
             case "a":
                 assert breaker.admits
                 breaker.admitted()
@@ -64,7 +64,7 @@ def test_half_open_admits_one_probe():
 
 def test_it_is_due_only_after_its_time():
     breaker = Breaker(SPEC)
-    breaker.refused(100.0)
+    breaker.trip(100.0)
     assert not breaker.due(100.99)
     assert breaker.due(101.0)
 
@@ -72,13 +72,13 @@ def test_it_is_due_only_after_its_time():
 def test_the_time_grows_up_to_its_maximum_and_starts_anew_after_good_conduct():
     breaker, now, lasted = Breaker(SPEC), 100.0, []
     for _ in range(6):
-        breaker.refused(now)
+        breaker.trip(now)
         lasted.append(breaker.until - now)
         now = breaker.until
         breaker.due(now)
     assert lasted == [1, 2, 4, 8, 8, 8]
     breaker.success(breaker.epoch)
-    breaker.refused(now + 8.1)
+    breaker.trip(now + 8.1)
     assert breaker.until == now + 9.1
 
 

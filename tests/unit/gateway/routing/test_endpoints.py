@@ -269,6 +269,16 @@ def test_a_refused_probe_opens_the_breaker_and_one_request_closes_it():
     assert fleet.state("a") == "ready"
 
 
+def test_a_failed_request_and_a_failed_probe_together_say_it_hangs():
+    fleet = Fleet(2)
+    fleet.fail("a", 1)
+    assert fleet.state("a") == "ready"
+    fleet.registry._endpoints["a"].probed(ProbeResult(False, "no answer"), decisive=True)
+    assert (fleet.state("a"), fleet.registry.endpoints()[0]["breaker"]["state"]) == ("unhealthy", "open")
+    probed(fleet, "a", ProbeResult(True))
+    assert fleet.state("a") == "half_open"
+
+
 def test_a_probe_tells_the_slots():
     fleet = Fleet(1, engine={"slots": 1})
     fleet.attempt()

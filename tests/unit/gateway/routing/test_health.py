@@ -41,13 +41,20 @@ def test_the_reason_is_that_of_the_last_failure():
     assert health.reason == "timeout"
 
 
+def test_a_decisive_failure_needs_no_others():
+    health = Health(HealthSpec(rise=2, fall=3))
+    assert health.observe(BAD, decisive=True)
+    assert not health.observe(GOOD)
+    assert health.observe(GOOD, decisive=True)
+
+
 class Answers:
     """A probe with a script: one list of results for each engine, the last repeated."""
 
     def __init__(self, **results: list[ProbeResult]) -> None:
         self.results, self.asked, self.closed = results, list[str](), False
 
-    async def probe(self, spec: EngineSpec, address: str) -> ProbeResult:
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
         self.asked.append(spec.name)
         results = self.results[spec.name]
         return results.pop(0) if len(results) > 1 else results[0]
@@ -62,8 +69,9 @@ class Watched:
         self.spec = EngineSpec(name=name, runtime="external", health=HealthSpec(interval=interval))
         self.seen: asyncio.Queue[ProbeResult] = asyncio.Queue()
 
-    def probed(self, result: ProbeResult) -> None:
+    def probed(self, result: ProbeResult, *, decisive: bool = False) -> None:
         self.seen.put_nowait(result)
+        self.decisive = decisive
 
 
 async def test_probes_at_once_and_then_by_the_interval():
@@ -82,6 +90,7 @@ async def test_a_suspect_is_probed_before_its_time():
         assert await endpoint.seen.get() == GOOD
         prober.suspect(endpoint)
         assert await endpoint.seen.get() == REFUSED
+    assert endpoint.decisive
     await prober.aclose()
     assert answers.closed
 
@@ -104,9 +113,9 @@ async def test_a_result_about_an_old_address_is_not_believed():
     release = asyncio.Event()
 
     class Slow(Answers):
-        async def probe(self, spec: EngineSpec, address: str) -> ProbeResult:
+        async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
             await release.wait()
-            return await super().probe(spec, address)
+            return await super().probe(spec, address, timeout)
 
     answers = Slow(a=[BAD, GOOD])
     prober, endpoint = Prober(answers, FixedEntropy()), Watched("a", 0.05)

@@ -16,8 +16,8 @@ from tests.fakes.engine import FakeEngine
 from tests.unit.gateway.transport.conftest import Certificates
 
 
-def spec(path: str | None = None, timeout: float = 5.0, **options: object) -> EngineSpec:
-    return EngineSpec(name="e", runtime="external", health=HealthSpec(path=path, timeout=timeout), **options)  # type: ignore[arg-type]
+def spec(path: str | None = None, **options: object) -> EngineSpec:
+    return EngineSpec(name="e", runtime="external", health=HealthSpec(path=path), **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -58,36 +58,36 @@ def answer(status: int, body: bytes = b"", kind: str = "application/json") -> by
 
 async def test_a_healthy_engine_tells_its_slots(probe: HttpProbe):
     async with FakeEngine(slots=5) as engine:
-        result = await probe.probe(spec(), engine.address)
+        result = await probe.probe(spec(), engine.address, 5.0)
         assert (result.ok, result.slots) == (True, 5)
         assert result.details["device"] == "cpu"
         assert [request.path for request in engine.requests] == ["/health"]
-        await probe.probe(spec(), engine.address)
+        await probe.probe(spec(), engine.address, 5.0)
         assert engine.connections == 1
 
 
 async def test_over_a_unix_socket(probe: HttpProbe, tmp_path: Path):
     async with FakeEngine(unix=str(tmp_path / "e.sock")) as engine:
-        assert (await probe.probe(spec(), engine.address)).ok
+        assert (await probe.probe(spec(), engine.address, 5.0)).ok
 
 
 async def test_nobody_there_is_a_refusal(probe: HttpProbe, tmp_path: Path):
     async with FakeEngine() as engine:
         address = engine.address
-    assert (await probe.probe(spec(), address)).refused
-    assert (await probe.probe(spec(), f"unix:{tmp_path}/none.sock")).refused
+    assert (await probe.probe(spec(), address, 5.0)).refused
+    assert (await probe.probe(spec(), f"unix:{tmp_path}/none.sock", 5.0)).refused
 
 
 async def test_an_engine_that_was_there_and_went(probe: HttpProbe):
     async with FakeEngine() as engine:
-        assert (await probe.probe(spec(), engine.address)).ok
-    result = await probe.probe(spec(), engine.address)
+        assert (await probe.probe(spec(), engine.address, 5.0)).ok
+    result = await probe.probe(spec(), engine.address, 5.0)
     assert (result.ok, result.refused) == (False, True)
 
 
 async def test_silence_is_not_a_refusal(probe: HttpProbe):
     async with answering(b"") as (address, _):
-        result = await probe.probe(spec(timeout=0.05), address)
+        result = await probe.probe(spec(), address, 0.05)
     assert (result.ok, result.refused) == (False, False)
     assert "0.05 s" in result.reason
 
@@ -111,7 +111,7 @@ async def test_silence_is_not_a_refusal(probe: HttpProbe):
 )
 async def test_answers(probe: HttpProbe, sent: bytes, ok: bool, reason: str):
     async with answering(sent) as (address, _):
-        result = await probe.probe(spec(), address)
+        result = await probe.probe(spec(), address, 5.0)
     assert result.ok == ok
     assert reason in result.reason
     assert not result.refused
@@ -120,22 +120,22 @@ async def test_answers(probe: HttpProbe, sent: bytes, ok: bool, reason: str):
 @pytest.mark.parametrize("slots", [b"0", b"-3", b"true", b'"8"', b"1.5", b"100000000"])
 async def test_nonsense_slots_are_not_believed(probe: HttpProbe, slots: bytes):
     async with answering(answer(200, b'{"state": "ready", "slots": ' + slots + b"}")) as (address, _):
-        result = await probe.probe(spec(), address)
+        result = await probe.probe(spec(), address, 5.0)
     assert result.ok
     assert result.slots is None
 
 
 async def test_without_health_the_models_are_asked_for_and_remembered(probe: HttpProbe):
     async with answering(answer(404), answer(200, b'{"data": []}')) as (address, asked):
-        assert (await probe.probe(spec(), address)).ok
-        assert (await probe.probe(spec(), address)).ok
+        assert (await probe.probe(spec(), address, 5.0)).ok
+        assert (await probe.probe(spec(), address, 5.0)).ok
     assert [head.split()[1] for head in asked] == ["/health", "/v1/models", "/v1/models"]
 
 
 async def test_a_path_of_its_own_with_the_engines_key_and_headers(probe: HttpProbe):
     async with answering(answer(200, b"{}")) as (address, asked):
         engine = spec("/status?deep=1", api_key=Secret("k" * 32), headers={"x-team": "red"})
-        assert (await probe.probe(engine, address + "/base")).ok
+        assert (await probe.probe(engine, address + "/base", 5.0)).ok
     assert asked[0].startswith("GET /base/status?deep=1 HTTP/1.1\r\n")
     assert f"authorization: bearer {'k' * 32}" in asked[0].lower()
     assert "x-team: red" in asked[0].lower()
@@ -143,15 +143,15 @@ async def test_a_path_of_its_own_with_the_engines_key_and_headers(probe: HttpPro
 
 async def test_changed_settings_count_at_once(probe: HttpProbe):
     async with answering(answer(200, b"{}")) as (address, asked):
-        await probe.probe(spec(), address)
-        await probe.probe(spec(headers={"x-new": "1"}), address)
+        await probe.probe(spec(), address, 5.0)
+        await probe.probe(spec(headers={"x-new": "1"}), address, 5.0)
     assert "x-new" not in asked[0]
     assert "x-new: 1" in asked[1]
 
 
 @pytest.mark.parametrize("address", ["ftp://x", "unix:relative", "http://127.0.0.1:99999"])
 async def test_an_unusable_address_is_a_result(probe: HttpProbe, address: str):
-    result = await probe.probe(spec(), address)
+    result = await probe.probe(spec(), address, 5.0)
     assert not result.ok
     assert result.reason
 
@@ -159,8 +159,8 @@ async def test_an_unusable_address_is_a_result(probe: HttpProbe, address: str):
 async def test_an_untrusted_certificate_is_a_failure_but_no_refusal(probe: HttpProbe, tmp_path: Path):
     certificates = Certificates(tmp_path)
     async with FakeEngine(tls=certificates.server_context()) as engine:
-        result = await probe.probe(spec(), engine.address)
+        result = await probe.probe(spec(), engine.address, 5.0)
         assert (result.ok, result.refused) == (False, False)
         trusted = spec(tls=ClientTlsSpec(ca=certificates.ca, server_name="engine.test"))
-        assert (await probe.probe(trusted, engine.address)).ok
+        assert (await probe.probe(trusted, engine.address, 5.0)).ok
         await probe.aclose()
