@@ -40,7 +40,8 @@ identity:
 roles: {}
 bindings: []
 limits:
-  - {name: per-key, per: key, match: {tenant: "*"}, requests: {rate: 100, per: 1s, burst: 200}, tokens: {rate: 100000, per: 1m}, concurrent: 64}
+  - {name: per-key, per: key, match: {tenant: "*"}, requests: {rate: 100, per: 1s, burst: 200},
+     tokens: {rate: 100000, per: 1m}, concurrent: 64}
 guardrails: []
 audit: {durability: write, sinks: [{type: file}], encryption: null, checkpoint: {every: 60s}}
 telemetry: {}
@@ -170,8 +171,9 @@ def test_aliases_are_bounded_by_what_they_expand_to() -> None:
 
 def test_an_alias_stands_for_its_value() -> None:
     spec = read(
-        BASE
-        + "engines:\n  - {name: a, runtime: onnx, model: m, health: &h {interval: 5s}}\n  - {name: b, runtime: onnx, model: m, health: *h}\n"
+        BASE + "engines:\n"
+        "  - {name: a, runtime: onnx, model: m, health: &h {interval: 5s}}\n"
+        "  - {name: b, runtime: onnx, model: m, health: *h}\n"
     )
     assert spec.engines[1].health.interval == 5.0
 
