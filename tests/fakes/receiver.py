@@ -10,6 +10,13 @@ from gateway.core.types import ResponseHead
 from gateway.transport.http1 import EngineCall
 
 
+async def until(condition: Callable[[], object], timeout: float = 5.0) -> None:
+    """Turns the loop until `condition()` is true."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0)
+
+
 class Sink:
     """Records the calls of a transport in order. `raise_in`: the callback that raises RuntimeError, to try the boundary."""
 

@@ -75,7 +75,8 @@ def test_complete_forwards_only_whole_events_and_everything_in_the_end(stream: b
         ready, carry = complete(carry + read)
         forwarded.append(ready)
     assert b"".join(forwarded) + carry == stream
-    assert all(split([ready])[1] == b"" for ready in forwarded)
+    for ready in forwarded:  # beyond the last event there may be further blank lines, which mean nothing
+        assert split([ready])[1].strip(b"\r\n") == b""
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\n\r\n", b"\r\n\n"])
