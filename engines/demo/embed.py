@@ -240,9 +240,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     arguments = parser.parse_args()
     table = Table(load())
-    print(
-        f"{len(table.texts)} texts, {len(table.topics)} topics, {len(table.vectors)} tokens; held-out questions from counts: {table.accuracy():.0%}"
-    )
+    print(f"{len(table.texts)} texts, {len(table.topics)} topics, {len(table.vectors)} tokens")
+    print(f"held-out questions, from counts: {table.accuracy():.0%}")
     table.train(arguments.steps)
     write(table, arguments.out)
     print(f"after {arguments.steps} steps: {table.accuracy():.0%}; written to {arguments.out}")
