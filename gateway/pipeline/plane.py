@@ -7,14 +7,23 @@ import os
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from gateway.core.errors import GatehouseError
 from gateway.core.snapshot import Snapshot
 from gateway.core.tasks import TaskOwner
 from gateway.telemetry.metrics import Metrics
 
-if TYPE_CHECKING:
-    from gateway.pipeline.exchange import Exchange
+
+class UnderWay(Protocol):
+    """What the plane knows of an exchange."""
+
+    wake_at: float
+
+    def expired(self, now: float) -> None: ...
+
+    def cancel(self, error: GatehouseError) -> None: ...
+
 
 SWEEP_SECONDS = 0.05
 """Deadlines are checked this often; a `call_later` for each wait would cost more than the wait."""
@@ -31,7 +40,7 @@ class DataPlane:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self.tasks = TaskOwner("data plane")
-        self.exchanges: set[Exchange] = set()
+        self.exchanges: set[UnderWay] = set()
         self.snapshot: Snapshot | None = None
         self.draining = False
         self.now = time.monotonic()
@@ -66,7 +75,7 @@ class DataPlane:
         for listener in self.listeners:
             listener()
 
-    def settled(self, exchange: Exchange) -> None:
+    def settled(self, exchange: UnderWay) -> None:
         """An exchange has ended."""
         self.exchanges.discard(exchange)
         if self._idle is not None and not self.exchanges:

@@ -1,0 +1,103 @@
+"""The documentation names every setting, metric, command and error code, and every example configuration loads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from gateway.build import PLUGINS
+from gateway.config.load import load
+from gateway.core import specs
+from gateway.core.specs import Spec
+from gateway.main import app
+from gateway.telemetry.metrics import PHASES, Metrics, ModelMeter
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+NOT_CONFIGURED = {"Spec", "SidecarSpec"}
+
+
+def text(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(n for n, s in vars(specs).items() if n.endswith("Spec") and isinstance(s, type) and n not in NOT_CONFIGURED)
+)
+def test_every_setting_is_documented(name: str) -> None:
+    spec = getattr(specs, name)
+    assert issubclass(spec, Spec)
+    documented = text("configuration.md")
+    missing = [field for field in spec.__struct_encode_fields__ if not re.search(rf"`{re.escape(field)}`", documented)]
+    assert not missing, f"docs/configuration.md does not name {missing} of {name}"
+
+
+def test_every_metric_is_documented() -> None:
+    metrics = Metrics()
+    metrics.models["m"] = ModelMeter("m")
+    named = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
+    source = (ROOT / "gateway" / "build.py").read_text() + "".join(p.read_text() for p in (ROOT / "gateway" / "telemetry").glob("*.py"))
+    for kind, name in re.findall(r'(Counter|Gauge|Histogram)MetricFamily\(\s*"([a-z_]+)"', source):
+        named.add(name + ("_total" if kind == "Counter" else ""))
+    assert len(named) > 10 and PHASES
+    documented = text("metrics.md")
+    assert [name for name in sorted(named) if f"`{name}`" not in documented] == []
+    known = re.findall(r"^\| `(gatehouse_\w+)`", documented, re.MULTILINE)
+    assert [name for name in known if name not in named] == []
+
+
+def error_codes() -> set[str]:
+    """Every literal `code=` and `default_code` in the gateway's source."""
+    found: set[str] = set()
+    for path in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "code"
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+            ):
+                found.add(node.value.value)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+                if any(isinstance(t, ast.Name) and t.id == "default_code" for t in node.targets):
+                    found.add(node.value.value)
+    return found
+
+
+def test_every_error_code_is_documented() -> None:
+    documented = text("errors.md")
+    codes = error_codes()
+    assert len(codes) > 20
+    assert [code for code in sorted(codes) if f"`{code}`" not in documented] == []
+
+
+def test_every_command_is_documented() -> None:
+    documented = text("cli.md")
+
+    def walk(command: object, path: str) -> list[str]:
+        children = getattr(command, "commands", None)
+        if not children:
+            return [path]
+        return [name for key, child in children.items() for name in walk(child, f"{path} {key}")]
+
+    names = walk(typer.main.get_command(app), "gatehouse")
+    assert len(names) >= 2
+    assert [name for name in names if f"`{name}`" not in documented] == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_example_configuration_loads(path: Path) -> None:
+    environ = {name: "example-secret-0123456789abcdef0123456789abcdef-" + name for name in re.findall(r"\$\{env:(\w+)\}", path.read_text())}
+    spec = load(path, environ, PLUGINS).spec
+    assert spec.models
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
