@@ -1,14 +1,13 @@
 """Keys of the audit log: keyed hashes of bodies, Ed25519 signatures of checkpoints.
 
 Keys live in `<state_dir>/keys`, mode 0600, made at the first use; several processes that start at once agree on one. A body hash
-is a letter for the algorithm and 32 hex characters: `b` keyed BLAKE2b with a 16 byte digest (RFC 7693), `s` the first 16 bytes of
-HMAC-SHA256 (RFC 2104), which is faster for bodies over 64 KiB.
+is a letter for the algorithm and 32 hex characters: `b` keyed BLAKE2b with a 16 byte digest (RFC 7693) for bodies of up to 1 KiB,
+`s` the first 16 bytes of HMAC-SHA256 (RFC 2104) for longer ones: with the processor's SHA instructions it is twice as fast from 4 KiB on.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,25 +24,30 @@ from gateway.core.errors import ConfigError
 BODY_KEY: Final = "audit-body.key"
 SIGNING_KEY: Final = "audit-signing.pem"
 PUBLIC_KEY: Final = "audit-signing.pub.pem"
-_LARGE: Final = 64 * 1024
+_LARGE: Final = 1024
 _CONTEXT: Final = b"gatehouse audit checkpoint 1\n"
 
 
 class BodyHasher:
     """Keyed hashes of bodies: who has the log but not the key cannot confirm a guess of a body."""
 
-    __slots__ = ("_copy", "_key")
+    __slots__ = ("_blake", "_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._copy = hashlib.blake2b(key=key, digest_size=16).copy
+        block = key.ljust(64, b"\0")
+        self._blake = hashlib.blake2b(key=key, digest_size=16).copy
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block)).copy
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block)).copy
 
     def __call__(self, body: bytes) -> str:
-        if len(body) > _LARGE:
-            return "s" + hmac.digest(self._key, body, "sha256")[:16].hex()
-        digest = self._copy()
-        digest.update(body)
-        return "b" + digest.hexdigest()
+        if len(body) <= _LARGE:
+            digest = self._blake()
+            digest.update(body)
+            return "b" + digest.hexdigest()
+        inner, outer = self._inner(), self._outer()  # HMAC with the key's blocks hashed beforehand
+        inner.update(body)
+        outer.update(inner.digest())
+        return "s" + outer.hexdigest()[:32]
 
 
 def key_id(key: Ed25519PublicKey) -> str:

@@ -1,3 +1,4 @@
+import hmac
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +21,14 @@ def test_a_body_hash_is_keyed_blake2b_with_a_letter_for_it() -> None:
     assert BodyHasher(key)(b"body") != BodyHasher(os.urandom(32))(b"body")
 
 
-def test_large_bodies_are_hashed_with_the_other_algorithm() -> None:
-    hasher = BodyHasher(b"k" * 32)
-    assert hasher(b"x" * 65536)[0] == "b"
-    large = hasher(b"x" * 65537)
-    assert large[0] == "s" and len(large) == 33 and large != hasher(b"y" * 65537)
+@pytest.mark.parametrize("size", [1025, 5000, 100_000])
+def test_longer_bodies_are_hashed_with_hmac_sha256(size: int) -> None:
+    key, body = os.urandom(32), os.urandom(size)
+    assert BodyHasher(key)(body) == "s" + hmac.digest(key, body, "sha256")[:16].hex()
+
+
+def test_the_algorithm_changes_after_one_kibibyte() -> None:
+    assert [BodyHasher(b"k" * 32)(b"x" * size)[0] for size in (0, 1024, 1025)] == ["b", "b", "s"]
 
 
 def test_keys_are_made_once_with_mode_0600_and_stay(tmp_path: Path) -> None:
