@@ -57,6 +57,11 @@ class EndpointClient:
         return len(self._idle)
 
     @property
+    def closed(self) -> bool:
+        """Whether `aclose` was called: nothing more can be sent, and `tick` is needed no more."""
+        return self._closed
+
+    @property
     def base_path(self) -> bytes:
         """What the address says every path begins with ("/base", or nothing); the caller puts it into the request line."""
         return self._address.base_path

@@ -345,6 +345,7 @@ async def test_closing_fails_what_is_under_way(way: Way) -> None:
     for sink, safe in ((streaming, False), (waiting, True)):
         assert isinstance(sink.error, EngineError) and sink.error.safe is safe
     late = Sink()
+    assert way.client.closed
     way.client.send(HEAD, BODY, late, 5, 5)
     assert isinstance(late.error, EngineError) and late.error.safe
     assert way.client.in_flight == 0
