@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Figures = dict[str, float]
+GRACE = 10.0  # seconds that the open loop waits for answers after its last request
 
 WRK_REPORT = """
 done = function(summary, latency, requests)
@@ -36,7 +37,11 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def lua_string(text: str) -> str:
-    return '"' + "".join(c if c.isalnum() or c in " .,:;-_/{}[]()" else "".join(f"\\{b:03d}" for b in c.encode()) for c in text) + '"'
+    return (
+        '"'
+        + "".join(c if (c.isascii() and c.isalnum()) or c in " .,:;-_/{}[]()" else "".join(f"\\{b:03d}" for b in c.encode()) for c in text)
+        + '"'
+    )
 
 
 def closed_loop(port: int, headers: dict[str, str], body: bytes, connections: int, seconds: int, core: int, folder: Path) -> Figures:
@@ -95,6 +100,7 @@ class OpenLoop:
     def __init__(self, port: int, request: bytes, rate: int, seconds: float) -> None:
         self.port, self.request, self.rate, self.total = port, request, rate, int(rate * seconds)
         self.idle: list[Exchange] = []
+        self.open: list[Exchange] = []
         self.took: list[float] = []
         self.bad = 0
 
@@ -110,11 +116,12 @@ class OpenLoop:
                     self._send(self.idle.pop(), due)
                 else:
                     group.create_task(self._connect(due))
-        deadline = loop.time() + 10
+        deadline = loop.time() + GRACE
         while len(self.took) + self.bad < self.total and loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for exchange in self.idle:
-            exchange.transport.close()
+        for exchange in self.open:
+            exchange.transport.abort()
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn
         self.took.sort()
         lost = self.total - len(self.took)
         return {
@@ -128,6 +135,7 @@ class OpenLoop:
         except OSError:
             self.bad += 1
             return
+        self.open.append(exchange)
         self._send(exchange, due)
 
     def _send(self, exchange: Exchange, due: float) -> None:
@@ -190,15 +198,17 @@ def _itself(stream: Stream) -> Stream:
     return stream
 
 
-async def _streams(port: int, request: bytes, count: int, limit: float) -> Figures:
+async def streams(port: int, request: bytes, count: int, limit: float) -> Figures:
+    """`count` streams at once, each read to its end; TimeoutError after `limit` seconds."""
     loop = asyncio.get_running_loop()
-    streams = [Stream(request, loop.create_future()) for _ in range(count)]
+    all_streams = [Stream(request, loop.create_future()) for _ in range(count)]
     async with asyncio.timeout(limit):
-        await asyncio.gather(*(loop.create_connection(functools.partial(_itself, s), "127.0.0.1", port) for s in streams))
-        whole = await asyncio.gather(*(s.ended for s in streams))
-    first = sorted(s.first for s in streams if s.first is not None)
+        await asyncio.gather(*(loop.create_connection(functools.partial(_itself, s), "127.0.0.1", port) for s in all_streams))
+        whole = await asyncio.gather(*(s.ended for s in all_streams))
+    await asyncio.sleep(0)  # a closed transport closes its socket in the next turn
+    first = sorted(s.first for s in all_streams if s.first is not None)
     return {
-        "chunks": sum(s.events for s in streams),
+        "chunks": sum(s.events for s in all_streams),
         "lost": whole.count(False),
         "ttft_p50_ms": percentile(first, 0.5) * 1e3,
         "ttft_p99_ms": percentile(first, 0.99) * 1e3,
@@ -206,5 +216,6 @@ async def _streams(port: int, request: bytes, count: int, limit: float) -> Figur
 
 
 def side_by_side(port: int, headers: dict[str, str], body: bytes, count: int, limit: float = 60.0) -> Figures:
-    """`count` streams at once, each read to its end."""
-    return asyncio.run(_streams(port, http_request(headers, body), count, limit))
+    """The same from outside an event loop."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        return runner.run(streams(port, http_request(headers, body), count, limit))

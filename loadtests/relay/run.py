@@ -1,9 +1,8 @@
-#!/usr/bin/env python3
 """The relay benchmark: several gateways on the same work, one after the other in interleaved rounds.
 
-    run.py json                    closed loop against a static JSON engine: requests/s, latency, memory
-    run.py rate --rate 2000        open loop: latency from when each request was due
-    run.py stream                  streams side by side: CPU per chunk, time to the first chunk, lost streams
+    python -m loadtests.relay.run json                 closed loop against a static JSON engine: requests/s, latency, memory
+    python -m loadtests.relay.run rate --rate 2000     open loop: latency from when each request was due
+    python -m loadtests.relay.run stream               streams side by side: CPU per chunk, time to the first chunk, lost streams
 
 The gateway under test has one core, the engine behind it and the load share another. Figures are medians over the rounds;
 ratios are to the first target. Absolute figures drift with the machine: compare ratios of one run. `--record` keeps a run
@@ -26,11 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import load
-import processes
-import targets
-from load import Figures
-from targets import ROOT, Target
+from loadtests.relay import load, processes, targets
+from loadtests.relay.load import Figures
+from loadtests.relay.targets import ROOT, Target
 
 BASELINES = ROOT / "loadtests" / "baselines"
 BODY = {

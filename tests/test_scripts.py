@@ -1,0 +1,170 @@
+"""The scripts and the pinned requirements: what they promise that can be shown without installing anything."""
+
+import json
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PINNED = sorted((ROOT / "requirements").glob("*.txt"))
+SHELL = sorted(
+    path
+    for path in [*(ROOT / "scripts").iterdir(), *(ROOT / ".ci").iterdir(), *(ROOT / "loadtests").rglob("*.sh")]
+    if path.is_file() and "bash" in path.read_text(encoding="utf-8").splitlines()[0]
+)
+
+
+def pins(path: Path) -> dict[str, str]:
+    """Name -> version; fails on a line that is not an exact pin with hashes."""
+    found: dict[str, str] = {}
+    for block in re.sub(r"\\\n", " ", path.read_text(encoding="utf-8")).splitlines():
+        if not block.strip() or block.lstrip().startswith("#"):
+            continue
+        pin = re.fullmatch(r"([A-Za-z0-9._-]+)==(\S+)((?:\s+--hash=sha256:[0-9a-f]{64})+)\s*", block)
+        assert pin, f"{path.name}: not an exact pin with hashes: {block[:80]}"
+        found[canonicalize_name(pin[1])] = pin[2]
+    return found
+
+
+def shell(code: str, tmp_path: Path, **environ: str) -> "subprocess.CompletedProcess[str]":
+    """Runs code after scripts/lib.sh, with an environment and a cache of its own."""
+    env = {**os.environ, "GATEHOUSE_VENV": str(tmp_path / "venv"), "XDG_CACHE_HOME": str(tmp_path / "cache"), **environ}
+    (tmp_path / "venv" / "bin").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("version = 3.12.4\n")
+    command = ["bash", "-euo", "pipefail", "-c", f'. "{ROOT}/scripts/lib.sh"\n{code}']
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+
+
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+# --- pins ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PINNED, ids=lambda path: path.name)
+def test_every_requirement_is_an_exact_pin_with_hashes_and_no_address(path: Path) -> None:
+    assert pins(path)
+    assert "://" not in path.read_text(encoding="utf-8")
+
+
+def test_a_package_has_one_version_everywhere() -> None:
+    versions: dict[str, dict[str, str]] = {}
+    for path in PINNED:
+        for name, version in pins(path).items():
+            versions.setdefault(name, {})[path.name] = version
+    assert {name: where for name, where in versions.items() if len(set(where.values())) > 1} == {}
+
+
+def test_llama_is_pinned_apart_with_all_it_depends_on_beside_it() -> None:
+    assert set(pins(ROOT / "requirements/llama.txt")) == {"llama-cpp-python"}
+    assert [path.name for path in PINNED if "llama-cpp-python" in pins(path)] == ["llama.txt"]
+    assert {"numpy", "diskcache", "jinja2", "typing-extensions"} <= set(pins(ROOT / "requirements/quickstart.txt"))
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("base", ()),
+        ("quickstart", ("gguf", "onnx", "nvml")),
+        ("server", ("gguf", "onnx", "nvml", "postgres")),
+        ("dev", ("gguf", "onnx", "nvml", "postgres", "dev")),
+    ],
+)
+def test_the_pins_are_those_of_pyproject(name: str, extras: tuple[str, ...]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [Requirement(text) for text in [*project["dependencies"], *(r for e in extras for r in project["optional-dependencies"][e])]]
+    pinned = pins(ROOT / f"requirements/{name}.txt") | pins(ROOT / "requirements/llama.txt")
+    unfit = [str(r) for r in wanted if not r.specifier.contains(pinned.get(canonicalize_name(r.name), "0"), prereleases=True)]
+    assert unfit == [], "run ./scripts/lock"
+
+
+def test_the_node_packages_are_pinned_by_hash_and_carry_no_address() -> None:
+    lock = json.loads((ROOT / "tests/clients/package-lock.json").read_text(encoding="utf-8"))
+    packages = {name: package for name, package in lock["packages"].items() if name}
+    assert packages
+    for name, package in packages.items():
+        assert package["integrity"].startswith("sha512-"), name
+        assert "resolved" not in package, name
+
+
+# --- scripts ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_scripts_are_known_here() -> None:
+    assert {"quickstart", "test", "check", "bench", "lock", "lib.sh", "run", "peers.sh"} <= {path.name for path in SHELL}
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_a_script_parses_and_can_be_run(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=10)
+    assert path.name == "lib.sh" or os.access(path, os.X_OK)
+
+
+def test_once_runs_again_only_for_another_value_or_after_a_failure(tmp_path: Path) -> None:
+    done = shell(
+        """
+        step() { echo "$1"; }
+        once name one step first
+        once name one step second
+        once name two step third
+        once name three false || echo failed
+        once name three step fourth
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["first", "third", "failed", "fourth"])
+
+
+def test_without_python_the_error_says_what_to_install(tmp_path: Path) -> None:
+    program(tmp_path / "bin/python3", "exit 1")
+    done = shell(f'PATH="{tmp_path}/bin"; find_python', tmp_path)
+    assert done.returncode == 1
+    assert "Python 3.11 or later is needed" in done.stderr and "apt-get install python3 python3-venv" in done.stderr
+
+
+def test_the_first_python_that_is_new_enough_is_taken(tmp_path: Path) -> None:
+    program(tmp_path / "bin/python3", "exit 1")  # too old
+    program(tmp_path / "bin/python3.12", "exit 0")
+    program(tmp_path / "mine", "exit 0")
+    assert shell(f'PATH="{tmp_path}/bin"; find_python', tmp_path).stdout.strip() == f"{tmp_path}/bin/python3.12"
+    assert shell(f'PATH="{tmp_path}/bin"; find_python', tmp_path, GATEHOUSE_PYTHON=f"{tmp_path}/mine").stdout.strip() == f"{tmp_path}/mine"
+
+
+def test_who_may_not_install_system_packages_is_told_which_are_missing(tmp_path: Path) -> None:
+    program(tmp_path / "bin/id", "echo 1000")
+    program(tmp_path / "bin/sudo", "exit 1")
+    program(tmp_path / "bin/apt-get", "touch $0.was-run")
+    done = shell(f'PATH="{tmp_path}/bin:$PATH"; install_packages redis-server slapd', tmp_path)
+    assert done.returncode == 1
+    assert "missing: redis-server slapd. Run: sudo apt-get install redis-server slapd" in done.stderr
+    assert not (tmp_path / "bin/apt-get.was-run").exists()
+
+
+def test_nothing_missing_needs_no_rights(tmp_path: Path) -> None:
+    assert shell('PATH=""; install_packages', tmp_path).returncode == 0
+
+
+def test_the_build_of_llama_is_never_native_and_is_named_after_all_that_changes_it(tmp_path: Path) -> None:
+    flags = shell("llama_cmake_args", tmp_path).stdout
+    assert "-DGGML_NATIVE=OFF" in flags
+    plain, cuda = (shell("llama_key", tmp_path, GATEHOUSE_CMAKE_ARGS=args).stdout for args in ("", "-DGGML_CUDA=on"))
+    version = pins(ROOT / "requirements/llama.txt")["llama-cpp-python"]
+    assert plain.startswith(f"{version}-py3.12-")
+    assert plain.rpartition("-")[0] == cuda.rpartition("-")[0] and plain != cuda
+
+
+def test_a_build_that_fails_leaves_nothing_in_the_cache(tmp_path: Path) -> None:
+    program(tmp_path / "venv/bin/python", "exit 1")
+    done = shell('install_llama "$CACHE/wheels/key"', tmp_path)
+    assert done.returncode == 1
+    assert "no environment for the build" in done.stderr
+    assert [path.name for path in (tmp_path / "cache/gatehouse/wheels").iterdir()] == [".lock"]

@@ -1,0 +1,185 @@
+"""The relay benchmark measures what it says: its arithmetic, and its loads against servers whose answers are known."""
+
+import asyncio
+import contextlib
+import json
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadtests.relay import load, processes, run, targets
+
+JSON = run.MODES["json"]
+RATE = run.MODES["rate"]
+
+
+class Handler(socketserver.StreamRequestHandler):
+    answer = b""
+
+    def handle(self) -> None:
+        length = 0
+        with contextlib.suppress(ConnectionError):
+            while line := self.rfile.readline().lower():
+                if line.startswith(b"content-length: "):
+                    length = int(line.partition(b" ")[2])
+                elif line == b"\r\n":
+                    self.rfile.read(length)
+                    self.wfile.write(self.answer)
+
+
+@contextlib.contextmanager
+def server(answer: bytes) -> Iterator[int]:
+    """Answers every request on loopback with the same bytes, from threads of its own."""
+    handler = type("Answering", (Handler,), {"answer": answer})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as listener:
+        thread = threading.Thread(target=listener.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield listener.server_address[1]
+        finally:
+            listener.shutdown()
+            thread.join(10)
+
+
+def whole(status: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@contextlib.contextmanager
+def streaming_engine(tmp_path: Path, chunks: int) -> Iterator[int]:
+    port = processes.free_port()
+    command = [sys.executable, str(targets.HERE / "engine_sse.py"), str(port), str(chunks), "0.001"]
+    log = tmp_path / "log"
+    with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as engine:
+        try:
+            processes.wait_until_answers(port, load.http_request({}, b"{}"), run.MARKER.encode(), log, limit=20)
+            yield port
+        finally:
+            engine.terminate()
+
+
+def test_percentile_is_the_nearest_rank() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert [load.percentile(values, share) for share in (0.5, 0.99, 1.0)] == [51.0, 100.0, 100.0]
+    assert load.percentile([], 0.5) != load.percentile([], 0.5)
+
+
+def test_the_summary_takes_medians_sums_bad_answers_and_divides_by_the_first() -> None:
+    rounds = {
+        "a": [{"rps": 90.0, "bad": 0.0}, {"rps": 100.0, "bad": 1.0}, {"rps": 1000.0, "bad": 2.0}],
+        "b": [{"rps": 150.0, "bad": 0.0}] * 3,
+    }
+    summary = run.summarise(rounds, JSON)
+    assert summary == {"a": {"rps": 100.0, "bad": 3.0, "ratio": 1.0}, "b": {"rps": 150.0, "bad": 0.0, "ratio": 1.5}}
+    assert "150.00" in run.table(summary)
+
+
+def test_an_expectation_is_missed_by_a_ratio_on_the_wrong_side_or_a_bad_answer() -> None:
+    summary = {"a": {"rps": 1.0, "p99_us": 1.0, "bad": 0.0, "ratio": 1.0}, "b": {"rps": 0.9, "p99_us": 0.9, "bad": 2.0, "ratio": 0.9}}
+    assert run.shortfalls(summary, JSON, [("a", 1.0)]) == []
+    assert run.shortfalls(summary, JSON, [("b", 1.0)]) == ["b: 2 bad answers", "b: rps is 0.90 of the first target's, expected >= 1.0"]
+    assert run.shortfalls(summary, RATE, [("b", 1.0)]) == ["b: 2 bad answers"]
+    assert run.shortfalls(summary, RATE, [("a", 0.5)]) == ["a: p99_us is 1.00 of the first target's, expected <= 0.5"]
+
+
+def test_a_target_is_a_known_name_or_a_command(tmp_path: Path) -> None:
+    places = targets.Places(port=1, extra=2, engine="http://127.0.0.1:3", key="k", folder=tmp_path, peer="/p")
+    assert targets.prepare(targets.parse("mine=serve {port} {engine}"), places)[0] == ["sh", "-c", "exec serve 1 http://127.0.0.1:3"]
+    assert targets.parse("mine=8080:serve").port == 8080
+    command, env = targets.prepare(targets.parse("gatehouse-fsync"), places)
+    assert command[0] == f"{targets.ROOT}/.venv/bin/gatehouse"
+    assert env["GATEHOUSE__AUDIT__DURABILITY"] == "fsync" and env["BENCH_ENGINE"] == "http://127.0.0.1:3"
+    targets.prepare(targets.parse("nginx"), places)
+    assert "server 127.0.0.1:3;" in (tmp_path / "nginx.conf").read_text()
+    with pytest.raises(SystemExit, match="no such target: nothing"):
+        targets.parse("nothing")
+
+
+def test_a_body_survives_the_quoting_for_wrk() -> None:
+    assert load.lua_string('{"a": "b\\n é"}') == '"{\\034a\\034: \\034b\\092n \\195\\169\\034}"'
+
+
+def test_the_open_loop_sends_all_and_counts_whole_answers() -> None:
+    with server(whole("200 OK", b'{"x": 1}')) as port:
+        figures = load.open_loop(port, {}, b"{}", rate=500, seconds=0.2)
+    assert figures["bad"] == 0
+    assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"] < 5e6
+
+
+@pytest.mark.parametrize("answer", [whole("503 Busy", b"{}"), b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
+def test_the_open_loop_counts_everything_else_as_bad(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "GRACE", 0.2)
+    with server(answer) as port:
+        assert load.open_loop(port, {}, b"{}", rate=100, seconds=0.1)["bad"] == 10
+
+
+def test_the_open_loop_counts_refused_connections_as_bad() -> None:
+    assert load.open_loop(processes.free_port(), {}, b"{}", rate=100, seconds=0.1)["bad"] == 10
+
+
+def test_streams_are_counted_to_their_end(tmp_path: Path) -> None:
+    with streaming_engine(tmp_path, chunks=20) as port:
+        figures = load.side_by_side(port, {}, b"{}", count=8)
+    assert figures["chunks"] == 8 * (20 + 2)  # and the one that says why it ended, and the usage
+    assert figures["lost"] == 0
+    assert 0 < figures["ttft_p50_ms"] <= figures["ttft_p99_ms"]
+
+
+async def test_a_stream_without_its_end_is_lost() -> None:
+    cut = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: {"a": 1}\n\ndata: {"a": 2}\n\n'
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(cut)
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as listener:
+        figures = await load.streams(listener.sockets[0].getsockname()[1], load.http_request({}, b""), 3, 10)
+    assert (figures["chunks"], figures["lost"]) == (6, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 11])
+async def test_an_event_counts_once_however_the_bytes_are_cut(size: int) -> None:
+    stream = load.Stream(b"", asyncio.get_running_loop().create_future())
+    stream.transport = Sink()
+    text = b'data: {"a": 1}\n\ndata: {"a": 2}\n\ndata: [DONE]\n\n'
+    for at in range(0, len(text), size):
+        stream.data_received(text[at : at + size])
+    assert stream.events == 2
+    assert stream.ended.result() is True
+
+
+class Sink(asyncio.Transport):
+    def close(self) -> None:
+        pass
+
+
+def test_the_usage_of_a_process_counts_its_children(tmp_path: Path) -> None:
+    burn = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    code = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {burn + chr(10) + 'input()'!r}])\nchild.wait()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
+        try:
+            deadline = threading.Event()
+            threading.Timer(20, deadline.set).start()
+            while (seen := processes.usage(parent.pid)).cpu < 0.2:
+                assert not deadline.is_set(), seen
+            assert seen.rss_mib > 5
+        finally:
+            assert parent.stdin is not None
+            parent.stdin.close()
+            parent.wait(10)
+
+
+def test_a_record_holds_the_settings_the_machine_and_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "BASELINES", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run.py", "json", "--rounds", "2", "--target", "nginx"])
+    rounds = {"nginx": [{"rps": 1.0, "bad": 0.0}, {"rps": 3.0, "bad": 0.0}]}
+    kept = json.loads(run.record("x", run.arguments(), rounds, run.summarise(rounds, JSON)).read_text())
+    assert kept["settings"]["rounds"] == 2 and kept["summary"]["nginx"]["rps"] == 2.0 and kept["rounds"] == rounds
+    assert kept["machine"]["cores"] >= 1
