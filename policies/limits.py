@@ -25,7 +25,8 @@ class LimitRules:
 
 def estimate(request: InferenceRequest) -> tuple[int, int]:
     """Tokens to reserve before the engine counts: (of the prompt, that may be generated), each at least 0."""
-    return max(0, request.prompt_tokens), max(0, request.max_tokens)
+    prompt, completion = request.prompt_tokens, request.max_tokens
+    return prompt if prompt > 0 else 0, completion if completion > 0 else 0
 
 
 def charge(usage: Usage) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config import values
@@ -51,6 +51,7 @@ def test_numbers_are_plain_and_finite(text: str) -> None:
     assert value is None or text == "1."
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**18), 10**18))
 def test_integers_round_trip(value: int) -> None:
     assert values.integer(str(value)) == value
@@ -58,6 +59,7 @@ def test_integers_round_trip(value: int) -> None:
     assert values.untyped(str(value), plain=False) == str(value)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=20))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for read in (values.duration, values.size, values.integer, values.number, values.truth):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.identity.floods import OTHERS, Flood, FloodTable
@@ -42,6 +42,7 @@ def test_seconds_nobody_drained_are_summed() -> None:
     assert sum(flood.count for flood in floods) == 200
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["x", "y"]), st.integers(0, 30)), max_size=200), st.integers(1, 6))
 def test_nothing_is_lost_or_counted_twice(events: list[tuple[str, str, int]], capacity: int) -> None:
     table = FloodTable(capacity)

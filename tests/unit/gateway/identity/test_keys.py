@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.identity import keys
@@ -28,6 +28,7 @@ class Fixed:
 random_bytes = st.binary(min_size=24, max_size=24)
 
 
+@settings(deadline=None)
 @given(random_bytes)
 def test_a_key_has_prefix_length_and_a_checksum(value: bytes) -> None:
     key = keys.generate(Fixed(value))
@@ -35,11 +36,13 @@ def test_a_key_has_prefix_length_and_a_checksum(value: bytes) -> None:
     assert keys.well_formed(key)
 
 
+@settings(deadline=None)
 @given(random_bytes, random_bytes)
 def test_different_bits_make_different_keys(one: bytes, other: bytes) -> None:
     assert (keys.generate(Fixed(one)) == keys.generate(Fixed(other))) == (one == other)
 
 
+@settings(deadline=None)
 @given(random_bytes, st.integers(3, 41), st.sampled_from(keys.ALPHABET))
 def test_one_wrong_character_is_noticed(value: bytes, place: int, character: str) -> None:
     key = keys.generate(Fixed(value))
@@ -47,6 +50,7 @@ def test_one_wrong_character_is_noticed(value: bytes, place: int, character: str
     assert keys.well_formed(wrong) == (wrong == key)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_judged(text: str) -> None:
     assert keys.well_formed(text) is False or text.startswith("gh_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.specs import LimitSpec, RateSpec
@@ -22,12 +22,14 @@ def bucket(**limits: object) -> Bucket:
     return Bucket(Shape(LimitSpec(name="a", **limits)))  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(rates)
 def test_a_unit_is_rounded_up_by_less_than_a_picosecond(spec: RateSpec) -> None:
     exact = Fraction(str(spec.per)) / Fraction(str(spec.rate)) * SECOND
     assert exact <= Rate(spec).unit_ps < exact + 1
 
 
+@settings(deadline=None)
 @given(rates, st.integers(0, 10**7))
 def test_the_level_falls_by_what_is_taken(spec: RateSpec, units: int) -> None:
     rate = Rate(spec)
@@ -37,6 +39,7 @@ def test_the_level_falls_by_what_is_taken(spec: RateSpec, units: int) -> None:
     assert rate.level(rate.burst_ps + 1) == 0
 
 
+@settings(deadline=None)
 @given(
     rates,
     st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**6)), max_size=60),
@@ -62,6 +65,7 @@ def test_never_more_than_burst_and_rate_times_time(spec: RateSpec, steps: list[t
             assert total <= Fraction(str(spec.burst)) + per_picosecond * (when - admitted[first][0])
 
 
+@settings(deadline=None)
 @given(rates, st.integers(0, 10**9))
 def test_a_full_bucket_gives_its_burst_at_once_and_no_more(spec: RateSpec, now: int) -> None:
     state = bucket(tokens=spec)
@@ -72,6 +76,7 @@ def test_a_full_bucket_gives_its_burst_at_once_and_no_more(spec: RateSpec, now: 
     assert not state.admits(now, rate.unit_ps)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(1, 100)), min_size=1, max_size=20), st.integers(0, 10 * SECOND))
 def test_what_is_given_back_leaves_no_trace(before: list[tuple[int, int]], later: int) -> None:
     """Requests, tokens and concurrency are as if the exchange had not been."""

@@ -273,7 +273,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(operations)
 def test_random_interleavings(steps: list[tuple[str, int, int, int]]) -> None:
     """Two limits shared by four callers. Over any stretch that begins with nothing under way, no bucket gives out more than

@@ -5,7 +5,7 @@ from __future__ import annotations
 from unicodedata import combining, normalize
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.guardrails.folding import MAX_HIDDEN, encoded, fold, fold_character, in_order, is_word, trim_hidden
@@ -32,18 +32,21 @@ def test_examples(text: str, folded: str) -> None:
     assert fold(text) == folded
 
 
+@settings(deadline=None)
 @given(texts)
 def test_folding_twice_changes_nothing(text: str) -> None:
     assert fold(fold(text)) == fold(text)
     assert encoded(text) == fold(text).encode()
 
 
+@settings(deadline=None)
 @given(texts)
 def test_canonically_equal_texts_fold_alike(text: str) -> None:
     for form in ("NFC", "NFD"):
         assert fold(normalize(form, text)) == fold(text)
 
 
+@settings(deadline=None)
 @given(texts)
 def test_character_by_character_is_the_same(text: str) -> None:
     """What a stream does: starters at once, marks in order when the next starter comes."""
@@ -77,6 +80,7 @@ def test_what_a_word_ends_at(character: str) -> None:
     assert not is_word(character)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "é", "\u200b", "\u200d" * 20, "\u200b" * 40, ""]), max_size=12))
 def test_runs_of_invisible_characters_are_cut_however_they_arrive(pieces: list[str]) -> None:
     whole, run, cut = trim_hidden("".join(pieces), 0)
