@@ -57,6 +57,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     sampling: Defaults | None = None
     template: str | None = None
     """A chat template (jinja) instead of the file's own."""
+    pinned: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    """System prompts whose KV is computed at the start and never forgotten."""
     embeddings: bool | None = None
     """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = sidecar.DEFAULT_MAX_BODY
@@ -79,6 +81,7 @@ class LlamaRuntime:
         self._sha256: str | None = None
         self._metadata: Metadata | None = None
         self._created = int(time.time())
+        self._pinned: list[list[int]] = []
 
     def load(self) -> None:
         """Check the file, load it, make the context. Raises LoadError."""
@@ -102,6 +105,8 @@ class LlamaRuntime:
                 self._engine = self._build(self._model, self._log)
         except NativeError as exc:
             raise LoadError("insufficient_memory", f"{path}: {exc}") from None
+        except ApiError as exc:
+            raise LoadError("model_invalid", f"options.pinned: {exc}") from None
 
     def _check_memory(self, metadata: Metadata) -> None:
         """Refuse what cannot fit into main memory before llama.cpp tries (devices are the supervisor's placement)."""
@@ -126,18 +131,22 @@ class LlamaRuntime:
     def _build(self, model: Model, log: NativeLog) -> Engine:
         spec, options = self._spec, self._options
         size = self._context_size(model)
-        lines = min(MAX_SEQUENCES, spec.slots + (spec.slots if options.cached_lines is None else options.cached_lines))
+        converser = _converser(model, options.template)
+        self._pinned = [tokens for text in options.pinned if (tokens := converser.beginning(text)[:size])]
+        cached = spec.slots if options.cached_lines is None else options.cached_lines
+        lines = min(MAX_SEQUENCES, spec.slots + len(self._pinned) + cached)
         threads = spec.threads or thread_count(model.size)
+        cells = size * spec.slots + sum(map(len, self._pinned))
         self._context = Context(
-            model, log, cells=size * spec.slots, sequences=lines, batch=options.batch, micro_batch=min(512, options.batch),
-            threads=threads, threads_batch=threads, flash=_FLASH[options.flash_attention],
+            model, log, cells=cells, sequences=lines, batch=options.batch, micro_batch=min(512, options.batch), threads=threads,
+            threads_batch=threads, flash=_FLASH[options.flash_attention],
         )  # fmt: skip
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, stall=options.stall
         )  # fmt: skip
         return Engine(
             name=spec.name, model=model, context=self._context, batcher=batcher, defaults=self._defaults(),
-            converser=_converser(model, options.template), context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
+            converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
         )  # fmt: skip
 
     def _defaults(self) -> Defaults:
@@ -166,6 +175,7 @@ class LlamaRuntime:
         sys.setswitchinterval(0.0005)  # that thread waits for the interpreter no longer than this
         if self._engine is not None:
             self._engine.batcher.start()
+            await self._engine.batcher.pin(self._pinned)
         if self._embedder is not None:
             self._embedder.start()
 

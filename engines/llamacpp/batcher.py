@@ -22,7 +22,7 @@ from typing import Literal
 
 from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.prefix import Line, Lines
-from engines.llamacpp.sampling import GrammarError, Sampler, TopLogprobs, logprobs_of
+from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, TopLogprobs, logprobs_of
 from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, share
 from engines.sidecar import ApiError, overloaded
 
@@ -58,6 +58,7 @@ class Job(Work):
     logprobs: int | None = None
     ignore_eos: bool = False
     prompt_logprobs: bool = False
+    pin: bool = False
     markers: Mapping[int, bytes] = field(default_factory=dict)
     line: Line | None = None
     reused: int = 0
@@ -199,6 +200,19 @@ class Batcher:
             job.arrival = self._arrivals
             self._inbox.append(("add", job))
         self._bell.set()
+
+    async def pin(self, prompts: Sequence[list[int]]) -> None:
+        """Read these beginnings of prompts (system prompts) and keep their KV for ever. On the loop, before anything else runs."""
+        for tokens in prompts:
+            mailbox = Mailbox()
+            sampler = Sampler(self._model, SamplingParams(), tokens)
+            reading = Job(
+                priority=0, arrival=0, prompt=len(tokens), tokens=tokens, sampler=sampler, max_tokens=0, mailbox=mailbox, pin=True
+            )  # fmt: skip
+            self.submit([reading])
+            for _job, event in await mailbox.get():
+                if event.error is not None:
+                    raise event.error
 
     def cancel(self, job: Job) -> None:
         """Stop a job; its slot is free at the next step. No further events come. On the loop; harmless when it has ended."""
@@ -395,7 +409,10 @@ class Batcher:
         """The job leaves its slot; its line keeps what was computed."""
         job.ended = True
         if job.line is not None:
-            self._lines.release(job.line)
+            if job.pin and job.decoding:
+                self._lines.pin(job.line)
+            else:
+                self._lines.release(job.line)
             job.line = None
             self._running.remove(job)
         elif job in self._waiting:

@@ -66,6 +66,14 @@ class Converser:
         dialect = Dialect(self._family if names_allowed else None, names_allowed, self._reasoning, inside and not constrained)
         return Conversation(self._tokens(text, texts), self._grammar(body, choice, constrained, parallel), dialect, parallel)
 
+    def beginning(self, system: str) -> list[int]:
+        """The tokens with which every conversation with this system prompt starts. Raises ApiError when the template refuses."""
+        if self._template is None:
+            return []
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": _OPEN}]
+        text = self._template.render(messages, generate=False).partition(_OPEN)[0]
+        return self._tokens(text, [])[:-1]  # the last may merge with what follows
+
     def _extra(self, body: ChatRequest) -> dict[str, Any]:
         extra = dict(body.chat_template_kwargs or {})
         if body.reasoning_effort is not None:

@@ -46,8 +46,7 @@ def text_logprobs(model: Model, scores: Sequence[tuple[int, TopLogprobs | None]]
     """`logprobs` of a text completion; a token without a score (the first of an echoed prompt) has null."""
     tokens, logprobs, tops, offsets = [], [], [], []
     for token, score in scores:
-        text = model.special_piece(token).decode("utf-8", "replace")
-        tokens.append(text)
+        tokens.append(_text(model, token))
         offsets.append(offset)
         offset += len(model.piece(token).decode("utf-8", "replace"))  # control tokens are not part of the text
         logprobs.append(None if score is None else max(score.logprob, -9999.0))
@@ -56,7 +55,12 @@ def text_logprobs(model: Model, scores: Sequence[tuple[int, TopLogprobs | None]]
 
 
 def _text(model: Model, token: int) -> str:
-    return model.special_piece(token).decode("utf-8", "replace")
+    """A token's text; bytes that are no whole characters are written as OpenAI does, so that tokens stay distinguishable."""
+    piece = model.special_piece(token)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 class Envelope:

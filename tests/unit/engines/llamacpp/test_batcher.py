@@ -1,0 +1,236 @@
+"""The decode thread with a real (tiny) model, and a context that fails when the test says so."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Job, Mailbox
+from engines.llamacpp.native import Batch, Context, Model, NativeLog
+from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.sidecar import ApiError
+from loadtests.llamacpp.random_gguf import Shape, write
+
+DEADLINE = 20.0
+
+
+class ScriptedContext(Context):
+    """Runs llama.cpp, unless `script` holds another result for the next steps. `gate` holds a step back."""
+
+    script: list[int]
+    sequences: list[set[int]]
+    before: Callable[[], None] | None
+
+    def decode(self, batch: Batch) -> int:
+        if self.before is not None:
+            self.before()
+        self.sequences.append(set(batch.seq[: batch.count].tolist()))
+        return self.script.pop(0) if self.script else super().decode(batch)
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, log: NativeLog) -> Iterator[Model]:
+    path = write(tmp_path_factory.mktemp("model") / "m.gguf", Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32))
+    model = Model(str(path), log, gpu_layers=0, use_mmap=True, use_mlock=False)
+    yield model
+    model.close()
+
+
+Maker = Callable[..., tuple[Batcher, ScriptedContext]]
+
+
+@pytest.fixture
+async def make(model: Model, log: NativeLog) -> AsyncIterator[Maker]:
+    made: list[tuple[Batcher, ScriptedContext]] = []
+
+    def maker(slots: int = 2, queue: int = 8, cells: int = 2048) -> tuple[Batcher, ScriptedContext]:
+        lines = slots * 2
+        context = ScriptedContext(model, log, cells=cells, sequences=lines, batch=64, micro_batch=64, threads=1, threads_batch=1)
+        context.script, context.sequences, context.before = [], [], None
+        batcher = Batcher(model, context, slots=slots, queue=queue, batch=64, lines=lines)
+        batcher.start()
+        made.append((batcher, context))
+        return made[-1]
+
+    yield maker
+    for batcher, context in made:
+        batcher.close()
+        context.close()
+
+
+def job(model: Model, tokens: list[int] | None = None, *, count: int = 4, priority: int = 1, **more: Any) -> Job:
+    tokens = tokens or [1, 300, 301, 302]
+    sampler = Sampler(model, SamplingParams(temperature=0), tokens)
+    return Job(
+        priority=priority, arrival=0, prompt=len(tokens), tokens=tokens, sampler=sampler, max_tokens=count, mailbox=Mailbox(),
+        ignore_eos=True, **more,
+    )  # fmt: skip
+
+
+async def read(item: Job) -> list[Event]:
+    events: list[Event] = []
+    while not events or (events[-1].finish is None and events[-1].error is None):
+        events += [event for _, event in await asyncio.wait_for(item.mailbox.get(), DEADLINE)]
+    return events
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
+
+
+async def test_a_job_gets_its_tokens_one_event_each(make: Maker, model: Model) -> None:
+    batcher, _ = make()
+    item = job(model)
+    batcher.submit([item])
+    events = await read(item)
+    assert [event.finish for event in events] == [None, None, None, "length"] and all(event.token is not None for event in events)
+
+
+async def test_all_sequences_share_a_step(make: Maker, model: Model) -> None:
+    batcher, context = make(slots=4, queue=0)
+    jobs = [job(model, [1, 300 + n], count=8) for n in range(4)]
+    batcher.submit(jobs)
+    await asyncio.gather(*map(read, jobs))
+    assert max(map(len, context.sequences)) == 4
+    assert batcher.stats.steps < 20
+
+
+async def test_a_failed_step_ends_its_jobs_and_the_engine_goes_on(make: Maker, model: Model) -> None:
+    batcher, context = make()
+    context.script = [-1]
+    first = job(model)
+    batcher.submit([first])
+    error = (await read(first))[-1].error
+    assert error is not None and error.status == 500 and error.code == "engine_failed"
+    second = job(model)
+    batcher.submit([second])
+    assert (await read(second))[-1].finish == "length" and batcher.failed is None
+
+
+async def test_an_engine_that_keeps_failing_says_so(make: Maker, model: Model) -> None:
+    batcher, context = make()
+    context.script = [-1] * MAX_FAULTS
+    for _ in range(MAX_FAULTS):
+        item = job(model)
+        batcher.submit([item])
+        await read(item)
+    await until(lambda: batcher.failed is not None)
+    with pytest.raises(ApiError) as caught:
+        batcher.check_room()
+    assert caught.value.status == 503 and caught.value.code == "engine_failed"
+
+
+async def test_no_room_in_the_memory_costs_the_cached_lines_first(make: Maker, model: Model) -> None:
+    batcher, context = make()
+    done = job(model)
+    batcher.submit([done])
+    await read(done)
+    context.script = [1]
+    item = job(model, [1, 200, 201, 202, 203])
+    batcher.submit([item])
+    assert (await read(item))[-1].finish == "length"
+
+
+async def test_cached_lines_never_crowd_out_running_ones(make: Maker, model: Model) -> None:
+    batcher, context = make(slots=2, cells=512)
+    for n in range(12):
+        item = job(model, [1] + [260 + n] * 200, count=20)
+        batcher.submit([item])
+        assert (await read(item))[-1].finish == "length"
+    assert batcher.stats.cells_used <= context.cells and batcher.stats.faults == 0
+
+
+async def test_cancelling_frees_the_slot_at_the_next_step(make: Maker, model: Model) -> None:
+    batcher, _ = make(slots=1, queue=1)
+    endless, waiting = job(model, count=1900), job(model, [1, 310], count=1)
+    batcher.submit([endless, waiting])
+    await endless.mailbox.get()
+    with pytest.raises(ApiError) as caught:
+        batcher.submit([job(model)])
+    assert caught.value.status == 503 and caught.value.code == "overloaded"
+    batcher.cancel(endless)
+    assert (await read(waiting))[-1].finish == "length"
+    assert endless.ended and endless.generated < 1900 and batcher.stats.cancelled == 1
+    await until(lambda: batcher._outstanding == 0)
+
+
+async def test_who_waits_is_served_by_priority_and_expires(make: Maker, model: Model) -> None:
+    batcher, _ = make(slots=1, queue=8)
+    order: list[str] = []
+
+    async def note(name: str, item: Job) -> None:
+        await read(item)
+        order.append(name)
+
+    running = job(model, count=30)
+    late = job(model, deadline=time.monotonic() - 1)
+    batch, standard, urgent = job(model, priority=2), job(model, priority=1), job(model, priority=0)
+    batcher.submit([running, late, batch, standard, urgent])
+    names = {"batch": batch, "standard": standard, "urgent": urgent}
+    await asyncio.gather(*(note(name, item) for name, item in names.items()))
+    assert order == ["urgent", "standard", "batch"]
+    error = (await read(late))[-1].error
+    assert error is not None and error.status == 504
+
+
+async def test_a_reader_that_does_not_read_stops_its_generation_only(make: Maker, model: Model) -> None:
+    batcher, _ = make(slots=2)
+    slow, quick = job(model, count=1000), job(model, [1, 310], count=900)
+    batcher.submit([slow])
+    await until(lambda: slow.paused)
+    assert slow.produced == BACKLOG + 1
+    batcher.submit([quick])
+    events = 0
+    while events < 900:
+        events += len(await asyncio.wait_for(quick.mailbox.get(), DEADLINE))
+        if quick.paused:
+            batcher.resume(quick)
+    assert slow.produced == BACKLOG + 1  # nothing more meanwhile
+    got = 0
+    while got < 1000:
+        got += len(await asyncio.wait_for(slow.mailbox.get(), DEADLINE))
+        if slow.paused:
+            batcher.resume(slow)
+    assert slow.generated == 1000
+
+
+async def test_choices_share_one_reading_of_the_prompt(make: Maker, model: Model) -> None:
+    batcher, _ = make(slots=4)
+    first = job(model, [1] + [300] * 40)
+    others = [job(model, [1] + [300] * 40, after=first) for _ in range(3)]
+    batcher.submit([first, *others])
+    await asyncio.gather(*map(read, [first, *others]))
+    assert first.reused == 0 and [other.reused for other in others] == [40] * 3
+
+
+async def test_a_pinned_beginning_survives_everything(make: Maker, model: Model) -> None:
+    batcher, _ = make(slots=2, cells=512)
+    system = [1] + [270] * 60
+    await batcher.pin([system])
+    for n in range(8):
+        item = job(model, [1] + [280 + n] * 150, count=20)
+        batcher.submit([item])
+        await read(item)
+    item = job(model, [*system, 300])
+    batcher.submit([item])
+    await read(item)
+    assert item.reused == len(system) and batcher._outstanding == 0
+
+
+async def test_closing_ends_the_thread_with_jobs_under_way(make: Maker, model: Model) -> None:
+    batcher, _ = make(slots=1)
+    batcher.submit([job(model, count=1900), job(model)])
+    batcher.close()
+    assert not batcher._thread.is_alive()
+    assert math.isfinite(batcher.stats.decode_seconds)
