@@ -20,21 +20,25 @@ _RING: Final = (1).to_bytes(8, sys.byteorder)
 
 
 class Bell:
-    """`ring` makes `descriptor` readable; `wait` blocks until somebody rings and forgets how often."""
+    """`ring` makes `descriptor` readable; `wait` forgets how often, after blocking until somebody has rung (where it may block)."""
 
     __slots__ = ("_write", "descriptor")
 
-    def __init__(self) -> None:
+    def __init__(self, *, blocking: bool) -> None:
         if hasattr(os, "eventfd"):
             self.descriptor = self._write = os.eventfd(0, os.EFD_CLOEXEC)
         else:
             self.descriptor, self._write = os.pipe()
+        os.set_blocking(self.descriptor, blocking)
 
     def ring(self) -> None:
         os.write(self._write, _RING)
 
     def wait(self) -> None:
-        os.read(self.descriptor, 4096)
+        try:
+            os.read(self.descriptor, 4096)
+        except BlockingIOError:  # the loop was told of a ring that it had heard already
+            pass
 
     def close(self) -> None:
         if self._write != self.descriptor:
@@ -49,7 +53,7 @@ class Worker(Generic[T]):
         self._loop, self._work, self._on_done = loop, work, on_done
         self._jobs: deque[T | None] = deque()
         self._results: deque[Exception | None] = deque()
-        self._to_thread, self._to_loop = Bell(), Bell()
+        self._to_thread, self._to_loop = Bell(blocking=True), Bell(blocking=False)
         self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
         loop.add_reader(self._to_loop.descriptor, self._heard)
         self._thread.start()

@@ -1,0 +1,63 @@
+"""The thread and the bells, with eventfds and with the pipes of systems that have none."""
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+import pytest
+
+from gateway.audit.worker import Bell, Worker
+
+
+@pytest.fixture(params=["eventfd", "pipe"])
+def system(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pipe":
+        monkeypatch.delattr(os, "eventfd", raising=False)
+    return str(request.param)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_jobs_are_done_in_order_on_another_thread(system: str, make: Any) -> None:
+    seen: list[tuple[int, str]] = []
+    results: list[Exception | None] = []
+    worker: Worker[int] = Worker(
+        asyncio.get_running_loop(), lambda job: seen.append((job, threading.current_thread().name)), results.append
+    )
+    for job in range(100):
+        worker.give(job)
+    await make.until(lambda: len(results) == 100)
+    assert seen == [(job, "audit-writer") for job in range(100)] and set(results) == {None}
+    worker.end(wait=True)
+
+
+async def test_what_a_job_raises_comes_back_and_the_thread_lives_on(system: str, make: Any) -> None:
+    results: list[Exception | None] = []
+    worker: Worker[int] = Worker(asyncio.get_running_loop(), lambda job: print(1 // job), results.append)
+    for job in (0, 1):
+        worker.give(job)
+    await make.until(lambda: len(results) == 2)
+    assert isinstance(results[0], ZeroDivisionError) and results[1] is None
+    worker.end(wait=True)
+
+
+async def test_the_end_leaves_no_descriptor_and_no_thread(system: str, make: Any) -> None:
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(5):
+        worker: Worker[int] = Worker(asyncio.get_running_loop(), print, lambda error: None)
+        worker.end(wait=True)
+    assert (descriptors(), threading.active_count()) == (before, threads)
+
+
+def test_many_rings_are_heard_once_and_none_twice(system: str) -> None:
+    bell = Bell(blocking=False)
+    for _ in range(3):
+        bell.ring()
+    bell.wait()
+    bell.wait()
+    bell.ring()
+    assert os.read(bell.descriptor, 100)
+    bell.close()
