@@ -18,14 +18,13 @@ from msgspec import inspect
 
 from gateway.config import values
 from gateway.config.environment import resolve
-from gateway.config.nodes import Node, Origin, join
+from gateway.config.nodes import MAX_SHOWN, Node, Origin, join
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
 
 T = TypeVar("T")
 _SECONDS = inspect.type_info(Seconds)
-_SHOWN = 31  # a static key has 32 characters or more: no whole key is ever shown
 _PATTERNS = {
     getattr(
         inspect.type_info(Name), "pattern", ""
@@ -128,7 +127,7 @@ class Converter:
         fields = {known.encode_name: known for known in target.fields}
         for key in node.entries:
             if key not in fields:
-                raise node.key_origins[key].error(join(path, key), f"unknown key '{key}'; {nearest(key, fields)}")
+                raise node.key_origins[key].error(join(path, key), f"unknown key {quoted(key)}; {nearest(key, fields)}")
         for name, known in fields.items():
             if known.required and name not in node.entries:
                 raise node.origin.error(path, f"'{name}' is missing; it must be {_expected(known.type)}")
@@ -259,7 +258,7 @@ def _without_none(target: inspect.Type) -> inspect.Type:
 
 def quoted(text: str) -> str:
     """A value in an error; whatever is as long as a key is not shown."""
-    return f"'{text}'" if len(text) <= _SHOWN else f"a text of {len(text)} characters"
+    return f"'{text}'" if len(text) <= MAX_SHOWN else f"a text of {len(text)} characters"
 
 
 def _shown(node: Node) -> str:

@@ -17,6 +17,8 @@ from gateway.core.errors import ConfigError
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 100_000
+MAX_SHOWN = 31
+"""What is longer is not shown in errors: keys of callers have 32 characters or more."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq"))
 
@@ -159,5 +161,6 @@ class _Builder:
 
 
 def join(path: str, key: str) -> str:
-    """The path of a key below a path: `engines[0]` and `slots` make `engines[0].slots`."""
-    return f"{path}.{key}" if path else key
+    """The path of a key below a path: `engines[0]` and `slots` make `engines[0].slots`. A key as long as a secret is not shown."""
+    name = key if len(key) <= MAX_SHOWN else f"({len(key)} characters)"
+    return f"{path}.{name}" if path else name

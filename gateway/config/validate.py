@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from gateway.config.convert import nearest, quoted
+from gateway.config.nodes import join
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec, EngineSpec, LimitSpec, ModelSpec, PoolMemberSpec, RateSpec
@@ -108,7 +109,7 @@ def _engine(engine: EngineSpec, path: str, error: ErrorAt) -> None:
         raise error(f"{path}.tls", "needs 'cert' and 'key' together")
     for name, value in engine.headers.items():
         if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
-            raise error(f"{path}.headers.{name}", "is no valid header; names are letters, digits and '-', values printable ASCII")
+            raise error(join(f"{path}.headers", name), "is no valid header; names are letters, digits and '-', values printable ASCII")
 
 
 def _url(url: str, path: str, error: ErrorAt) -> None:

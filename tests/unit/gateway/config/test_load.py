@@ -11,7 +11,7 @@ import pytest
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import describe, load, parse
 from gateway.core.errors import ConfigError
-from gateway.core.secret import MASK
+from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec, PoolMemberSpec, Spec
 
 KEY = "k" * 40
@@ -59,7 +59,17 @@ class FilterSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True
     timeout: float = 1.0
 
 
-SCHEMAS = PluginSchemas(guardrails={"filter": FilterSettings})
+class PickySettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    low: int = 0
+    high: int = 0
+    key: Secret | None = None
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+
+
+SCHEMAS = PluginSchemas(guardrails={"filter": FilterSettings, "picky": PickySettings})
 
 
 def read(text: str, **environ: str) -> ConfigSpec:
@@ -202,6 +212,14 @@ def test_durations_and_sizes() -> None:
 def test_settings_of_a_plugin_are_kept_as_plain_values() -> None:
     spec = read(BASE + "guardrails: [{name: g, type: filter, settings: {words: [yes, 12], timeout: 2}}]\n")
     assert spec.guardrails[0].settings == {"words": ["yes", "12"], "timeout": 2.0}
+
+
+def test_what_a_plugin_itself_refuses_has_a_place_too() -> None:
+    message = error(BASE + "guardrails:\n  - name: g\n    type: picky\n    settings: {low: 2, high: 1}\n")
+    assert message == "gate.yaml:6: guardrails[0].settings: low is above high"
+    spec = read(BASE + "guardrails: [{name: g, type: picky, settings: {key: '${env:K}'}}]\n", K="plugin-secret")
+    assert spec.guardrails[0].settings["key"].reveal() == "plugin-secret"
+    assert "plugin-secret" not in json.dumps(describe(spec))
 
 
 def test_load_names_the_file(tmp_path: Path) -> None:

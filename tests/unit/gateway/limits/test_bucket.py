@@ -119,6 +119,18 @@ def test_more_than_reserved_makes_a_debt() -> None:
     assert state.admits(3 * SECOND, 10 * rate.unit_ps)
 
 
+def test_a_debt_of_a_bucket_that_was_full_begins_now_and_is_not_refunded_by_older_ones() -> None:
+    state = bucket(tokens=RateSpec(rate=10, burst=10))
+    rate = state.shape.tokens
+    assert rate is not None
+    state.take(0, 5 * rate.unit_ps)
+    state.take(0, 5 * rate.unit_ps)
+    state.correct(0, 2 * SECOND, 5 * rate.unit_ps, 15 * rate.unit_ps)
+    state.correct(0, 2 * SECOND, 5 * rate.unit_ps, 0)
+    assert not state.admits(2 * SECOND, rate.unit_ps)
+    assert state.admits(3 * SECOND, 10 * rate.unit_ps)
+
+
 def test_an_idle_bucket_is_full_and_unused() -> None:
     state = bucket(requests=RateSpec(rate=1), concurrent=2)
     assert state.idle(0)

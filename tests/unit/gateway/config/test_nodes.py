@@ -1,0 +1,77 @@
+"""Any text is a tree or a ConfigError; both of PyYAML's parsers agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.config import nodes
+from gateway.config.load import parse
+from gateway.config.nodes import Node, read
+from gateway.core.errors import ConfigError
+from gateway.core.specs import ConfigSpec
+
+KEY = "k" * 40
+GOOD = f"""\
+version: 1
+identity: {{api_keys: {{static: [{{id: ci, key: {KEY}, tenant: ci, models: ["*"]}}]}}}}
+engines: [{{name: a, runtime: external, url: "http://h", timeouts: {{connect: 1s}}}}]
+models: [{{name: m, pool: [a, {{engine: b}}]}}]
+limits: [{{name: l, requests: {{rate: 1, per: 1s}}}}]
+"""
+SPICE = st.text(st.sampled_from(list("&*!|>'\"%@`{}[],:#?-\n\t ~<=.0aé\u2028\ufeff\x00\x07$")), max_size=12)
+
+
+def plain(node: Node) -> Any:
+    if node.kind == "mapping":
+        return {key: plain(value) for key, value in node.entries.items()}
+    return [plain(item) for item in node.items] if node.kind == "sequence" else (node.text, node.plain)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60) | SPICE)
+@example("a: 1\n...\nb: 2")
+@example("%YAML 9.9\n---\na: 1")
+@example("? ")
+@example("a: &x 1\nb: &x 2\nc: *x")
+def test_any_text(text: str) -> None:
+    try:
+        read(text, file="f")
+    except ConfigError as error:
+        assert str(error).startswith("f")
+
+
+@settings(deadline=None)
+@given(st.integers(0, len(GOOD)), SPICE, st.integers(0, 5))
+@example(50, "", 5)  # the key's value becomes a key of the mapping
+def test_a_damaged_configuration_is_a_configuration_or_an_error(place: int, spice: str, cut: int) -> None:
+    try:
+        assert isinstance(parse(GOOD[:place] + spice + GOOD[place + cut :], file="f", environ={}), ConfigSpec)
+    except ConfigError as error:
+        assert str(error).startswith("f") and KEY not in str(error)
+
+
+TEXTS = [
+    GOOD,
+    "a: 'x\n\n  y'\nb: |\n  z\n\nc: >-\n  d\n  e\n",
+    "a: &x [1, '2']\nb: *x\n",
+    '{"a": ["\\u00e9\\n", null, 1.5]}',
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_parser_written_in_c_and_the_one_in_python_agree(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = plain(read(text, file="f"))
+    monkeypatch.setattr(nodes, "_LOADER", yaml.SafeLoader)
+    assert plain(read(text, file="f")) == fast
+
+
+def test_lines_are_those_of_the_file() -> None:
+    root = read("a: 1\n\nb:\n  - c: 2\n    d: [3,\n      4]\n", file="f")
+    member = root.entries["b"].items[0]
+    assert (root.entries["a"].origin.line, member.entries["c"].origin.line, member.key_origins["d"].line) == (1, 4, 5)
+    assert [item.origin.line for item in member.entries["d"].items] == [5, 6]
