@@ -112,6 +112,15 @@ def count(texts: Sequence[Passage], tokens: Sequence[Sequence[int]], topics: dic
     return by_topic, near, total
 
 
+def leading(matrix: NDArray[np.float64], random: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The first SIZE left singular vectors and values, by random projection (Halko, Martinsson and Tropp, 2011)."""
+    basis, _ = np.linalg.qr(matrix @ random.normal(size=(matrix.shape[1], 2 * SIZE)))
+    for _ in range(4):
+        basis, _ = np.linalg.qr(matrix @ (matrix.T @ basis))
+    left, values, _ = np.linalg.svd(basis.T @ matrix, full_matrices=False)
+    return (basis @ left)[:, :SIZE], values[:SIZE]
+
+
 class Table:
     """Token vectors [vocabulary, SIZE] and topic prototypes [topics, SIZE], and their training."""
 
@@ -130,10 +139,8 @@ class Table:
 
     def _from_counts(self, tokens: Sequence[Sequence[int]]) -> Floats:
         by_topic, near, total = count(self.texts, tokens, self.topics, self.tokenizer.get_vocab_size())
-        left, values, _ = np.linalg.svd(
-            np.hstack([TOPIC_WEIGHT * information(by_topic), NEIGHBOUR_WEIGHT * information(near)]), full_matrices=False
-        )
-        found = left[:, :SIZE] * np.sqrt(values[:SIZE]) * (RARITY / (RARITY + total / total.sum()))[:, None]
+        left, values = leading(np.hstack([TOPIC_WEIGHT * information(by_topic), NEIGHBOUR_WEIGHT * information(near)]), self._numbers)
+        found = left * np.sqrt(values) * (RARITY / (RARITY + total / total.sum()))[:, None]
         found /= np.linalg.norm(found, axis=1).mean()
         unknown = self._numbers.normal(size=found.shape)
         unknown *= UNKNOWN_NORM / np.linalg.norm(unknown, axis=1, keepdims=True)

@@ -117,17 +117,19 @@ class OnnxProcess:
         """`/health` once it shows one of the states."""
         end = time.monotonic() + START_DEADLINE
         while time.monotonic() < end:
-            try:
+            if self._listens():
                 with self.client() as client:
                     report: dict[str, Any] = client.get("/health").json()
                 if report["state"] in states:
                     return report
-            except httpx.TransportError:
-                pass
             if self.process.poll() is not None:
                 raise AssertionError(f"the sidecar ended with {self.process.returncode}: {self.process.stderr.read()!r}")  # type: ignore[union-attr]
             select.select([], [], [], 0.02)
         raise AssertionError(f"no state of {states} within {START_DEADLINE} s")
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            return probe.connect_ex(self.socket) == 0
 
     def client(self) -> httpx.Client:
         """A client over the Unix socket."""
