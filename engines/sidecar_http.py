@@ -226,8 +226,9 @@ class Call:
         self.watcher = asyncio.get_running_loop().create_task(self._gone())
 
     async def _gone(self) -> None:
-        message = await self.receive()
-        if message["type"] == "http.disconnect" and self.task is not None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        if self.task is not None:
             self.task.cancel()
 
     def _expire(self) -> None:

@@ -312,7 +312,8 @@ def test_a_full_queue_is_refused_and_leaving_frees_the_slots(start: Callable[...
     sidecar.wait("ready")
     long = {"prompt": "hello", "max_tokens": 29000, "ignore_eos": True, "stream": True}
     with sidecar.http.stream("POST", "/v1/completions", json=long) as first:
-        next(first.iter_raw())
+        chunks = first.iter_raw()  # kept: httpx closes the connection with its iterator
+        next(chunks)
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(sidecar.socket)), base_url="http://s", timeout=0.3) as other:
             with pytest.raises(httpx.ReadTimeout):
                 other.post("/v1/completions", json={**long, "stream": False})
@@ -327,7 +328,8 @@ def test_overload_is_503_with_retry_after(start: Callable[..., Sidecar]) -> None
     sidecar.wait("ready")
     endless = {"prompt": "a", "max_tokens": 29000, "ignore_eos": True, "stream": True}
     with sidecar.http.stream("POST", "/v1/completions", json=endless) as answer:
-        next(answer.iter_raw())
+        chunks = answer.iter_raw()
+        next(chunks)
         refused = sidecar.http.post("/v1/completions", json={"prompt": "hello", "max_tokens": 1})
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "overloaded" and refused.headers["retry-after"] == "1"
 
