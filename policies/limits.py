@@ -31,7 +31,8 @@ def estimate(request: InferenceRequest) -> tuple[int, int]:
 
 def charge(usage: Usage) -> int:
     """Tokens that an exchange really cost: prompt and completion; cached prompt tokens count like others."""
-    return max(0, usage.prompt_tokens) + max(0, usage.completion_tokens)
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    return (prompt if prompt > 0 else 0) + (completion if completion > 0 else 0)
 
 
 def _fits(limit: LimitSpec, principal: Principal, model: str) -> bool:

@@ -22,12 +22,14 @@ from gateway.limits.bucket import MILLISECOND, SECOND, Bucket, Shape
 log = logging.getLogger("gatehouse.limits")
 
 MEMO_SIZE = 16384
+Scope = tuple[LimitSpec, tuple[str, ...]]
+"""A limit and the key of its bucket (policies.limits)."""
 
 
 class Rules(Protocol):
     """Decides which limits apply (policies.limits.LimitRules)."""
 
-    def applying(self, principal: Principal, model: str) -> Sequence[tuple[LimitSpec, tuple[str, ...]]]: ...
+    def applying(self, principal: Principal, model: str) -> Sequence[Scope]: ...
 
 
 class BucketRegistry:
@@ -49,16 +51,19 @@ class BucketRegistry:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def bucket(self, limit: LimitSpec, key: tuple[str, ...], now: int) -> Bucket:
-        """The bucket of this limit (by its name and rates) for this key; a new one is full."""
+    def buckets(self, scopes: Sequence[Scope], now: int) -> tuple[Bucket, ...]:
+        """The bucket of each limit (by its name and rates) for its key; a new one is full. None is forgotten in between."""
+        if len(self._buckets) + len(scopes) > self._sweep_at:
+            self._sweep(now)
+        return tuple(self._bucket(limit, key) for limit, key in scopes)
+
+    def _bucket(self, limit: LimitSpec, key: tuple[str, ...]) -> Bucket:
         identity = limit_identity(limit)
         shape = self._shapes.get(identity)
         if shape is None:
             shape = self._shapes[identity] = Shape(limit)
         bucket = self._buckets.get((shape, key))
         if bucket is None:
-            if len(self._buckets) >= self._sweep_at:
-                self._sweep(now)
             bucket = self._buckets[(shape, key)] = Bucket(shape)
         return bucket
 
@@ -155,12 +160,10 @@ class LocalLimiter:
         return Held(self, buckets, costs, now, headers.lines(buckets, now))
 
     def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Bucket, ...]:
-        buckets = tuple(self._registry.bucket(limit, key, now) for limit, key in self._rules.applying(principal, model))
+        buckets = self._registry.buckets(self._rules.applying(principal, model), now)
         if self._generation != self._registry.generation:
-            # Making these buckets made the registry forget others: what is remembered may hold those.
-            self._memo.clear()
+            self._memo.clear()  # room was made for these: what is remembered may hold buckets that are forgotten
             self._generation = self._registry.generation
-            buckets = tuple(self._registry.bucket(limit, key, now) for limit, key in self._rules.applying(principal, model))
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
         self._memo[(principal, model)] = buckets

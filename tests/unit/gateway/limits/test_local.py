@@ -261,6 +261,16 @@ def test_a_bucket_under_way_is_not_forgotten_and_no_limiter_uses_a_forgotten_one
     first.settle(None)
 
 
+def test_several_limits_in_a_table_that_is_too_small_for_them() -> None:
+    """Making room for one bucket of a request never takes away another of the same request."""
+    limits = [LimitSpec(name=f"l{n}", requests=RateSpec(rate=1, per=60.0, burst=2 if n else 1)) for n in range(5)]
+    world = World(*limits, capacity=2, memo_size=3)
+    for principal in principals(20):
+        world.ask(principal).settle(Usage())
+        assert "'l0'" in world.refused(principal).message
+    assert len(world.registry) == 100
+
+
 def test_what_is_remembered_is_bounded() -> None:
     world = World(LimitSpec(name="l", requests=RateSpec(rate=100)), memo_size=7)
     for principal in principals(50):
