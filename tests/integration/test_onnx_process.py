@@ -1,0 +1,162 @@
+"""The ONNX sidecar as a process: refusing bad models with a reason, draining, deadlines, clients that leave, a second start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import select
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.integration.onnx_process import OnnxProcess
+from tests.unit.engines.onnx import models
+
+DEADLINE = 20.0
+
+
+def until(condition: Any) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        select.select([], [], [], 0.01)
+
+
+def slow(path: Path, rounds: int) -> Path:
+    """y = x after so many matrix products: some hundredths of a second for each thousand."""
+    weight = np.eye(256, dtype=np.float32)
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["go_on"]),
+            helper.make_node("MatMul", ["state", "w"], ["next"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("index", models.ONNX_TYPES["INT64"], []),
+            helper.make_tensor_value_info("going", models.ONNX_TYPES["BOOL"], []),
+            helper.make_tensor_value_info("state", models.ONNX_TYPES["FP32"], [256, 256]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", models.ONNX_TYPES["BOOL"], []),
+            helper.make_tensor_value_info("next", models.ONNX_TYPES["FP32"], [256, 256]),
+        ],
+    )
+    nodes = [
+        helper.make_node("Loop", ["rounds", "", "start"], ["end"], body=body),
+        helper.make_node("ReduceMax", ["end"], ["top"], keepdims=0),
+    ]
+    nodes.append(helper.make_node("Add", ["x", "top"], ["y"]))
+    constants = {"w": weight, "start": np.zeros((256, 256), np.float32), "rounds": np.array(rounds)}
+    return models.save(models.graph(nodes, [("x", "FP32", ["n"])], [("y", "FP32", ["n"])], constants), path / "model.onnx")
+
+
+def infer(process: OnnxProcess, **headers: str) -> Any:
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.5]}]}
+    with process.client() as http:
+        return http.post("/v2/models/m/infer", json=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "code", "words"),
+    [
+        (b"GGUF not a protobuf", {}, "model_invalid", "not a whole ONNX protobuf"),
+        (models.affine().SerializeToString()[:-40], {}, "model_invalid", "not a whole ONNX protobuf"),
+        (models.affine().SerializeToString(), {"sha256": "0" * 64}, "checksum_mismatch", "0" * 64),
+        (models.affine().SerializeToString(), {"options": {"pooling": "median"}}, "invalid_options", "median"),
+        (models.affine().SerializeToString(), {"device": "cuda:0"}, "device_unavailable", "cuda:0"),
+        (models.graph([], [("x", "FP32", ["n"])], [("x", "FP32", ["n"])], opset=9).SerializeToString(), {"options": {"task": "embeddings"}},
+         "model_missing", "tokenizer.json"),
+        (None, {}, "model_missing", "no model.onnx"),
+    ],
+)  # fmt: skip
+def test_models_that_are_refused(tmp_path: Path, content: bytes | None, settings: dict[str, Any], code: str, words: str) -> None:
+    if content is not None:
+        (tmp_path / "model.onnx").write_bytes(content)
+    with OnnxProcess(tmp_path, **settings) as process:
+        report = process.wait_state("failed")
+        assert report["reason_code"] == code
+        assert words in report["reason"]
+        with process.client() as http:
+            assert http.post("/v2/models/m/infer", content=b"{}").status_code == 503
+
+
+def test_a_fallback_is_visible(tmp_path: Path) -> None:
+    models.save(models.affine(), tmp_path / "model.onnx")
+    with OnnxProcess(tmp_path, device="cuda:0", wanted="cuda:0", options={"fallback": "cpu"}) as process:
+        report = process.wait_state("ready")
+    assert (report["device"], report["wanted"]) == ("cpu", "cuda:0")
+    assert "CUDA" in report["fallback"]
+
+
+def test_a_second_start_uses_the_cached_graph(tmp_path: Path) -> None:
+    path = models.save(models.convolution(), tmp_path / "m" / "model.onnx")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = []
+    for _ in range(2):
+        with OnnxProcess(tmp_path / "m", state_dir=tmp_path / "state") as process:
+            found.append(process.wait_state("ready"))
+    assert [report["cached_graph"] for report in found] == [False, True]
+    assert [report["sha256"] for report in found] == [digest, digest]
+
+
+def test_a_deadline_and_a_client_that_leaves(tmp_path: Path) -> None:
+    """A long run holds neither the loop nor those whose time is up; what waited behind is served."""
+    slow(tmp_path, 2000)
+    with OnnxProcess(tmp_path) as process:
+        late = infer(process, **{"x-gatehouse-deadline-ms": "20"})
+        assert late.status_code == 504
+        with process.client() as http:
+            assert http.get("/health").json()["in_use"] == 1, "the run goes on, the loop answers"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+            raw.connect(process.socket)
+            body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}).encode()
+            raw.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nhost: s\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            with process.client() as http:
+                until(lambda: http.get("/health").json()["queue"] + http.get("/health").json()["in_use"] > 0)
+        assert infer(process).json()["outputs"][0]["data"] == [1.5]
+        with process.client() as http:
+            until(lambda: (http.get("/health").json()["queue"], http.get("/health").json()["in_use"]) == (0, 0))
+
+
+def test_draining_finishes_what_runs(tmp_path: Path) -> None:
+    slow(tmp_path, 1000)
+    with OnnxProcess(tmp_path) as process:
+        body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [2.5]}]}).encode()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw, process.client() as http:
+            raw.connect(process.socket)
+            raw.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nhost: s\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+            until(lambda: http.get("/health").json()["in_use"] == 1)
+            assert http.post("/control/drain").status_code == 202
+            refused = infer(process)
+            assert refused.status_code == 503
+            answer = b""
+            while b"2.5" not in answer:
+                part = raw.recv(65536)
+                assert part, answer
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 200")
+        assert process.process.wait(timeout=DEADLINE) == 0
+
+
+def test_a_full_queue_is_a_503(tmp_path: Path) -> None:
+    slow(tmp_path, 1000)
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}).encode()
+    request = b"POST /v2/models/m/infer HTTP/1.1\r\nhost: s\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    with OnnxProcess(tmp_path, queue=1, slots=1, options={"batching": "off"}) as process:
+        sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+        with process.client() as http:
+            for expected, one in enumerate(sockets):
+                one.connect(process.socket)
+                one.sendall(request)
+                until(lambda wanted=expected + 1: sum(http.get("/health").json()[name] for name in ("in_use", "queue")) == wanted)
+            refused = infer(process)
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+        for one in sockets:
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+            one.close()
