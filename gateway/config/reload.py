@@ -32,7 +32,8 @@ log = logging.getLogger("gatehouse.config")
 
 @dataclass(frozen=True, slots=True)
 class Steps(Generic[T]):
-    """What the composition root hands in.
+    """What the composition root hands in. A change is built even when no setting differs: files that settings name (phrases,
+    certificates) may have changed.
 
     read: the file again. parse: a text. Both block, run in a thread, and raise ConfigError. build: everything new beside the
     old, in slices that leave the loop free; raises ConfigError and has then undone its own work. swap: puts the built
@@ -149,9 +150,6 @@ class Reloader(Generic[T]):
             status.state = "reading"
             spec = await asyncio.to_thread(read)
             changed = changes(self._spec, spec)
-            if not changed:
-                status.error = status.failed_at = status.failed_source = None
-                return {"version": status.version, "changed": [], "applied": False}
             status.state = "building"
             built = await self._steps.build(spec)
             status.state = "swapping"
