@@ -18,7 +18,7 @@ from gateway.audit.chain import FORMAT, GENESIS, ChainError, check_line, read_li
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord
 from gateway.audit.repair import read_checkpoint, read_header
-from gateway.audit.sinks.file import checkpoints_name, list_segments
+from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def verify_log(directory: Path, verifier: CheckpointVerifier, *, checkpoints: Pa
     reports = []
     for writer in sorted(found):
         walk = _Walk(writer, verifier, source / checkpoints_name(writer), first_segment)
-        reports.append(walk.run(found[writer]))
+        reports.append(walk.run(directory, found[writer]))
     return Report(reports)
 
 
@@ -102,11 +102,11 @@ class _Walk:
         self._next = next(self._signed, None)
         self._file, self._line = "", 0
 
-    def run(self, segments: list[tuple[int, Path]]) -> WriterReport:
+    def run(self, directory: Path, segments: list[tuple[int, Path]]) -> WriterReport:
         expected = self._first
-        for number, path in segments:
-            if number < self._first:
-                continue
+        waiting = [entry for entry in segments if entry[0] >= self._first]
+        while waiting:
+            number, path = waiting.pop(0)
             self._file, self._line = path.name, 0
             if number != expected:
                 self._problem(f"segment {expected} is missing before this one")
@@ -114,7 +114,10 @@ class _Walk:
             expected = number + 1
             self.report.segments += 1
             with path.open("rb") as file:
-                self._segment(file, number, newest=path == segments[-1][1])
+                self._segment(file, number, newest=not waiting)
+            begun = directory / segment_name(self.report.writer, expected)
+            if not waiting and begun.exists():  # by a writer that is at work
+                waiting.append((expected, begun))
         self._end()
         return self.report
 
@@ -125,8 +128,10 @@ class _Walk:
         for line in read_lines(file):
             self._line += 1
             if newest and line[-1:] != b"\n" and len(line) < MAX_LINE:
-                self.report.unfinished = True
-                return
+                line += file.readline(MAX_LINE)  # the rest, where a write is under way
+                if line[-1:] != b"\n":
+                    self.report.unfinished = True
+                    return
             try:
                 if self._line == 1:
                     self._header(line, number)

@@ -364,6 +364,16 @@ async def test_new_segments_name_the_configuration(bench: Any, make: Any) -> Non
     assert (bench.records(1)[0]["config"], bench.records(2)[0]["config"]) == (0, 7)
 
 
+async def test_a_log_can_be_verified_while_it_is_written(bench: Any, make: Any) -> None:
+    broker = await bench.broker(segment_bytes=4000, checkpoint={"every": 0.0}, tick=0.001)
+    loop = asyncio.get_running_loop()
+    for round_number in range(20):
+        report = loop.run_in_executor(None, verify_log, bench.directory, bench.signer.verifier)
+        while not report.done():
+            await make.settled(broker.intent(make.intent(f"r{round_number}")))
+        assert (await report).ok, (await report).problems
+
+
 def test_encryption_is_refused_until_it_exists(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match="encryption: encryption of audit records is not available yet"):
         AuditBroker(AuditSpec(encryption={"key": "x"}), str(tmp_path))
