@@ -14,6 +14,10 @@ GatehouseError
 ├── EngineError                      502, 503, 507: the engine's side
 │   └── EngineTimeout                504
 ├── AuditUnavailable                 503
+├── StoreUnavailable                 503: the store's database does not answer
+├── NotFound                         404: no such resource or key in the store
+├── AlreadyExists                    409: the name is taken
+├── VersionMismatch                  412: somebody else wrote first (a lost update)
 ├── ClientGone                       never sent: the client left
 └── InternalError                    500
 """
@@ -147,6 +151,35 @@ class AuditUnavailable(GatehouseError):
     status = 503
     type = "audit_unavailable"
     default_code = "audit_unavailable"
+
+
+class StoreUnavailable(GatehouseError):
+    """The store's database does not answer. A write that was under way may or may not have happened."""
+
+    status = 503
+    type = "store_unavailable"
+    default_code = "store_unavailable"
+
+
+class NotFound(GatehouseError):
+    status = 404
+    type = "invalid_request_error"
+    default_code = "not_found"
+
+
+class AlreadyExists(GatehouseError):
+    status = 409
+    type = "invalid_request_error"
+    default_code = "already_exists"
+
+
+class VersionMismatch(GatehouseError):
+    """The resource is not in the state that the writer expected. `current`: the version that is there (its ETag)."""
+
+    status = 412
+    type = "invalid_request_error"
+    default_code = "version_mismatch"
+    current: int | None = None
 
 
 class ClientGone(GatehouseError):

@@ -1,0 +1,281 @@
+"""What the store keeps, as frozen records, and the Protocol by which the control plane and the admin API reach it.
+
+The store (gateway.store) implements `ControlStore`; the admin API, the key cache and the feed know these records only. Times
+are seconds since the epoch. Tenants are names; "" is no tenant (what belongs to the installation as a whole).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct
+
+from gateway.core.secret import Secret
+from gateway.core.types import Priority
+
+T = TypeVar("T")
+
+KINDS = ("tenants", "roles", "bindings", "limits", "guardrails", "models", "engines", "settings", "approvals")
+"""Kinds of resources that the admin API offers; the store takes any kind that is a name."""
+
+
+class Resource(Struct, frozen=True):
+    """One thing that operators manage. `version` is its ETag: 1 at first, one more with each write. `actor` wrote it last."""
+
+    kind: str
+    name: str
+    tenant: str
+    version: int
+    body: dict[str, Any]
+    created: float
+    updated: float
+    actor: str
+
+
+class KeySettings(Struct, frozen=True, kw_only=True):
+    """What an operator decides about an API key.
+
+    models: patterns of the models it may use. operations: those it may call (chat, completions, embeddings, rerank, classify,
+    infer); empty: all. cidrs: networks it may be used from (IPv4 or IPv6); empty: everywhere. expires: the moment it ends.
+    limits: names of limits that apply to this key alone. roles: for the admin API.
+    """
+
+    models: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    cidrs: tuple[str, ...] = ()
+    expires: float | None = None
+    limits: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    priority: Priority = "standard"
+    description: str = ""
+
+
+class KeyRecord(KeySettings, frozen=True, kw_only=True):
+    """An API key as the store knows it: everything but the key. `prefix` is its beginning, to recognise it by.
+
+    After a rotation `rotated_to` is the new key's id, and this one is accepted until `overlap_until`. `last_used` is written
+    in batches, up to a minute late.
+    """
+
+    id: str
+    tenant: str
+    prefix: str
+    version: int
+    created: float
+    updated: float
+    actor: str
+    rotated_to: str | None = None
+    overlap_until: float | None = None
+    revoked: float | None = None
+    last_used: float | None = None
+
+    def ends(self) -> float | None:
+        """The first moment at which the key is not accepted any more; None: it does not end."""
+        moments = [moment for moment in (self.expires, self.overlap_until, self.revoked) if moment is not None]
+        return min(moments, default=None)
+
+    def state(self, now: float) -> Literal["active", "rotated", "expired", "revoked"]:
+        """`rotated`: replaced and beyond the overlap."""
+        if self.revoked is not None:
+            return "revoked"
+        if self.expires is not None and self.expires <= now:
+            return "expired"
+        return "rotated" if self.overlap_until is not None and self.overlap_until <= now else "active"
+
+    def settings(self) -> KeySettings:
+        """The part that an operator decides, to be changed with `msgspec.structs.replace` and given to `update_key`."""
+        return KeySettings(**{name: getattr(self, name) for name in KeySettings.__struct_fields__})
+
+
+class UsageRow(Struct, frozen=True):
+    """Tokens and requests of one key and model on one day (UTC, `YYYY-MM-DD`), to be added to what is there."""
+
+    day: str
+    tenant: str
+    key: str
+    model: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class StoreChange(Struct, frozen=True):
+    """One committed write. `seq` has no gaps and grows in the order of commits. kind: a resource's kind, or `keys`.
+
+    action: created, updated, deleted; for keys also rotated, revoked. `name` is the resource's name or the key's id.
+    """
+
+    seq: int
+    kind: str
+    name: str
+    action: str
+    time: float
+
+
+class Page(Struct, Generic[T], frozen=True):
+    """One page of a list, ordered by name (bytewise). `cursor` is for the next page; None: there is none."""
+
+    items: tuple[T, ...]
+    cursor: str | None = None
+
+
+class ChangePage(Struct, frozen=True):
+    """Changes after a sequence number, oldest first. `head`: the newest number. `gap`: what came right after is not kept any more
+    (or the store was set back): fetch the whole state and go on from `head`."""
+
+    changes: tuple[StoreChange, ...]
+    head: int
+    gap: bool = False
+
+
+class Idempotent(Struct, frozen=True):
+    """What is known of an idempotency key. status 0: the first request is still under way."""
+
+    status: int
+    body: str
+    fingerprint: str
+
+
+class ControlStore(Protocol):
+    """Everything the control plane asks of the store. Every call has a deadline.
+
+    Errors (gateway.core.errors): StoreUnavailable (503) when the database does not answer; NotFound (404); AlreadyExists (409);
+    VersionMismatch (412) for a lost update; RequestError (400) for a name, cursor or value that cannot be stored.
+    `dry_run=True` runs a write to its end and takes it back: the same errors, the same answer, no change.
+    `actor` is who asked for it. `version` is the expected one (If-Match); None writes over whatever is there.
+    """
+
+    # --- resources
+
+    async def get(self, kind: str, name: str) -> Resource: ...
+
+    async def list(
+        self, kind: str, *, tenant: str | Sequence[str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[Resource]:
+        """tenant: of this one, or of one of these; None: all. prefix: of the name. limit: 1 to 1000."""
+        ...
+
+    async def create(
+        self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, tenant: str = "", dry_run: bool = False
+    ) -> Resource: ...
+
+    async def update(
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        actor: str,
+        version: int | None = None,
+        tenant: str | None = None,
+        dry_run: bool = False,
+    ) -> Resource:
+        """Replaces the whole body. tenant: None leaves it."""
+        ...
+
+    async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
+        """The resource as it was."""
+        ...
+
+    # --- keys
+
+    async def create_key(
+        self, tenant: str, settings: KeySettings, *, actor: str, id: str | None = None, dry_run: bool = False
+    ) -> tuple[KeyRecord, Secret]:
+        """The record and the key itself, which is not kept anywhere: it cannot be shown again (do not put it into an idempotency record).
+        id: a name for it; None makes one."""
+        ...
+
+    async def get_key(self, id: str) -> KeyRecord: ...
+
+    async def list_keys(
+        self,
+        *,
+        tenant: str | Sequence[str] | None = None,
+        prefix: str = "",
+        state: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[KeyRecord]:
+        """prefix: of the id. state: active, rotated, expired or revoked."""
+        ...
+
+    async def update_key(
+        self, id: str, settings: KeySettings, *, actor: str, version: int | None = None, dry_run: bool = False
+    ) -> KeyRecord: ...
+
+    async def rotate_key(
+        self, id: str, *, actor: str, overlap: float = 0.0, new_id: str | None = None, version: int | None = None, dry_run: bool = False
+    ) -> tuple[KeyRecord, Secret]:
+        """A new key with the same settings; the old one is accepted for `overlap` more seconds. Returns the new record and key.
+        VersionMismatch (409 `key_not_active`) when the old one is revoked or was rotated already."""
+        ...
+
+    async def revoke_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
+        """From now on the key is refused. Revoking it again changes nothing."""
+        ...
+
+    async def delete_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
+        """Removes the record as well; usage stays."""
+        ...
+
+    async def find_key(self, digest: bytes, key: str) -> KeyRecord | None:
+        """The record of a key that somebody presented (whatever its state), by its HMAC. `digest` (SHA-256) is not used here."""
+        ...
+
+    async def touch_keys(self, used: Mapping[str, float]) -> None:
+        """last_used of many keys at once: id to the moment. Never sets one back; unknown ids are ignored."""
+        ...
+
+    # --- usage
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Adds to the counts, all in one transaction."""
+        ...
+
+    async def report_usage(
+        self,
+        group_by: Sequence[str] = ("tenant",),
+        *,
+        since: str = "",
+        until: str = "9999-12-31",
+        tenant: str | Sequence[str] | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        limit: int = 10000,
+    ) -> Sequence[dict[str, Any]]:
+        """Sums for each combination of `group_by` (of tenant, key, model, day), ordered by it. Days are inclusive on both sides."""
+        ...
+
+    # --- changes
+
+    async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage: ...
+
+    def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
+        """Calls back, on the event loop, with each change that this process has committed, before the write returns. Returns the way
+        to unsubscribe. Changes of other processes come through the feed (gateway.store.feed)."""
+        ...
+
+    # --- idempotency keys
+
+    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 86400.0) -> Idempotent | None:
+        """None: this is the first request with the key, and it is noted as under way. Otherwise what the first one left.
+        fingerprint: a hash of the request, to recognise a key that is used for something else."""
+        ...
+
+    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str) -> None:
+        """The answer to repeat. A body must hold no secret."""
+        ...
+
+    async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
+        """The request failed in a way that may be tried again: the key is free."""
+        ...
+
+    # --- health
+
+    @property
+    def available(self) -> bool:
+        """Whether the last call reached the database."""
+        ...
