@@ -1,6 +1,6 @@
 """Far more arrives than can be served: `python -m loadtests.routing.overload [--factor 3] [--seconds 60] [--greedy 0.9]`.
 
-Three engines of four slots, 100 ms a request: 120 requests a second. A greedy tenant sends 90% of the arrivals, a modest one the rest.
+Three engines of eight slots, 200 ms a request: 120 requests a second. A greedy tenant sends 90% of the arrivals, a modest one the rest.
 Wanted: at least 95% of the capacity is served; p99 of what was admitted stays within the queue's deadline; each tenant gets what max-min
 fairness gives it, within 10%; memory is flat.
 """
@@ -13,7 +13,7 @@ import asyncio
 from loadtests.routing.bench import OpenLoop, engines, gateway, percentile, resident
 from tests.e2e.harness import KEY, OTHER_KEY
 
-SLOTS, SERVICE, QUEUE_TIMEOUT = 4, 0.1, 2.0
+SLOTS, SERVICE, QUEUE_TIMEOUT = 8, 0.2, 2.0
 
 
 def main() -> None:
