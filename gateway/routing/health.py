@@ -39,6 +39,10 @@ class Probe(Protocol):
 
     async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult: ...
 
+    async def forget(self, engine: str) -> None:
+        """The engine is no longer probed: its connections may go."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -99,6 +103,8 @@ class Prober:
         """Exactly these from now on: starts probing new ones and stops probing those that are gone. Needs a running loop."""
         for endpoint in [known for known in self._watched if known not in endpoints]:
             self._watched.pop(endpoint).cancel()
+            if all(other.name != endpoint.name for other in endpoints):
+                self._owner.spawn(self._probe.forget(endpoint.name), name=f"{endpoint.name}:forget")
         for endpoint in endpoints:
             if endpoint not in self._watched:
                 self._watched[endpoint] = self._owner.spawn(self._run(endpoint), name=endpoint.name)

@@ -233,7 +233,7 @@ class EndpointRegistry:
         """Gives an endpoint its client when its address is known, and the process state that was reported for it."""
         spec = endpoint.spec
         if spec.runtime == "external" and spec.url is not None:
-            address, slots = spec.url, spec.slots
+            address, slots = spec.url.rstrip("/").removesuffix("/v1"), spec.slots  # paths bring their own /v1
         elif (report := self._reports.get(spec.name)) is None:
             return
         elif report.process != "ready" or report.address is None:

@@ -19,6 +19,8 @@ from gateway.routing.ring import Ring
 
 _WALK = 64
 """Steps along the ring before the search goes on member by member: bounds the cost when most of a large pool is full."""
+_WINDOW = 64
+"""How many members least_outstanding compares in a large pool."""
 _TOP = 1 << 64
 T = TypeVar("T")
 
@@ -132,21 +134,26 @@ class ConsistentHash:
 
 
 class LeastOutstanding:
-    """The member with the fewest requests in flight for its weight; equals take turns."""
+    """The member with the fewest requests in flight for its weight; equals take turns.
+
+    In pools of more than WINDOW members it is the best of as many, another window each time.
+    """
 
     keyed = False
 
     def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
         self._members = list(members)
         self._by_endpoint = {id(member.endpoint): member for member in members}
-        self._endpoints = [member.endpoint for member in members]
+        self._endpoints = [member.endpoint for member in members] * 2  # twice, so that a window is one slice
         self._equal = len({member.weight for member in members}) == 1
+        self._step = 1 if len(members) <= _WINDOW else _WINDOW
         self._turn = 0
 
     def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
-        self._turn = turn = (self._turn + 1) % len(self._members)
+        size = len(self._members)
+        self._turn = turn = (self._turn + self._step) % size
         if self._equal and not exclude:
-            endpoint = min(_rotated(self._endpoints, turn), key=_IN_FLIGHT)
+            endpoint = min(self._endpoints[turn : turn + min(size, _WINDOW)], key=_IN_FLIGHT)
             if endpoint.in_flight < endpoint.limit:
                 return self._by_endpoint[id(endpoint)]
         candidates = [member for member in _rotated(self._members, turn) if free(member, exclude)]

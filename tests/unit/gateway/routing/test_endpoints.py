@@ -18,6 +18,10 @@ def sidecar(name: str = "a", **options: object) -> EngineSpec:
     return EngineSpec(name=name, runtime="llama.cpp", **options)  # type: ignore[arg-type]
 
 
+def pair() -> ModelSpec:
+    return ModelSpec(name="m", pool=("a", "b"))
+
+
 async def settled() -> None:
     """Lets tasks that were started run to their end."""
     for _ in range(5):
@@ -91,6 +95,12 @@ async def test_another_url_is_another_endpoint_and_the_old_one_finishes_first():
     await settled()
     assert fleet.clients[0].closed
     assert fleet.in_flight() == 1
+
+
+def test_a_url_may_end_with_v1():
+    fleet = Fleet(1)
+    fleet.load(engines=(*fleet.engines, EngineSpec(name="b", runtime="external", url="http://b:80/base/v1/")), models=(pair(),))
+    assert fleet.clients[-1].address == "http://b:80/base"
 
 
 async def test_an_endpoint_that_is_removed_closes_when_idle():

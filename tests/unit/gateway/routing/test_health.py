@@ -52,12 +52,15 @@ class Answers:
     """A probe with a script: one list of results for each engine, the last repeated."""
 
     def __init__(self, **results: list[ProbeResult]) -> None:
-        self.results, self.asked, self.closed = results, list[str](), False
+        self.results, self.asked, self.forgotten, self.closed = results, list[str](), list[str](), False
 
     async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
         self.asked.append(spec.name)
         results = self.results[spec.name]
         return results.pop(0) if len(results) > 1 else results[0]
+
+    async def forget(self, engine: str) -> None:
+        self.forgotten.append(engine)
 
     async def aclose(self) -> None:
         self.closed = True
@@ -96,7 +99,8 @@ async def test_a_suspect_is_probed_before_its_time():
 
 
 async def test_those_that_are_gone_are_no_longer_probed_and_the_rest_goes_on():
-    prober, one, two = Prober(Answers(a=[GOOD], b=[GOOD]), FixedEntropy()), Watched("a", 3600.0), Watched("b", 3600.0)
+    answers, one, two = Answers(a=[GOOD], b=[GOOD]), Watched("a", 3600.0), Watched("b", 3600.0)
+    prober = Prober(answers, FixedEntropy())
     prober.watch([one, two])
     async with asyncio.timeout(5):
         await one.seen.get()
@@ -106,6 +110,7 @@ async def test_those_that_are_gone_are_no_longer_probed_and_the_rest_goes_on():
         prober.suspect(two)
         await two.seen.get()
     assert one.seen.empty()
+    assert answers.forgotten == ["a"]
     await prober.aclose()
 
 

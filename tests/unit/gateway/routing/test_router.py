@@ -96,6 +96,15 @@ def test_least_outstanding_fills_evenly():
     assert routed("least_outstanding", 3, 30) == {"a": 10, "b": 10, "c": 10}
 
 
+def test_least_outstanding_stays_even_in_a_large_pool():
+    engines = tuple(EngineSpec(name=f"e{n}", runtime="external", url=f"http://e{n}") for n in range(150))
+    fleet = Fleet(1)
+    model = ModelSpec(name="m", pool=tuple(e.name for e in engines), routing=RoutingSpec(policy="least_outstanding"))
+    fleet.load(engines=(*fleet.engines, *engines), models=(model, ModelSpec(name="keep", pool=("a",))))
+    loads = Counter(fleet.attempt().endpoint_name for _ in range(600))
+    assert set(loads.values()) <= {3, 4, 5}
+
+
 def test_least_outstanding_follows_weights():
     pool = (PoolMemberSpec(engine="a", weight=2), PoolMemberSpec(engine="b", weight=1))
     fleet = Fleet(2, engine={"slots": 1000}, routing=RoutingSpec(policy="least_outstanding"))
