@@ -23,6 +23,7 @@ from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, read
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
+from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.params import Defaults
 from engines.sidecar import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
 from gateway.core.specs import SidecarSpec
@@ -81,6 +82,7 @@ class LlamaRuntime:
         self._sha256: str | None = None
         self._metadata: Metadata | None = None
         self._created = int(time.time())
+        self._gpu: GpuMeter | None = None
         self._pinned: list[list[int]] = []
 
     def load(self) -> None:
@@ -92,9 +94,13 @@ class LlamaRuntime:
         self._check_memory(self._metadata)
         self._log = NativeLog()
         layers = self._gpu_layers(self._metadata)
+        if spec.device != "cpu" and not llama_cpp.llama_supports_gpu_offload():
+            raise LoadError("device_unavailable", f"{spec.device}: llama-cpp-python was built without support for this device")
+        self._gpu = meter(spec.device)
         try:
             self._model = Model(
-                str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock, split=options.tensor_split
+                str(path), self._log, gpu_layers=layers, use_mmap=options.mmap, use_mlock=options.mlock,
+                split=options.tensor_split, several="," in spec.device,
             )  # fmt: skip
         except NativeError as exc:
             raise LoadError("model_invalid", f"{path}: {exc}") from None
@@ -210,7 +216,11 @@ class LlamaRuntime:
 
     def health(self) -> dict[str, Any]:
         """Load and device figures; `state: failed` when the decode thread gave up."""
-        report: dict[str, Any] = {"sha256": self._sha256, "placement": self._placement()}
+        gpu = self._gpu.read() if self._gpu is not None else GpuUse()
+        report: dict[str, Any] = {
+            "sha256": self._sha256, "placement": self._placement(), "vram_bytes": gpu.used, "vram_free_bytes": gpu.free,
+            "gpu_busy": gpu.busy,
+        }  # fmt: skip
         if self._embedder is not None:
             busy, slots = self._embedder.outstanding, self._spec.slots
             return report | {"in_use": min(busy, slots), "queue": max(0, busy - slots), "context": self._embedder.limit}
@@ -242,7 +252,12 @@ class LlamaRuntime:
         """Counters of the thread that runs llama.cpp."""
         if self._embedder is not None:
             return metric_lines([("embedded_tokens_total", "counter", self._embedder.tokens)])
-        return metric_lines(self._generator().batcher.stats.metrics())
+        lines = metric_lines(self._generator().batcher.stats.metrics())
+        if self._gpu is None:
+            return lines
+        gpu = self._gpu.read()
+        values = (("vram_bytes", gpu.used), ("vram_free_bytes", gpu.free), ("gpu_busy_ratio", gpu.busy))
+        return lines + metric_lines((name, "gauge", value) for name, value in values)
 
     async def aclose(self) -> None:
         """End the thread and free the memory."""

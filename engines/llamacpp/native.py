@@ -47,7 +47,8 @@ class Model:
     """A loaded GGUF model and its vocabulary."""
 
     def __init__(
-        self, path: str, log: NativeLog, *, gpu_layers: int, use_mmap: bool, use_mlock: bool, split: Sequence[float] = ()
+        self, path: str, log: NativeLog, *, gpu_layers: int, use_mmap: bool, use_mlock: bool, split: Sequence[float] = (),
+        several: bool = False,
     ) -> None:  # fmt: skip
         llama_cpp.llama_backend_init()
         params = llama_cpp.llama_model_default_params()
@@ -59,7 +60,7 @@ class Model:
             (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
         }
         params.load_mode = modes[use_mmap, use_mlock]
-        params.split_mode = llama_cpp.LLAMA_SPLIT_MODE_LAYER if split else llama_cpp.LLAMA_SPLIT_MODE_NONE
+        params.split_mode = llama_cpp.LLAMA_SPLIT_MODE_LAYER if split or several else llama_cpp.LLAMA_SPLIT_MODE_NONE
         if split:
             shares = (ctypes.c_float * llama_cpp.llama_max_devices())(*split)
             params.tensor_split = ctypes.cast(shares, ctypes.POINTER(ctypes.c_float))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import llama_cpp
 import pytest
 from openai import BadRequestError, OpenAI
 
@@ -504,3 +505,12 @@ def test_unknown_options_are_refused(start: Callable[..., Sidecar]) -> None:
     sidecar = start("tiny.gguf", options={"btach": 3})
     assert sidecar.process.wait(DEADLINE) == 1
     assert sidecar.process.stderr is not None and b"btach" in sidecar.process.stderr.read()
+
+
+def test_a_device_that_the_build_cannot_use_is_an_error_never_a_silent_cpu(start: Callable[..., Sidecar]) -> None:
+    if llama_cpp.llama_supports_gpu_offload():
+        report = start("tiny.gguf", device="cuda:0").wait("ready", "failed")
+        assert report["state"] == "ready" and report["placement"]["device_layers"] == SHAPE.layers + 1
+    else:
+        report = start("tiny.gguf", device="cuda:0").wait("failed")
+        assert report["reason_code"] == "device_unavailable" and "cuda:0" in report["reason"]
