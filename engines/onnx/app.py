@@ -18,7 +18,7 @@ from engines.onnx.offload import Offload
 from engines.onnx.options import OnnxOptions, Task, read_options
 from engines.onnx.session import DEVICE_ERRORS, NATIVE_ERRORS, RUNTIME_ERRORS, Loaded, load_session, out_of_memory, runtime_message
 from engines.onnx.stats import Stats
-from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent
+from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent, warm_up
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import TextTask
 from engines.sidecar import ApiError, Handler, LoadError, Request, Response
@@ -258,10 +258,12 @@ class _Model:
 
     def _prepare_tensors(self, most: int) -> int:
         """How many rows an infer batch may have; 1 for a graph whose rows depend on one another."""
-        wanted = self._options.batching
+        wanted, random = self._options.batching, np.random.default_rng(0)
+        if self.task == "tensor":
+            warm_up(self.loaded.session, self.schema, random)
         if wanted == "off" or most == 1 or self.schema.batch_axis() is None:
             return 1
-        if wanted == "auto" and not rows_independent(self.loaded.session, self.schema, self._tolerance, np.random.default_rng(0)):
+        if wanted == "auto" and not rows_independent(self.loaded.session, self.schema, self._tolerance, random):
             return 1
         if self.task == "tensor":
             self.batching = "rows"

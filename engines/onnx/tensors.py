@@ -23,6 +23,8 @@ from gateway.wire.oip_data import OutputTensor, encode_response, join_bytes, jso
 BINARY = b"application/octet-stream"
 BFLOAT16_SHIFT = 16
 PROBE_ROWS = 3
+COPIED_PER_COST = 16 * BYTES_PER_COST
+"""Bytes of binary output (copied, not written as text) of cost 1."""
 LITTLE_ENDIAN = sys.byteorder == "little"
 
 
@@ -216,7 +218,7 @@ def rows_independent(session: Session, schema: Schema, tolerance: float, random:
     """Whether rows give the same alone as in company: tried with small random values, False where the graph will not take them."""
     if schema.batch_axis() is None:
         return False
-    arrays = {port.name: _sample(port, random) for port in schema.inputs.values()}
+    arrays = {port.name: _sample(port, PROBE_ROWS, random) for port in schema.inputs.values()}
     names = tuple(schema.outputs)
     try:
         together = session.run(arrays, names)
@@ -226,9 +228,21 @@ def rows_independent(session: Session, schema: Schema, tolerance: float, random:
     return all(_same(whole, np.concatenate([row[index] for row in alone]), tolerance) for index, whole in enumerate(together))
 
 
-def _sample(port: Port, random: np.random.Generator) -> Array:
-    """Three rows of small values; dynamic dimensions after the first get size 4."""
-    shape = (PROBE_ROWS, *(size if isinstance(size, int) and size >= 0 else 4 for size in port.shape[1:]))
+def warm_up(session: Session, schema: Schema, random: np.random.Generator) -> bool:
+    """Run once, so that the first request does not pay for the runtime's preparations; False where the graph refuses the sample."""
+    try:
+        session.run({port.name: _sample(port, 1, random) for port in schema.inputs.values()}, tuple(schema.outputs))
+    except Exception:  # noqa: BLE001 - boundary: the sample is a guess, and a graph may refuse it in any way
+        return False
+    return True
+
+
+def _sample(port: Port, rows: int, random: np.random.Generator) -> Array:
+    """Small values: `rows` where the first dimension is dynamic, 4 where another one is."""
+    fitting = [size if isinstance(size, int) and size >= 0 else 4 for size in port.shape]
+    if port.shape and not (isinstance(port.shape[0], int) and port.shape[0] >= 0):
+        fitting[0] = rows
+    shape = tuple(fitting)
     if port.datatype == "BYTES":
         return np.array([f"s{index}" for index in range(int(np.prod(shape)))], np.object_).reshape(shape)
     if port.datatype == "BF16":
@@ -255,16 +269,17 @@ class Infer:
     def __init__(self, schema: Schema, batcher: Batcher, offload: Offload, max_batch: int, count: Callable[[int], None]) -> None:
         self._schema, self._batcher, self._offload, self._max_batch = schema, batcher, offload, max_batch
         self._count = count
+        self._has_strings = any(port.datatype == "BYTES" for port in schema.inputs.values())
 
     async def handle(self, request: Request, model: str, version: str) -> Response:
         """The outputs as the request wants them. Raises TensorError, ApiError or what the runtime raises."""
         length = oip.header_length(request.headers.get(oip.HEADER_LENGTH.encode()), len(request.body))
-        json_length = len(request.body) if length is None else length
-        parsed, feeds = await self._offload.call(json_length / BYTES_PER_COST, self._read, request.body, length)
+        head = len(request.body) if length is None or self._has_strings else length
+        parsed, feeds = await self._offload.call(head / BYTES_PER_COST, self._read, request.body, length)
         self._count(sum(tensor.elements for tensor in parsed.inputs))
         unit = unit_of(feeds, self._max_batch)
         (arrays,) = await self._batcher.submit([unit], client=client_of(request), priority=request.priority, deadline=request.deadline)
-        cost = sum(array.nbytes for name, array in arrays.items() if not parsed.wants_binary(name)) / BYTES_PER_COST
+        cost = sum(array.nbytes / (COPIED_PER_COST if parsed.wants_binary(name) else BYTES_PER_COST) for name, array in arrays.items())
         return await self._offload.call(cost, self._answer, parsed, arrays, model, version)
 
     def _read(self, body: bytes, length: int | None) -> tuple[InferRequest, Feeds]:

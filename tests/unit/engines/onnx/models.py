@@ -122,6 +122,13 @@ def reciprocal() -> onnx.ModelProto:
     return graph([helper.make_node("Reciprocal", ["x"], ["y"])], [("x", "FP32", ["n"])], [("y", "FP32", ["n"])])
 
 
+def stubborn() -> onnx.ModelProto:
+    """y = x [n] reshaped to (5, 7): only 35 values will do."""
+    return graph(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])], [("x", "FP32", ["n"])], [("y", "FP32", [5, 7])], {"shape": np.array([5, 7])}
+    )
+
+
 def tokenizer() -> Tokenizer:
     """Words split at spaces, [CLS] and [SEP] around them."""
     made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))

@@ -24,6 +24,7 @@ from engines.onnx.tensors import (
     to_bfloat16,
     to_output,
     unit_of,
+    warm_up,
 )
 from gateway.core.specs import SidecarSpec
 from gateway.wire.oip import TensorError, parse_request, parse_response
@@ -160,6 +161,21 @@ def test_graphs_without_a_batch_axis(tmp_path: Path, shape: Any) -> None:
     session = open_model(tmp_path, models.identity("FP32", shape))
     assert Schema(session).batch_axis() is None
     assert not rows_independent(session, Schema(session), 1e-5, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("make", "ran"),
+    [
+        (models.affine, True),
+        (models.every_type, True),
+        (lambda: models.identity("FP32", (2, 3)), True),
+        (lambda: models.identity("FP64", ()), True),
+        (models.stubborn, False),
+    ],
+)
+def test_warming_up(tmp_path: Path, make: Any, ran: bool) -> None:
+    session = open_model(tmp_path, make())
+    assert warm_up(session, Schema(session), np.random.default_rng(0)) is ran
 
 
 def test_a_batch_gives_what_each_gives_alone(tmp_path: Path) -> None:

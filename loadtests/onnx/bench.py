@@ -1,0 +1,157 @@
+"""What dynamic batching gains and what the sidecar costs: `python -m loadtests.onnx.bench [--seconds S] [--only NAME]`.
+
+Starts real sidecar processes and talks to their sockets from 16 connections, each with one request at a time (a closed loop),
+over asyncio streams. Measured in one run, with and without batching by turns:
+
+- minilm: one short text a request, all-MiniLM-L6-v2;
+- tiny: the same with the demo embedding model, a table of 2,000 vectors, where the cost of a call rules and not arithmetic;
+- trivial: y = x @ w + 1 on 4 numbers, binary both ways;
+- large: a binary tensor of 1 MiB there and back, one connection.
+
+Prints requests per second, the median and the 99th percentile in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from engines.demo.embed import OUT as DEMO
+from gateway.core.specs import BatchingSpec
+from tests.integration.onnx_process import OnnxProcess, minilm_folder
+from tests.unit.engines.onnx import models
+
+CLIENTS = 16
+ROUNDS = 3
+TEXTS = (
+    "how do I rotate my key", "the cat sat on the mat", "what is the status of my order", "engine two does not answer",
+    "reset my password please",
+    "where can I find the logs", "book a table for two", "the invoice is wrong", "what is a circuit breaker", "thanks, that was helpful",
+)  # fmt: skip
+
+
+class Client:
+    """One connection that sends prepared requests one after the other."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.times: list[float] = []
+
+    async def run(self, requests: list[bytes], until: float, offset: int) -> None:
+        reader, writer = await asyncio.open_unix_connection(self._path, limit=8 << 20)
+        place = offset
+        while time.perf_counter() < until:
+            started = time.perf_counter()
+            writer.write(requests[place % len(requests)])
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(head.decode("latin-1"))
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+            self.times.append(time.perf_counter() - started)
+            place += 1
+        writer.close()
+
+
+def http(path: str, body: bytes, *headers: str) -> bytes:
+    """A whole POST request."""
+    lines = [f"POST {path} HTTP/1.1", "host: sidecar", f"content-length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def load(path: str, requests: list[bytes], clients: int, seconds: float) -> list[float]:
+    """Latencies of all requests of one phase, in seconds."""
+    crowd = [Client(path) for _ in range(clients)]
+    until = time.perf_counter() + seconds
+    await asyncio.gather(*[client.run(requests, until, index) for index, client in enumerate(crowd)])
+    return [latency for client in crowd for latency in client.times]
+
+
+def phase(path: str, requests: list[bytes], clients: int, seconds: float) -> tuple[float, list[float]]:
+    """(requests per second, latencies)."""
+    asyncio.run(load(path, requests, clients, min(1.0, seconds)))
+    started = time.perf_counter()
+    times = asyncio.run(load(path, requests, clients, seconds))
+    return len(times) / (time.perf_counter() - started), times
+
+
+def show(name: str, rates: list[float], times: list[float]) -> None:
+    ordered = sorted(times)
+    p50, p99 = statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3
+    print(f"{name:28} {statistics.median(rates):8.0f} req/s   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms", flush=True)
+
+
+@contextmanager
+def pair(folder: Path) -> Iterator[tuple[OnnxProcess, OnnxProcess]]:
+    """The same model with and without batching."""
+    batched, plain = BatchingSpec(max_batch=32, max_delay_ms=2), BatchingSpec(max_batch=1, max_delay_ms=0)
+    with OnnxProcess(folder, batching=batched, queue=256) as one, OnnxProcess(folder, batching=plain, queue=256) as two:
+        yield one, two
+
+
+def compare(name: str, folder: Path, requests: list[bytes], seconds: float) -> None:
+    """Both by turns, so that what else the machine does falls on both."""
+    with pair(folder) as sidecars:
+        rates: list[list[float]] = [[], []]
+        times: list[list[float]] = [[], []]
+        for _ in range(ROUNDS):
+            for which, sidecar in enumerate(sidecars):
+                rate, found = phase(sidecar.socket, requests, CLIENTS, seconds)
+                rates[which].append(rate)
+                times[which] += found
+    show(f"{name}, batched", rates[0], times[0])
+    show(f"{name}, not batched", rates[1], times[1])
+    print(f"{name}: {statistics.median(rates[0]) / statistics.median(rates[1]):.2f} x\n", flush=True)
+
+
+def texts() -> list[bytes]:
+    return [http("/v1/embeddings", json.dumps({"model": "m", "input": text, "encoding_format": "base64"}).encode()) for text in TEXTS]
+
+
+def infer(name: str, datatype: str, array: np.ndarray) -> bytes:
+    """A binary infer request that wants binary outputs."""
+    item = {"name": name, "datatype": datatype, "shape": array.shape, "parameters": {"binary_data_size": array.nbytes}}
+    head = json.dumps({"inputs": [item], "parameters": {"binary_data_output": True}}).encode()
+    return http("/v2/models/m/infer", head + array.tobytes(), f"inference-header-content-length: {len(head)}")
+
+
+def large(folder: Path, seconds: float) -> None:
+    models.save(models.identity("FP32", ("n", "m")), folder / "model.onnx")
+    with OnnxProcess(folder) as sidecar:
+        rate, times = phase(sidecar.socket, [infer("x", "FP32", np.zeros((1, 262144), np.float32))], 1, seconds)
+    show("1 MiB there and back", [rate], times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Dynamic batching and the sidecar's own cost.")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each phase; there are three with and three without batching")
+    parser.add_argument("--only", choices=("minilm", "tiny", "trivial", "large"))
+    arguments = parser.parse_args()
+
+    def wanted(name: str) -> bool:
+        return arguments.only in (None, name)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if wanted("minilm"):
+            compare("minilm", minilm_folder(), texts(), arguments.seconds)
+        if wanted("tiny"):
+            compare("tiny", DEMO, texts(), arguments.seconds)
+        if wanted("trivial"):
+            models.save(models.affine(), folder / "trivial" / "model.onnx")
+            compare("trivial", folder / "trivial", [infer("x", "FP32", np.ones((1, 4), np.float32))], arguments.seconds)
+        if wanted("large"):
+            large(folder / "large", arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
