@@ -62,6 +62,8 @@ class Effects(Protocol):
 
     def close(self, client: EngineClient) -> None: ...
 
+    def left(self, endpoint: Endpoint) -> None: ...
+
 
 def identity(spec: EngineSpec) -> tuple[Any, ...]:
     """What makes an endpoint another one: the settings of its connections. All others change in place."""
@@ -85,6 +87,7 @@ class Endpoint:
         "half_open",
         "health",
         "in_flight",
+        "leaving",
         "limit",
         "name",
         "process",
@@ -115,6 +118,7 @@ class Endpoint:
         self.reason = "its engine has not reported yet"
         self.process: Process = "starting"
         self.drained = False
+        self.leaving = False
         self.refused = False
         self.tripped = False
         """Whether the breaker opened by something that a probe can see: then a good probe ends its time early."""
@@ -142,10 +146,8 @@ class Endpoint:
             self._release_retired(client)
         if self.waiting:
             self._effects.wake(self)
-        if self._idle and not self.in_flight:
-            idle, self._idle = self._idle, []
-            for signal in idle:
-                signal.set(None)
+        if not self.in_flight:
+            self._emptied()
 
     def ended(self, result: str, epoch: int) -> None:
         """Takes the result of an attempt: success, failure, refused or neutral."""
@@ -234,11 +236,16 @@ class Endpoint:
             signal.set(None)
         return signal
 
-    def abandon(self) -> None:
-        """The configuration no longer has this endpoint: its client closes when the last request has ended."""
-        self._retire()
-        self.process = "draining"
-        self._judge("removed from the configuration")
+    @property
+    def returns(self) -> bool:
+        """Whether it is out for a while only: its engine starts or restarts, or an operator drains it."""
+        return not self.leaving and (self.process != "ready" or self.drained)
+
+    def leave(self) -> None:
+        """The configuration no longer has this endpoint: it serves what waits for it, and closes when the last request has ended."""
+        self.leaving = True
+        if not self.in_flight:
+            self._emptied()
 
     def view(self) -> dict[str, Any]:
         """What operators see."""
@@ -306,6 +313,16 @@ class Endpoint:
             self._ramp_from = None
             return self.slots
         return max(1, ceil(self.slots * max(SLOW_START_FROM, share)))
+
+    def _emptied(self) -> None:
+        """Nothing is in flight here."""
+        idle, self._idle = self._idle, []
+        for signal in idle:
+            signal.set(None)
+        if self.leaving and not self.in_flight and not self.waiting:
+            self._retire()
+            self.set_process("draining", "removed from the configuration")
+            self._effects.left(self)
 
     def _retire(self) -> None:
         """The client is no longer used for new requests; it closes when those it carries have ended."""

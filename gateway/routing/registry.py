@@ -92,6 +92,7 @@ class EndpointRegistry:
         self._on_change = on_change
         self._scheduler = scheduler or LoopScheduler()
         self._endpoints: dict[str, Endpoint] = {}
+        self._leaving: dict[Endpoint, None] = {}
         self._reports: dict[str, _Report] = {}
         self._woken: dict[Waiters, None] = {}
         self._queues: dict[Waiters, None] = {}
@@ -118,7 +119,8 @@ class EndpointRegistry:
                 self._connect(endpoint)
         for name, endpoint in previous.items():
             if self._endpoints.get(name) is not endpoint:
-                endpoint.abandon()
+                self._leaving[endpoint] = None
+                endpoint.leave()
         self._watch()
 
     def start_probing(self, probe: Probe) -> None:
@@ -131,7 +133,7 @@ class EndpointRegistry:
         if self._prober is not None:
             await self._prober.aclose()
             self._prober = None
-        for endpoint in self._endpoints.values():
+        for endpoint in (*self._endpoints.values(), *self._leaving):
             if endpoint.client is not None:
                 await endpoint.client.aclose()
         await self._tasks.aclose()
@@ -197,11 +199,13 @@ class EndpointRegistry:
         self._ticking = False
         now = self.now()
         again = False
-        for endpoint in self._endpoints.values():
+        for endpoint in (*self._endpoints.values(), *self._leaving):
             again = endpoint.tick(now) or again
         for pool in list(self._queues):
             if not pool.expire(now):
                 self._queues.pop(pool, None)
+        for endpoint in list(self._leaving):
+            endpoint.leave()
         if again or self._queues:
             self.tick_soon()
 
@@ -211,6 +215,9 @@ class EndpointRegistry:
 
     def close(self, client: EngineClient) -> None:
         self._tasks.spawn(client.aclose(), name="close")
+
+    def left(self, endpoint: Endpoint) -> None:
+        self._leaving.pop(endpoint, None)
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
@@ -228,6 +235,9 @@ class EndpointRegistry:
         report.process, report.reason = process, reason
         if (endpoint := self._endpoints.get(engine)) is not None:
             endpoint.set_process(process, reason)
+            return
+        for gone in [leaving for leaving in self._leaving if leaving.name == engine]:
+            gone.set_process(process, reason)
 
     def _connect(self, endpoint: Endpoint) -> None:
         """Gives an endpoint its client when its address is known, and the process state that was reported for it."""

@@ -270,7 +270,7 @@ class PoolRoute:
 
     def _give_up(self) -> None:
         """Every endpoint failed: nobody comes back soon. While an engine is being restarted or drained, those that wait go on waiting."""
-        if not any(member.endpoint.process != "ready" or member.endpoint.drained for member in self.members):
+        if not any(member.endpoint.returns for member in self.members):
             error = self._unavailable()
             for entry in list(self._queue):
                 if self._queue.cancel(entry):

@@ -103,6 +103,51 @@ def test_a_url_may_end_with_v1():
     assert fleet.clients[-1].address == "http://b:80/base"
 
 
+async def test_those_that_wait_for_an_endpoint_that_was_replaced_are_still_served_by_it():
+    fleet = Fleet(1, engine={"slots": 1})
+    running, waiting = fleet.attempt(), fleet.wait()
+    fleet.load(engines=(EngineSpec(name="a", runtime="external", url="http://elsewhere:80", slots=1),))
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    await settled()
+    assert waiting.value is not None
+    assert waiting.value.client is fleet.clients[0]
+    assert not fleet.clients[0].closed
+    waiting.value.close(SUCCESS)
+    await settled()
+    assert fleet.clients[0].closed
+
+
+async def test_a_removed_sidecar_that_dies_is_not_used_by_those_that_waited_for_it():
+    fleet = Fleet(1)
+    fleet.load(engines=(*fleet.engines, sidecar("s", slots=1)), models=(ModelSpec(name="m", pool=("s",)),))
+    fleet.registry.engine_ready("s", "unix:/s.sock", 1)
+    running, waiting = fleet.attempt(), fleet.wait()
+    fleet.load(models=(ModelSpec(name="m", pool=("a",)),))
+    fleet.registry.engine_down("s", "stopped")
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert isinstance(waiting.error, EngineError)
+    fleet.advance(0.1)
+    await settled()
+    assert fleet.clients[-1].closed
+
+
+async def test_a_removed_endpoint_closes_when_the_last_that_waited_has_left():
+    fleet = Fleet(2, engine={"slots": 1})
+    fleet.attempt(tried=("a",))
+    retry = fleet.wait(tried=("a",))
+    before = fleet.route
+    fleet.load(models=(ModelSpec(name="m", pool=("b",)),))
+    await settled()
+    assert not fleet.clients[0].closed
+    before.abandon(retry)
+    fleet.advance(0.1)
+    await settled()
+    assert fleet.clients[0].closed
+    assert not fleet.clients[1].closed
+
+
 async def test_an_endpoint_that_is_removed_closes_when_idle():
     fleet = Fleet(2)
     fleet.load(models=(ModelSpec(name="m", pool=("a",)),))
