@@ -248,7 +248,6 @@ class Batcher:
         while not self._closed:
             try:
                 self._turn()
-                self._faults = 0
             except Exception as exc:  # noqa: BLE001 - boundary: a fault ends the jobs of this step, not the engine
                 self._fault(exc)
         for job in (*self._running, *self._waiting):
@@ -322,7 +321,7 @@ class Batcher:
         prefilled = 0
         for job in plan.decode:
             line = _line(job)
-            job.output = batch.add(line.seq, len(line.tokens), (job.last,), output_last=True)
+            job.output = batch.add_one(line.seq, len(line.tokens), job.last)
             line.tokens.append(job.last)
         for job, count in plan.prefill:
             line = _line(job)
@@ -336,6 +335,7 @@ class Batcher:
             prefilled += count
         started = time.monotonic()
         self._decode()
+        self._faults = 0
         self.stats.steps += 1
         self._harvest(plan)
         now = time.monotonic()

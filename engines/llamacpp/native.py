@@ -154,6 +154,7 @@ class Batch:
         start = self.seq.ctypes.data
         self._seq_pointers = numpy.arange(start, start + 4 * capacity, 4, dtype=numpy.uintp)
         self.count = 0
+        self._native = self._structure()
 
     def clear(self) -> None:
         """Forget what was added."""
@@ -172,10 +173,25 @@ class Batch:
         self.count = end
         return end - 1
 
+    def add_one(self, seq: int, position: int, token: int) -> int:
+        """Append one token whose logits are wanted: the case of every step."""
+        at = self.count
+        if at >= self.capacity:
+            raise ValueError("batch is full")
+        self.token[at] = token
+        self.pos[at] = position
+        self.seq[at] = seq
+        self.output[at] = 1
+        self.count = at + 1
+        return at
+
     def native(self) -> Any:
-        """The C structure; valid until the next `add`."""
+        """The C structure; it shares this object's arrays."""
+        self._native.n_tokens = self.count
+        return self._native
+
+    def _structure(self) -> Any:
         batch = llama_cpp.llama_batch()
-        batch.n_tokens = self.count
         batch.token = self.token.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
         batch.pos = self.pos.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
         batch.n_seq_id = self._n_seq.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))

@@ -94,9 +94,11 @@ class Lines:
 
     def room(self, need: int) -> list[Line]:
         """Forget least recently used lines until `need` cells are free; those forgotten, for the caller to clear."""
+        free = self.cells - self.used()
+        if free >= need:
+            return []
         gone = []
         idle = sorted((line for line in self._lines if line.tokens and not line.busy and not line.pinned), key=_worth)
-        free = self.cells - self.used()
         for line in idle:
             if free >= need:
                 break
