@@ -6,10 +6,12 @@ swapped in one assignment, and the old one drains: requests finish on the Snapsh
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +22,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from engines.supervisor import Supervisor
 from gateway.audit.broker import AuditBroker
 from gateway.config.convert import PluginSchemas
+from gateway.config.load import Loaded, load, parse
+from gateway.config.reload import Reloader, Steps
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
@@ -30,6 +34,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import EventRecord
 from gateway.identity.api_key import ApiKeyAuthenticator
 from gateway.identity.chain import chain
+from gateway.identity.floods import FloodTable
 from gateway.limits.local import BucketRegistry, LocalLimiter
 from gateway.pipeline.inspect import Guarded
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
@@ -69,6 +74,7 @@ def resolve_models(spec: ConfigSpec, base: Path) -> ConfigSpec:
     return _replace(spec, engines=tuple(from_engines))
 
 
+R = TypeVar("R")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -76,11 +82,34 @@ def _replace(spec: S, **changes: Any) -> S:
     return msgspec.structs.replace(spec, **changes)
 
 
-class Gateway:
-    """Everything of one process: registries that outlive a Snapshot, and the Snapshot in force. Implements ConfigApplier's core."""
+@dataclass(frozen=True)
+class Built:
+    """What a configuration became."""
 
-    def __init__(self, spec: ConfigSpec, base: Path) -> None:
-        self.spec, self.base = spec, base
+    snapshot: Snapshot
+    router: FleetRouter
+
+
+def key_of(spec: GuardrailSpec) -> bytes:
+    """What makes two guardrails the same object: all their settings."""
+    return msgspec.json.encode(spec, order="deterministic")
+
+
+def reads_files(spec: GuardrailSpec) -> bool:
+    """Whether a guardrail's settings name a file, which may have changed behind the same name."""
+    return any(name.endswith("_file") for name in spec.settings)
+
+
+class Gateway:
+    """Everything of one process: registries that outlive a Snapshot, and the Snapshot in force.
+
+    loaded: the configuration to start with. environ: what its references and overrides are read from, again at each reload.
+    """
+
+    def __init__(self, loaded: Loaded, environ: Mapping[str, str]) -> None:
+        self.loaded, self.environ = loaded, environ
+        self.spec = spec = loaded.spec
+        self.base = Path(loaded.file).resolve().parent
         self.version = 0
         self.metrics = Metrics()
         self.plane = DataPlane(self.metrics)
@@ -92,13 +121,15 @@ class Gateway:
         self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
         self._owner = TaskOwner("gateway")
         self._clients: list[EndpointClient] = []
+        self._floods = FloodTable()
+        self.plane.first_denial = self._floods.denied
+        self._guardrails: dict[bytes, Guardrail] = {}
         self._guardrail_failures: dict[tuple[str, str], int] = {}
-        self._last: Snapshot | None = None
         self.metrics.gauges.append(self._gauges)
 
     # --- building
 
-    def snapshot(self, spec: ConfigSpec) -> tuple[Snapshot, FleetRouter]:
+    def snapshot(self, spec: ConfigSpec) -> Built:
         """Builds everything that a configuration says, changing nothing that is in force. Raises ConfigError."""
         if not spec.identity.api_keys.static and not spec.insecure:
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
@@ -119,10 +150,10 @@ class Gateway:
             entries,
             partial(requests.parse, max_depth=spec.listen.max_json_depth),
         )
-        return snapshot, router
+        return Built(snapshot, router)
 
     def _entry(self, spec: ConfigSpec, model: ModelSpec, route: Route) -> ModelEntry:
-        reading = [(g, self._guardrail(g)) for g in spec.guardrails if any(matches(pattern, model.name) for pattern in g.models)]
+        reading = [(g, self._guardrails[key_of(g)]) for g in spec.guardrails if any(matches(pattern, model.name) for pattern in g.models)]
         return ModelEntry(
             model,
             route,
@@ -132,9 +163,15 @@ class Gateway:
             model.fallbacks,
         )
 
-    def _guardrail(self, spec: GuardrailSpec) -> Guardrail:
-        built = guardrails.build(spec, lambda name: (self.base / name).read_text(encoding="utf-8"))
-        return Guarded(built, spec.fail_mode == "open", self._guardrail_failed)
+    async def _load_guardrails(self, spec: ConfigSpec) -> None:
+        """Builds each guardrail once, in a thread (a large list takes long); those whose settings did not change are kept."""
+        for wanted in spec.guardrails:
+            if key_of(wanted) not in self._guardrails or reads_files(wanted):
+                built = await asyncio.to_thread(guardrails.build, wanted, self._read_text)
+                self._guardrails[key_of(wanted)] = Guarded(built, wanted.fail_mode == "open", self._guardrail_failed)
+
+    def _read_text(self, name: str) -> str:
+        return (self.base / name).read_text(encoding="utf-8")
 
     def _guardrail_failed(self, name: str, mode: str) -> None:
         key = (name, mode)
@@ -145,6 +182,7 @@ class Gateway:
         if engine.runtime == "external":
             address = address.rstrip("/").removesuffix("/v1")
         client = EndpointClient(address, tls=engine.tls, connect_timeout=engine.timeouts.connect, max_idle=engine.max_idle_connections)
+        self._clients = [kept for kept in self._clients if not kept.closed]
         self._clients.append(client)
         return client
 
@@ -152,15 +190,20 @@ class Gateway:
 
     async def start(self) -> None:
         """Opens the audit log, puts the configuration into force, starts probing. Engines are started by `start_engines`."""
+        self._loop = asyncio.get_running_loop()
         spec = resolve_models(self.spec, self.base)
-        snapshot, router = self.snapshot(spec)
+        await self._load_guardrails(spec)
+        built = self.snapshot(spec)
         await self.audit.start()
-        self._swap(snapshot, router)
+        self._swap(built)
+        self.reloader = Reloader(self.loaded, built, self._steps(), self._owner)
+        if spec.watch:
+            self.reloader.watch()
         self.registry.start_probing(HttpProbe())
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
-        self.record("start", "gatehouse", {"config": snapshot.version, "insecure": spec.insecure})
+        self.record("start", "gatehouse", {"config": self.version, "insecure": spec.insecure})
 
     async def start_engines(self) -> None:
         """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first that is not."""
@@ -168,36 +211,63 @@ class Gateway:
         gc.collect()
         gc.freeze()
 
-    def _swap(self, snapshot: Snapshot, router: FleetRouter) -> None:
-        self.registry.activate(router)
-        self.version = self.metrics.config_version = snapshot.version
-        self.plane.snapshot = snapshot
-        self.feed.publish("config", snapshot.version)
+    def _swap(self, built: Built) -> None:
+        self.registry.activate(built.router)
+        self.version = self.metrics.config_version = built.snapshot.version
+        self.plane.snapshot = built.snapshot
+        self.audit.configured(self.version)
+        self.feed.publish("config", self.version)
 
-    async def apply(self, spec: ConfigSpec, *, actor: str) -> dict[str, Any]:
-        """Build, validate, swap, drain. An invalid configuration changes nothing and raises ConfigError."""
-        before = self.plane.current()
+    # --- changes: build, validate, swap, drain
+
+    def _steps(self) -> Steps[Built]:
+        return Steps(
+            read=lambda: self._noted(lambda: load(self.loaded.file, self.environ, PLUGINS)),
+            parse=lambda text: self._noted(lambda: parse(text, file=self.loaded.file, environ=self.environ, schemas=PLUGINS)),
+            build=self._prepare,
+            swap=self._apply,
+            drain=self._retire,
+        )
+
+    def _noted(self, read: Callable[[], R]) -> R:
+        """Reads in a thread; a refusal is counted and recorded on the loop."""
         try:
-            self._check_fixed(before.spec, spec)
-            spec = resolve_models(spec, self.base)
-            snapshot, router = self.snapshot(spec)
-            kept = {e.name for e in spec.engines}
-            current = [e for e in before.spec.engines if e.name not in kept]
-            await self.supervisor.apply((*spec.engines, *current), wait=True)
+            return read()
         except ConfigError as error:
-            self.refused(error, actor)
+            self._loop.call_soon_threadsafe(self._refused, error)
             raise
-        self._swap(snapshot, router)
-        self.metrics.reloads["applied"] += 1
-        self.record("config_applied", "config", {"version": snapshot.version}, actor=actor)
-        if current:
-            self._owner.spawn(self.supervisor.apply(spec.engines, wait=False), name="retire")
-        return {"version": snapshot.version}
 
-    def refused(self, error: ConfigError, actor: str) -> None:
+    async def _prepare(self, spec: ConfigSpec) -> Built:
+        """Everything new beside the old, the new engines ready. Engines that are no longer wanted run on until the swap."""
+        before = self.plane.current().spec
+        try:
+            self._check_fixed(before, spec)
+            spec = resolve_models(spec, self.base)
+            await self._load_guardrails(spec)
+            built = self.snapshot(spec)
+            names = {e.name for e in spec.engines}
+            await self.supervisor.apply((*spec.engines, *(e for e in before.engines if e.name not in names)), wait=True)
+        except ConfigError as error:
+            self._refused(error)
+            raise
+        return built
+
+    def _apply(self, built: Built) -> None:
+        self._swap(built)
+        self.metrics.reloads["applied"] += 1
+        self.record("config_applied", "config", {"version": built.snapshot.version})
+
+    async def _retire(self, old: Built) -> None:
+        """The engines that only the old configuration had."""
+        engines = self.plane.current().spec.engines
+        await self.supervisor.apply(engines, wait=False)
+        wanted = {key_of(g) for g in self.plane.current().spec.guardrails}
+        self._guardrails = {key: built for key, built in self._guardrails.items() if key in wanted}
+
+    def _refused(self, error: ConfigError) -> None:
         """Counts and records a configuration that was not applied."""
         self.metrics.reloads["refused"] += 1
-        self.record("config_refused", "config", {"reason": str(error)}, actor=actor, outcome="refused")
+        self.record("config_refused", "config", {"reason": str(error)}, outcome="refused")
 
     def _check_fixed(self, before: ConfigSpec, after: ConfigSpec) -> None:
         """What only a restart can change."""
@@ -218,6 +288,8 @@ class Gateway:
         now = time.monotonic()
         for client in self._clients:
             client.tick(now)
+        for flood in self._floods.drain(self.plane.now):
+            self.record("denials", flood.peer, {"code": flood.code, "count": flood.count}, outcome="denied")
 
     async def aclose(self) -> None:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before."""
@@ -257,6 +329,10 @@ class Gateway:
             "gatehouse_audit_accepting", "Whether the audit log accepts records", value=1.0 if self.audit.accepting else 0.0
         )
         yield CounterMetricFamily("gatehouse_audit_records", "Audit records written", value=self.audit.records)
+        yield CounterMetricFamily(
+            "gatehouse_audit_refused", "Intents refused because the audit log took no records", value=self.audit.refused
+        )
+        yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=self.audit.lost)
         failures = CounterMetricFamily("gatehouse_guardrail_failures", "Guardrails that failed", labels=["guardrail", "fail_mode"])
         for (name, mode), count in self._guardrail_failures.items():
             failures.add_metric([name, mode], count)

@@ -72,7 +72,7 @@ def serve(
     loaded = read(config, environ)
     gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
     try:
-        code = uvloop.run(Process(loaded, config, environ, credentials).run())
+        code = uvloop.run(Process(loaded, environ, credentials).run())
     except GatehouseError as error:
         fail(str(error) if isinstance(error, ConfigError) else error.message)
     raise typer.Exit(code)
@@ -81,9 +81,10 @@ def serve(
 class Process:
     """One run of `serve`: binds, builds, serves, drains."""
 
-    def __init__(self, loaded: Loaded, config: Path, environ: dict[str, str], credentials: Credentials | None) -> None:
+    def __init__(self, loaded: Loaded, environ: dict[str, str], credentials: Credentials | None) -> None:
+        self.loaded = loaded
         self.spec: ConfigSpec = loaded.spec
-        self.config, self.environ, self.credentials = config, environ, credentials
+        self.environ, self.credentials = environ, credentials
         self.stop = asyncio.Event()
         self.fatal: ConfigError | None = None
         self.servers: list[QuietServer] = []
@@ -97,7 +98,7 @@ class Process:
         except ConfigError:
             data.close()
             raise
-        gateway = Gateway(self.spec, self.config.resolve().parent)
+        gateway = Gateway(self.loaded, self.environ)
         try:
             await gateway.start()
             await self._serve(gateway, data, admin)
@@ -147,7 +148,7 @@ class Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: gateway.plane.tasks.spawn(self._reload(gateway), name="reload"))
+        loop.add_signal_handler(signal.SIGHUP, gateway.reloader.request_reload)
 
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         try:
@@ -157,18 +158,6 @@ class Process:
             self.stop.set()
             return
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
-
-    async def _reload(self, gateway: Gateway) -> None:
-        """SIGHUP: reads the file again; an invalid one changes nothing and says why."""
-        try:
-            try:
-                loaded = load(self.config, self.environ, PLUGINS)
-            except ConfigError as error:
-                gateway.refused(error, "signal")
-                raise
-            await gateway.apply(loaded.spec, actor="signal")
-        except ConfigError as error:
-            print(f"error: the configuration was not applied: {error}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -123,6 +123,11 @@ class AuditLog(Protocol):
         """Whether a sink accepts records now (shown by /readyz)."""
         ...
 
+    @property
+    def fault(self) -> str | None:
+        """Why no record is accepted, or None."""
+        ...
+
     def hash_body(self, body: bytes) -> str:
         """A keyed hash (BLAKE2b) of a body, in hex; "" when body hashes are off."""
         ...

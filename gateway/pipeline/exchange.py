@@ -253,7 +253,8 @@ class Exchange:
             self.reservation.settle(usage)
         now_ns = perf_counter_ns()
         seconds = (now_ns - self.started_ns) * 1e-9
-        self._record(outcome, status, code, usage, endpoint, seconds)
+        if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
+            self._record(outcome, status, code, usage, endpoint, seconds)
         if entry is not None and request is not None:
             overhead = (now_ns - self.started_ns - self.engine_ns) * 1e-3
             entry.meter.record(request.operation, status, outcome, overhead, seconds, usage)

@@ -34,7 +34,8 @@ SAMPLE_EVERY = 64
 class DataPlane:
     """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header.
 
-    listeners: called at each sweep, after the exchanges.
+    listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether a denial of an unknown caller is
+    recorded by itself; further ones of the same second are counted together.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -49,6 +50,7 @@ class DataPlane:
         self._count = 0
         self._idle: asyncio.Event | None = None
         self.listeners: list[Callable[[], None]] = []
+        self.first_denial: Callable[[str, str, float], bool] = lambda peer, code, now: True
         metrics.in_flight = self.exchanges.__len__
 
     def current(self) -> Snapshot:

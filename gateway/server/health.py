@@ -32,6 +32,8 @@ class Health:
             "audit": snapshot.audit.accepting,
             "models": {name: "ready" if up else "no ready endpoint" for name, up in models.items()},
         }
+        if snapshot.audit.fault is not None:
+            report["audit_fault"] = snapshot.audit.fault
         if missing:
             report["not_ready"] = missing
         if snapshot.spec.insecure:

@@ -21,6 +21,7 @@ from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.server.cors import cors_headers
 from gateway.server.head import REQUEST_ID, check_framing, split_target
+from gateway.server.peers import forwarded_peer, is_trusted
 from gateway.telemetry.metrics import PHASES
 
 SINGLE = frozenset(
@@ -117,7 +118,9 @@ class Connection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         address = name[0] if isinstance(name, tuple) else "local"
         tls = transport.get_extra_info("ssl_object")
-        self.peer = Peer(address, address in self.limits.trusted_peers, tls.getpeercert(binary_form=True) if tls is not None else None)
+        self.peer = Peer(
+            address, is_trusted(address, self.limits.trusted_peers), tls.getpeercert(binary_form=True) if tls is not None else None
+        )
         state = self.state
         state.connections.add(self)
         self.server_state.connections.add(self)
@@ -296,7 +299,8 @@ class Connection(asyncio.Protocol):
         if request.method == b"POST" and self.state.is_inference(request.raw_path):
             snapshot = plane.current()
             self.limits = snapshot.spec.listen
-            exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, self.peer, request.request_id)
+            peer = forwarded_peer(self.peer, request.headers) if self.peer.trusted else self.peer
+            exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, peer, request.request_id)
             exchange.keep_alive = request.keep_alive
             exchange.body = request.body
             request.handler = exchange
