@@ -1,0 +1,59 @@
+"""Statements on the changes and on idempotency keys: what is written beside the resources."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from gateway.core.storage import ChangePage, Idempotent, StoreChange
+from gateway.store import rows
+from gateway.store.tables import changes, counters, idempotency
+
+KEPT = 100_000
+"""Changes that are kept. A replica that was away for longer fetches the whole state."""
+MAX_CHANGES = 10_000
+
+
+def since(connection: sa.Connection, seq: int, limit: int) -> ChangePage:
+    """The head is read first: a change that is committed in between belongs to the page, or to the next one."""
+    head = int(connection.execute(sa.select(counters.c.value).where(counters.c.name == "changes")).scalar_one())
+    if seq == head:
+        return ChangePage((), head)
+    if seq > head:
+        return ChangePage((), head, gap=True)
+    query = sa.select(changes).where(changes.c.seq > seq).order_by(changes.c.seq).limit(max(1, min(limit, MAX_CHANGES)))
+    found = tuple(StoreChange(row.seq, row.kind, row.name, row.action, row.time) for row in connection.execute(query))
+    gap = not found or found[0].seq != seq + 1
+    return ChangePage(found, max(head, found[-1].seq if found else 0), gap)
+
+
+def prune(connection: sa.Connection, now: float, kept: int = KEPT) -> None:
+    """Forgets old changes and idempotency keys that have expired."""
+    newest = sa.select(counters.c.value - kept).where(counters.c.name == "changes").scalar_subquery()
+    connection.execute(sa.delete(changes).where(changes.c.seq <= newest))
+    connection.execute(sa.delete(idempotency).where(idempotency.c.expires <= now))
+
+
+def _here(key: str, actor: str, route: str) -> sa.ColumnElement[bool]:
+    return sa.and_(idempotency.c.key == key, idempotency.c.actor == actor, idempotency.c.route == route)
+
+
+def begin(connection: sa.Connection, key: str, actor: str, route: str, fingerprint: str, now: float, ttl: float) -> Idempotent | None:
+    """Raises IntegrityError when another process begins with the same key at the same moment: then ask again."""
+    for what, value in (("idempotency-key", key), ("actor", actor), ("route", route), ("fingerprint", fingerprint)):
+        rows.text(value, what)
+    row = connection.execute(sa.select(idempotency).where(_here(key, actor, route))).first()
+    if row is not None and row.expires > now:
+        return Idempotent(row.status, row.body, row.fingerprint)
+    if row is not None:
+        connection.execute(sa.delete(idempotency).where(_here(key, actor, route)))
+    values = {"key": key, "actor": actor, "route": route, "fingerprint": fingerprint, "status": 0, "body": "", "expires": now + ttl}
+    connection.execute(sa.insert(idempotency).values(**values))
+    return None
+
+
+def finish(connection: sa.Connection, key: str, actor: str, route: str, status: int, body: str) -> None:
+    connection.execute(sa.update(idempotency).where(_here(key, actor, route)).values(status=status, body=body))
+
+
+def abandon(connection: sa.Connection, key: str, actor: str, route: str) -> None:
+    connection.execute(sa.delete(idempotency).where(_here(key, actor, route), idempotency.c.status == 0))

@@ -1,0 +1,268 @@
+"""One way to SQLite and PostgreSQL: transactions in a few threads of their own, each under a deadline that frees the thread too.
+
+The event loop never waits for a database. A call past its deadline fails with StoreUnavailable, and what its thread hangs on
+is broken off: SQLite is interrupted, PostgreSQL's socket is shut down (a frozen server answers no cancel request).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from gateway.core.errors import ConfigError, StoreUnavailable
+
+T = TypeVar("T")
+log = logging.getLogger("gatehouse.store")
+
+FILE = "gatehouse.db"
+THREADS = 4
+MAX_PENDING = 512
+"""Calls under way or waiting for a thread; more than that are refused at once."""
+BUSY_TIMEOUT = 2.0
+"""Seconds that SQLite waits for another process' write."""
+CONNECT_TIMEOUT = 2
+WRITING = "gatehouse_write"
+
+
+def make_engine(url: str, state_dir: Path, statement_timeout: float) -> sa.Engine:
+    """An engine for `sqlite` (a file in the state directory, 0600) or a PostgreSQL URL. Connects to nothing yet. Raises ConfigError."""
+    if url == "sqlite":
+        return _sqlite(state_dir / FILE)
+    try:
+        parsed = sa.make_url(url)
+        if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+            raise ConfigError("a store is 'sqlite' or postgresql://...", path="store.url")
+        return _postgresql(parsed.set(drivername="postgresql+psycopg"), statement_timeout)
+    except (exc.ArgumentError, ValueError):
+        raise ConfigError("the store's URL cannot be read", path="store.url") from None
+    except ModuleNotFoundError:
+        raise ConfigError("PostgreSQL needs the package psycopg: pip install 'gatehouse[postgres]'", path="store.url") from None
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _sqlite(path: Path) -> sa.Engine:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise ConfigError(f"the store {path} cannot be written: {error.strerror}", path="state_dir") from None
+    engine = sa.create_engine(
+        sa.URL.create("sqlite+pysqlite", database=str(path)),
+        connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False},
+        pool_size=THREADS,
+        max_overflow=0,
+        json_serializer=_dumps,
+    )
+
+    def connected(connection: Any, record: Any) -> None:
+        connection.isolation_level = None  # no implicit transactions: `begun` says when one begins, and how
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    def begun(connection: sa.Connection) -> None:
+        # A write takes its lock first: one that begins by reading would fail, without waiting, when another has written since.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITING) else "BEGIN")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begun)
+    return engine
+
+
+def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
+    milliseconds = int(statement_timeout * 1000)
+    settings = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} -c idle_in_transaction_session_timeout={milliseconds}"
+    given = dict(url.query)
+    connect_args: dict[str, Any] = {"options": f"{given.pop('options', '')} {settings}".strip()}
+    for name, value in {
+        "application_name": "gatehouse",
+        "connect_timeout": CONNECT_TIMEOUT,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": milliseconds,
+    }.items():
+        if name not in given:
+            connect_args[name] = value
+    return sa.create_engine(
+        url.set(query=given),
+        connect_args=connect_args,
+        pool_size=THREADS,
+        max_overflow=0,
+        pool_recycle=1800,
+        json_serializer=_dumps,
+    )
+
+
+class Job:
+    """One transaction and the way to break it off. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._abort: Callable[[], None] | None = None
+        self._own: socket.socket | None = None
+        self.abandoned = False
+
+    def attach(self, driver: Any) -> None:
+        """The driver's connection that the job works on. The socket is duplicated, so that no other can be meant by its number later."""
+        with self._lock:
+            if self.abandoned:
+                raise StoreUnavailable(LATE)
+            if hasattr(driver, "interrupt"):
+                self._abort = driver.interrupt
+            else:
+                self._own = socket.socket(fileno=os.dup(driver.fileno()))
+                self._abort = self._shutdown
+
+    def _shutdown(self) -> None:
+        if self._own is not None:
+            try:
+                self._own.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is closed already
+
+    def detach(self) -> None:
+        with self._lock:
+            self._abort = None
+            if self._own is not None:
+                self._own.close()
+                self._own = None
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self.abandoned = True
+            if self._abort is not None:
+                self._abort()
+
+
+LATE = "The store did not answer in time."
+
+
+class Database:
+    """Runs functions of a connection as transactions. `available`: whether the last one reached the database."""
+
+    def __init__(self, engine: sa.Engine, deadline: float) -> None:
+        self.engine, self.deadline = engine, deadline
+        self.available = True
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-store")
+        self._jobs: set[Job] = set()
+
+    @property
+    def pending(self) -> int:
+        """Calls under way."""
+        return len(self._jobs)
+
+    async def run(
+        self,
+        work: Callable[[sa.Connection], T],
+        *,
+        write: bool = False,
+        committed: Callable[[T], None] | None = None,
+        deadline: float | None = None,
+    ) -> T:
+        """What `work` returns, once its transaction is committed. Raises StoreUnavailable, and what `work` raises: nothing is changed.
+
+        committed: called on the loop after the commit, even when nobody waits any more.
+        """
+        if len(self._jobs) >= MAX_PENDING:
+            raise StoreUnavailable("The store has too much to do.", retry_after=1.0)
+        job = Job()
+        self._jobs.add(job)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, self._transaction, work, write, job)
+
+        def ended(done: asyncio.Future[T]) -> None:
+            self._jobs.discard(job)
+            if not done.cancelled() and done.exception() is None and committed is not None:
+                committed(done.result())
+
+        future.add_done_callback(ended)
+        try:
+            finished, _ = await asyncio.wait((future,), timeout=deadline or self.deadline)
+        except asyncio.CancelledError:
+            job.abandon()
+            raise
+        if not finished:
+            job.abandon()
+            self._reached(False, LATE)
+            raise StoreUnavailable(LATE, retry_after=1.0)
+        if future.cancelled():
+            raise StoreUnavailable("The store is closed.")
+        try:
+            result = future.result()
+        except StoreUnavailable as error:
+            self._reached(False, str(error.__cause__ or error))
+            raise
+        self._reached(True, "")
+        return result
+
+    def _reached(self, reached: bool, why: str) -> None:
+        if reached != self.available:
+            self.available = reached
+            if reached:
+                log.info("the store answers again")
+            else:
+                log.error("the store does not answer: %s", why)
+
+    def _transaction(self, work: Callable[[sa.Connection], T], write: bool, job: Job) -> T:
+        """In a thread. A connection that was lost while it lay in the pool is found out by its first use: then once more, on a new one.
+
+        That is safe before the commit only: a server that loses a connection takes its open transaction back.
+        """
+        for last in (False, True):
+            try:
+                with self._connection(write, job) as connection:
+                    with connection.begin() as transaction:
+                        result = work(connection)
+                        last = True
+                        transaction.commit()
+                    return result
+            except (exc.IntegrityError, exc.DataError):
+                raise
+            except (exc.DBAPIError, exc.TimeoutError) as error:
+                if last or not getattr(error, "connection_invalidated", False):
+                    raise StoreUnavailable("The store is not available.", retry_after=1.0) from _bare(error)
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def _connection(self, write: bool, job: Job) -> Iterator[sa.Connection]:
+        if job.abandoned:
+            raise StoreUnavailable(LATE)
+        with self.engine.connect() as connection:
+            job.attach(connection.connection.driver_connection)
+            try:
+                yield connection.execution_options(**{WRITING: write})
+            finally:
+                job.detach()
+
+    async def aclose(self) -> None:
+        """Breaks off what is under way and closes every connection."""
+        for job in tuple(self._jobs):
+            job.abandon()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        while self._jobs:
+            await asyncio.sleep(0.005)
+        self.engine.dispose()
+
+
+def _bare(error: Exception) -> Exception:
+    """The driver's error without the statement and its parameters, which do not belong into a log."""
+    original = getattr(error, "orig", None)
+    if original is None:
+        return RuntimeError(type(error).__name__)
+    lines = str(original).strip().splitlines()
+    return RuntimeError(f"{type(original).__name__}: {lines[0] if lines else ''}")

@@ -1,0 +1,62 @@
+"""The pepper: the secret with which API keys are hashed. Without it the table of keys does not even allow a key to be confirmed.
+
+In the state directory (0600), made at the first start; machines that share a PostgreSQL must share it through the environment
+(GATEHOUSE_PEPPER, 32 characters or more). Losing it makes every stored key useless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from gateway.core.clock import Entropy
+from gateway.core.errors import ConfigError
+
+FILE = "pepper"
+VARIABLE = "GATEHOUSE_PEPPER"
+MIN_LENGTH = 32
+
+
+def pepper(state_dir: Path, entropy: Entropy, given: str | None = None) -> bytes:
+    """32 bytes. given: the value of GATEHOUSE_PEPPER. Raises ConfigError when it is short, or the file is damaged or open to others."""
+    if given is not None:
+        if len(given) < MIN_LENGTH:
+            raise ConfigError(f"{VARIABLE} must have {MIN_LENGTH} characters or more", path="store")
+        return hashlib.sha256(given.encode()).digest()
+    path = state_dir / FILE
+    try:
+        return _made(path, entropy) if not path.exists() else _read(path)
+    except OSError as error:
+        raise ConfigError(f"the pepper {path} cannot be read or made: {error.strerror}", path="store") from None
+
+
+def _read(path: Path) -> bytes:
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise ConfigError(f"the pepper {path} may be readable by its owner only (chmod 600)", path="store")
+    try:
+        found = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except ValueError:
+        found = b""
+    if len(found) != 32:
+        raise ConfigError(f"the pepper {path} is damaged: restore it from a backup, or no stored key will work", path="store")
+    return found
+
+
+def _made(path: Path, entropy: Entropy) -> bytes:
+    """Written beside, synced and linked into place: no reader ever sees half a file, and of two makers one wins."""
+    new = path.with_name(f"{FILE}.{os.getpid()}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(entropy.bytes(32).hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            pass
+    finally:
+        new.unlink()
+    return _read(path)

@@ -1,0 +1,118 @@
+"""What all tables have in common: checked texts, pages by name, numbered changes, and the expected version of a write."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.core.errors import NotFound, RequestError, VersionMismatch
+from gateway.core.storage import StoreChange
+from gateway.store.tables import NAME_LENGTH, changes, counters
+
+MAX_PAGE = 1000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", re.ASCII)
+
+
+class Transaction:
+    """A connection in a transaction, the time of the write, and the changes it makes; `number` gives them their numbers at its end."""
+
+    def __init__(self, connection: sa.Connection, now: float) -> None:
+        self.connection, self.now = connection, now
+        self._made: list[tuple[str, str, str]] = []
+
+    def changed(self, kind: str, name: str, action: str) -> None:
+        self._made.append((kind, name, action))
+
+    def number(self) -> tuple[StoreChange, ...]:
+        """The last statements of a write: the counter's row stays locked until the commit, so numbers are committed in order, without
+        gaps, and a reader that has seen one has seen all before it."""
+        if not self._made:
+            return ()
+        step = sa.update(counters).where(counters.c.name == "changes").values(value=counters.c.value + len(self._made))
+        head = int(self.connection.execute(step.returning(counters.c.value)).scalar_one())
+        first = head - len(self._made) + 1
+        numbered = tuple(StoreChange(first + i, kind, name, action, self.now) for i, (kind, name, action) in enumerate(self._made))
+        self.connection.execute(
+            sa.insert(changes),
+            [{"seq": c.seq, "kind": c.kind, "name": c.name, "action": c.action, "time": c.time} for c in numbered],
+        )
+        return numbered
+
+
+def name(value: str, what: str) -> str:
+    """A name that can be stored: 1 to 255 of letters, digits and `._:/@-`. Raises RequestError."""
+    if not _NAME.fullmatch(value):
+        raise RequestError(f"This is no name: {what} has 1 to {NAME_LENGTH} letters, digits and any of ._:/@-.", param=what)
+    return value
+
+
+def text(value: str, what: str, length: int = NAME_LENGTH) -> str:
+    """A text that both databases can store: no NUL, no lone surrogate, not too long. Raises RequestError."""
+    if len(value) > length or "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise RequestError(f"{what} cannot be stored: at most {length} characters, none of them NUL or half of a pair.", param=what)
+    return value
+
+
+def tenant_name(value: str) -> str:
+    return value if value == "" else name(value, "tenant")
+
+
+def storable(value: str) -> bool:
+    """Whether a filter can match anything at all (and may be handed to a database)."""
+    return len(value) <= NAME_LENGTH and "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def of_tenants(column: sa.Column[Any], tenant: str | Sequence[str] | None) -> sa.ColumnElement[bool]:
+    """The condition for one tenant, several, or all (None)."""
+    if tenant is None:
+        return sa.true()
+    wanted = [tenant] if isinstance(tenant, str) else list(tenant)
+    return column.in_([one for one in wanted if storable(one)])
+
+
+def begins(column: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
+    """Bytewise, as LIKE is not on SQLite."""
+    if not prefix:
+        return sa.true()
+    return sa.func.substr(column, 1, len(prefix)) == prefix if storable(prefix) else sa.false()
+
+
+def page_size(limit: int) -> int:
+    if not 1 <= limit <= MAX_PAGE:
+        raise RequestError(f"limit is between 1 and {MAX_PAGE}.", param="limit")
+    return limit
+
+
+def cursor_after(last: str) -> str:
+    """An opaque cursor for what comes after this name."""
+    return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
+
+
+def after(column: sa.Column[Any], cursor: str | None) -> sa.ColumnElement[bool]:
+    """The condition that a cursor stands for. Raises RequestError for one that was not made here."""
+    if cursor is None:
+        return sa.true()
+    try:
+        last = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError):
+        last = ""
+    if not _NAME.fullmatch(last):
+        raise RequestError("This cursor is not one that a page gave.", param="cursor")
+    return column > last
+
+
+def check_version(current: int, expected: int | None) -> None:
+    """Raises VersionMismatch when something else than the expected version is there."""
+    if expected is not None and expected != current:
+        error = VersionMismatch("Somebody else has changed it since it was read; read it again.")
+        error.current = current
+        raise error
+
+
+def missing(kind: str, which: str) -> NotFound:
+    return NotFound(f"There is no {which!r} among the {kind}.")

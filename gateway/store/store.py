@@ -1,0 +1,253 @@
+"""The store: everything that operators decide and that must last. SQLite embedded, PostgreSQL for several machines, one code path.
+
+Each write is one transaction together with its numbered change. The data plane does not read the store per request: it keeps
+what it needs (gateway.identity.stored) and hears of changes (gateway.store.feed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from gateway.core.errors import StoreUnavailable
+from gateway.core.secret import Secret
+from gateway.core.storage import ChangePage, Idempotent, KeyRecord, KeySettings, Page, Resource, StoreChange, UsageRow
+from gateway.store import change_rows, key_rows, resources, rows, usage_rows
+from gateway.store.database import Database, make_engine
+from gateway.store.key_rows import KeyFormat
+from gateway.store.migrate import migrate
+from gateway.store.pepper import pepper
+from gateway.store.rows import Transaction
+
+T = TypeVar("T")
+DEADLINE = 5.0
+"""Seconds within which every call ends."""
+MIGRATION_DEADLINE = 60.0
+
+
+class _TakenBack(Exception):
+    """Ends the transaction of a dry run; carries what the write would have answered."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+class Store:
+    """Implements gateway.core.storage.ControlStore; its docstrings say what the methods do.
+
+    url: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the module gateway.identity.keys).
+    given_pepper: the value of GATEHOUSE_PEPPER. Life: `start`, `aclose`. Raises ConfigError when the settings cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        state_dir: Path,
+        format: KeyFormat,
+        *,
+        given_pepper: str | None = None,
+        clock: Clock | None = None,
+        entropy: Entropy | None = None,
+        deadline: float = DEADLINE,
+    ) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self._format = format
+        self._pepper = pepper(state_dir, self._entropy, given_pepper)
+        self._database = Database(make_engine(url, state_dir, deadline), deadline)
+        self._subscribers: list[Callable[[StoreChange], None]] = []
+
+    # --- life
+
+    async def start(self) -> None:
+        """Connects and brings the schema up to date. Raises StoreUnavailable, and ConfigError for a schema of a newer Gatehouse."""
+        await self._database.run(migrate, write=True, deadline=MIGRATION_DEADLINE)
+
+    async def aclose(self) -> None:
+        await self._database.aclose()
+
+    @property
+    def available(self) -> bool:
+        return self._database.available
+
+    @property
+    def backend(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._database.engine.dialect.name
+
+    @property
+    def pending(self) -> int:
+        """Calls under way."""
+        return self._database.pending
+
+    def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    async def _write(self, work: Callable[[Transaction], T], *, dry_run: bool = False) -> T:
+        now = self._clock.wall()
+
+        def numbered(connection: sa.Connection) -> tuple[T, tuple[StoreChange, ...]]:
+            transaction = Transaction(connection, now)
+            result = work(transaction)
+            if dry_run:
+                raise _TakenBack(result)
+            return result, transaction.number()
+
+        try:
+            result, _ = await self._database.run(numbered, write=True, committed=self._committed)
+        except _TakenBack as taken_back:
+            answer: T = taken_back.result
+            return answer
+        return result
+
+    def _committed(self, result: tuple[Any, tuple[StoreChange, ...]]) -> None:
+        for change in result[1]:
+            for subscriber in tuple(self._subscribers):
+                subscriber(change)
+
+    # --- resources
+
+    async def get(self, kind: str, name: str) -> Resource:
+        return await self._database.run(lambda connection: resources.get(connection, kind, name))
+
+    async def list(
+        self, kind: str, *, tenant: str | Sequence[str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
+    ) -> Page[Resource]:
+        return await self._database.run(lambda connection: resources.page(connection, kind, tenant, prefix, limit, cursor))
+
+    async def create(
+        self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, tenant: str = "", dry_run: bool = False
+    ) -> Resource:
+        kept = resources.body_of(body)
+        return await self._write(lambda tx: resources.create(tx, kind, name, kept, tenant, rows.text(actor, "actor")), dry_run=dry_run)
+
+    async def update(
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        actor: str,
+        version: int | None = None,
+        tenant: str | None = None,
+        dry_run: bool = False,
+    ) -> Resource:
+        kept = resources.body_of(body)
+        return await self._write(
+            lambda tx: resources.update(tx, kind, name, kept, version, tenant, rows.text(actor, "actor")), dry_run=dry_run
+        )
+
+    async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
+        return await self._write(lambda tx: resources.delete(tx, kind, name, version), dry_run=dry_run)
+
+    # --- keys
+
+    async def create_key(
+        self, tenant: str, settings: KeySettings, *, actor: str, id: str | None = None, dry_run: bool = False
+    ) -> tuple[KeyRecord, Secret]:
+        chosen, key, fingerprint = self._new_key(id)
+        return await self._write(
+            lambda tx: key_rows.create(tx, tenant, settings, rows.text(actor, "actor"), chosen, key, fingerprint), dry_run=dry_run
+        )
+
+    def _new_key(self, id: str | None) -> tuple[str, str, bytes]:
+        key = self._format.generate(self._entropy)
+        return id if id is not None else f"key-{self._entropy.bytes(8).hex()}", key, self._format.fingerprint(key, self._pepper)
+
+    async def get_key(self, id: str) -> KeyRecord:
+        return await self._database.run(lambda connection: key_rows.get(connection, id))
+
+    async def list_keys(
+        self,
+        *,
+        tenant: str | Sequence[str] | None = None,
+        prefix: str = "",
+        state: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page[KeyRecord]:
+        now = self._clock.wall()
+        return await self._database.run(lambda connection: key_rows.page(connection, tenant, prefix, state, now, limit, cursor))
+
+    async def update_key(
+        self, id: str, settings: KeySettings, *, actor: str, version: int | None = None, dry_run: bool = False
+    ) -> KeyRecord:
+        return await self._write(lambda tx: key_rows.update(tx, id, settings, version, rows.text(actor, "actor")), dry_run=dry_run)
+
+    async def rotate_key(
+        self, id: str, *, actor: str, overlap: float = 0.0, new_id: str | None = None, version: int | None = None, dry_run: bool = False
+    ) -> tuple[KeyRecord, Secret]:
+        chosen, key, fingerprint = self._new_key(new_id)
+        return await self._write(
+            lambda tx: key_rows.rotate(tx, id, version, overlap, rows.text(actor, "actor"), chosen, key, fingerprint), dry_run=dry_run
+        )
+
+    async def revoke_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
+        return await self._write(lambda tx: key_rows.revoke(tx, id, version, rows.text(actor, "actor")), dry_run=dry_run)
+
+    async def delete_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
+        return await self._write(lambda tx: key_rows.delete(tx, id, version), dry_run=dry_run)
+
+    async def find_key(self, digest: bytes, key: str) -> KeyRecord | None:
+        fingerprint = self._format.fingerprint(key, self._pepper)
+        return await self._database.run(lambda connection: key_rows.find(connection, fingerprint))
+
+    async def touch_keys(self, used: Mapping[str, float]) -> None:
+        kept = {id: moment for id, moment in used.items() if rows.storable(id)}
+        if kept:
+            await self._database.run(lambda connection: key_rows.touch(connection, kept), write=True)
+
+    # --- usage
+
+    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+        added = tuple(rows)
+        await self._database.run(lambda connection: usage_rows.add(connection, added), write=True)
+
+    async def report_usage(
+        self,
+        group_by: Sequence[str] = ("tenant",),
+        *,
+        since: str = "",
+        until: str = "9999-12-31",
+        tenant: str | Sequence[str] | None = None,
+        key: str | None = None,
+        model: str | None = None,
+        limit: int = 10000,
+    ) -> Sequence[dict[str, Any]]:
+        return await self._database.run(lambda connection: usage_rows.report(connection, group_by, since, until, tenant, key, model, limit))
+
+    # --- changes
+
+    async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage:
+        return await self._database.run(lambda connection: change_rows.since(connection, seq, limit))
+
+    async def prune(self) -> None:
+        """Forgets old changes and expired idempotency keys; any replica may do it at any time."""
+        now = self._clock.wall()
+        await self._database.run(lambda connection: change_rows.prune(connection, now), write=True)
+
+    # --- idempotency keys
+
+    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 86400.0) -> Idempotent | None:
+        now = self._clock.wall()
+
+        def begin(connection: sa.Connection) -> Idempotent | None:
+            return change_rows.begin(connection, key, actor, route, fingerprint, now, ttl)
+
+        for _ in range(3):
+            try:
+                return await self._database.run(begin, write=True)
+            except sa.exc.IntegrityError:
+                continue  # another process was first, between our look and our insert: look again
+        raise StoreUnavailable("The idempotency key is contended.", retry_after=1.0)
+
+    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str) -> None:
+        await self._database.run(lambda connection: change_rows.finish(connection, key, actor, route, status, body), write=True)
+
+    async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
+        await self._database.run(lambda connection: change_rows.abandon(connection, key, actor, route), write=True)

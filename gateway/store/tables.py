@@ -1,0 +1,108 @@
+"""The store's tables (SQLAlchemy Core). A change here needs a migration; a test compares the two.
+
+Names are compared bytewise on both databases (collation C on PostgreSQL), so that pages come in the same order everywhere.
+Times are seconds since the epoch in double precision.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+NAME_LENGTH = 255
+
+
+def _text(length: int) -> sa.types.TypeEngine[str]:
+    return sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+resources = sa.Table(
+    "resources",
+    metadata,
+    sa.Column("kind", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("name", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("body", sa.JSON, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("updated", sa.Double, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Index("ix_resources_kind_tenant_name", "kind", "tenant", "name"),
+)
+
+keys = sa.Table(
+    "keys",
+    metadata,
+    sa.Column("id", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("prefix", sa.String(16), nullable=False),
+    sa.Column("fingerprint", sa.LargeBinary(32), nullable=False, unique=True),
+    sa.Column("models", sa.JSON, nullable=False),
+    sa.Column("operations", sa.JSON, nullable=False),
+    sa.Column("cidrs", sa.JSON, nullable=False),
+    sa.Column("limits", sa.JSON, nullable=False),
+    sa.Column("roles", sa.JSON, nullable=False),
+    sa.Column("priority", sa.String(16), nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("expires", sa.Double),
+    sa.Column("rotated_to", _text(NAME_LENGTH)),
+    sa.Column("overlap_until", sa.Double),
+    sa.Column("revoked", sa.Double),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("updated", sa.Double, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("last_used", sa.Double),
+    sa.Index("ix_keys_tenant_id", "tenant", "id"),
+)
+
+usage_daily = sa.Table(
+    "usage_daily",
+    metadata,
+    sa.Column("day", sa.String(10), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("key", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("model", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cached_tokens", sa.BigInteger, nullable=False),
+    sa.Index("ix_usage_daily_tenant_day", "tenant", "day"),
+)
+
+changes = sa.Table(
+    "changes",
+    metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("action", sa.String(16), nullable=False),
+    sa.Column("time", sa.Double, nullable=False),
+)
+
+counters = sa.Table(
+    "counters",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("value", sa.BigInteger, nullable=False),
+)
+"""One row, `changes`: the newest sequence number. Its row lock orders the writers, so numbers are committed in their order."""
+
+idempotency = sa.Table(
+    "idempotency",
+    metadata,
+    sa.Column("key", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("actor", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("route", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("status", sa.Integer, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+)
