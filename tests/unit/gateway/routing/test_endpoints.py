@@ -130,7 +130,7 @@ async def test_a_removed_sidecar_that_dies_is_not_used_by_those_that_waited_for_
     assert isinstance(waiting.error, EngineError)
     fleet.advance(0.1)
     await settled()
-    assert fleet.clients[-1].closed
+    assert running.client.closed  # type: ignore[attr-defined]
 
 
 async def test_a_removed_endpoint_closes_when_the_last_that_waited_has_left():
