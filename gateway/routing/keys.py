@@ -14,8 +14,10 @@ from typing import Any
 
 from gateway.core.types import InferenceRequest, Principal
 
-PREFIX_BYTES = 4096
-"""How much of a prefix is hashed: enough to tell conversations apart, little enough to cost a few microseconds at most."""
+PREFIX = 2048
+"""How many characters of a text are hashed: enough to tell conversations apart, little enough to cost a few microseconds at most."""
+MESSAGES = 8
+"""How many messages are looked at for the first of a user."""
 
 KeyFunction = Callable[[InferenceRequest, Principal, bytes | None], int]
 
@@ -70,27 +72,25 @@ def header_key(request: InferenceRequest, principal: Principal, session: bytes |
 
 
 def prefix_of(request: InferenceRequest) -> str:
-    """What a conversation's turns have in common, at most PREFIX_BYTES characters: everything up to the first user message."""
+    """What a conversation's turns have in common, everything up to the first user message, of each text the first PREFIX characters."""
     view = request.view
     messages = getattr(view, "messages", None)
     if messages:
         return _conversation(messages)
     text = _flat(getattr(view, "prompt", None)) or _flat(getattr(view, "input", None)) or _flat(getattr(view, "query", None))
-    return text or request.body[:PREFIX_BYTES].decode("latin-1")
+    return text or request.body[:PREFIX].decode("latin-1")
 
 
 def _conversation(messages: Any) -> str:
-    """Roles and texts up to the first user message; all of them when there is none."""
+    """Roles and texts up to the first user message, each cut: a long system prompt must not hide who talks. All when there is none."""
     parts: list[str] = []
-    room = PREFIX_BYTES
-    for message in messages:
+    for message in messages[:MESSAGES]:
         role, text = message.role, message.content
         if not isinstance(text, str):
             text = _flat(text)
         parts.append(role)
-        parts.append(text[:room])
-        room -= len(text)
-        if role == "user" or room <= 0:
+        parts.append(text if len(text) <= PREFIX else text[:PREFIX])
+        if role == "user":
             break
     return "\0".join(parts)
 
@@ -98,11 +98,11 @@ def _conversation(messages: Any) -> str:
 def _flat(content: Any) -> str:
     """The text of a content: a string, a list of strings, of token ids, or of parts with a `text`; "" for anything else."""
     if isinstance(content, str):
-        return content[:PREFIX_BYTES]
+        return content[:PREFIX]
     if not isinstance(content, list | tuple):
         return ""
     texts: list[str] = []
-    room = PREFIX_BYTES
+    room = PREFIX
     for part in content:
         if isinstance(part, str):
             text = part

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.types import InferenceRequest, Principal
-from gateway.routing.keys import PREFIX_BYTES, digest, key_function
+from gateway.routing.keys import PREFIX, digest, key_function
 
 CALLER = Principal("ci", "acme", "api_key")
 prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix", "session", "tenant", "key", "header:x-conversation"))
@@ -44,9 +44,20 @@ def test_parts_count_as_their_texts():
 
 
 def test_no_more_than_the_prefix_is_read():
-    long = "x" * PREFIX_BYTES
+    long = "x" * PREFIX
     assert key(turns(long + "a")) == key(turns(long + "b"))
-    assert key(turns("q", system=long + "a")) == key(turns("other", system=long + "b"))
+    assert key(turns("q", system=long + "a")) == key(turns("q", system=long + "b"))
+
+
+def test_a_long_system_prompt_does_not_hide_who_talks():
+    long = "x" * 100_000
+    assert key(turns("q", system=long)) != key(turns("other", system=long))
+
+
+def test_many_messages_before_the_user_speaks_cost_no_more():
+    many = [View(role="system", content=f"rule {number}") for number in range(1000)]
+    one, other = ([*many, View(role="user", content=text)] for text in ("q", "other"))
+    assert key(request(View(messages=one))) == key(request(View(messages=other)))
 
 
 @pytest.mark.parametrize(
