@@ -167,19 +167,22 @@ async def test_cancelling_frees_the_slot_at_the_next_step(make: Maker, model: Mo
 
 async def test_who_waits_is_served_by_priority_and_expires(make: Maker, model: Model) -> None:
     batcher, _ = make(slots=1, queue=8)
-    order: list[str] = []
+    order: list[Job] = []
 
-    async def note(name: str, item: Job) -> None:
-        await read(item)
-        order.append(name)
+    class Noting(Mailbox):
+        def put(self, item: Job, event: Event) -> None:
+            if event.finish is not None:
+                order.append(item)
+            super().put(item, event)
 
     running = job(model, count=30)
     late = job(model, deadline=time.monotonic() - 1)
     batch, standard, urgent = job(model, priority=2), job(model, priority=1), job(model, priority=0)
+    for item in (batch, standard, urgent):
+        item.mailbox = Noting()
     batcher.submit([running, late, batch, standard, urgent])
-    names = {"batch": batch, "standard": standard, "urgent": urgent}
-    await asyncio.gather(*(note(name, item) for name, item in names.items()))
-    assert order == ["urgent", "standard", "batch"]
+    await asyncio.gather(*map(read, (batch, standard, urgent)))
+    assert order == [urgent, standard, batch]
     error = (await read(late))[-1].error
     assert error is not None and error.status == 504
 
