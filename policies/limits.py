@@ -36,8 +36,11 @@ def charge(usage: Usage) -> int:
 
 
 def _fits(limit: LimitSpec, principal: Principal, model: str) -> bool:
+    """A credential may name a limit itself: that stands for the `key` pattern (`key: ""` fits those that name it, and no others)."""
     match = limit.match
-    return matches(match.tenant, principal.tenant) and matches(match.model, model) and matches(match.key, principal.id)
+    if not (matches(match.tenant, principal.tenant) and matches(match.model, model)):
+        return False
+    return matches(match.key, principal.id) or limit.name in principal.limits
 
 
 def _bucket_key(limit: LimitSpec, principal: Principal, model: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ MEMO_SIZE = 16384
 """Decisions remembered; the oldest is forgotten first."""
 
 _DENIED = Decision(False, "This credential may not use the requested model.", "default-deny")
+_OPERATION = Decision(False, "This credential may not call this operation.", "operations")
 _UNKNOWN = Decision(False, "There is no such model for this credential.", "unknown-model")
 
 
@@ -38,7 +39,10 @@ class ModelAccess:
             return decision
         if request.model not in self._names:
             return _UNKNOWN
-        decision = self._evaluate(principal, request.model)
+        if principal.operations and request.operation not in principal.operations:
+            decision = _OPERATION
+        else:
+            decision = self._evaluate(principal, request.model)
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
         self._memo[key] = decision

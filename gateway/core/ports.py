@@ -7,8 +7,8 @@ implementation in a task that it owns (gateway.core.tasks.TaskOwner).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
 
 from gateway.core.types import (
     AuditRecord,
@@ -142,6 +142,22 @@ class AuditReader(Protocol):
 
     def verify(self) -> dict[str, Any]: ...
 
+    def export(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        kind: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[bytes]:
+        """The lines that match all filters, each as it stands in the log. Blocks, as everything here."""
+        ...
+
+    def public_keys(self) -> list[dict[str, Any]]:
+        """The keys that checkpoints are verified with: {"id", "algorithm", "pem"}."""
+        ...
+
 
 # --- 8 admit and select; 9 dispatch
 
@@ -258,11 +274,17 @@ class Router(Protocol):
 
 
 class FleetView(Protocol):
-    """What operators see of engines and endpoints: plain dictionaries, ready for JSON."""
+    """What operators see of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked."""
 
     def engines(self) -> list[dict[str, Any]]: ...
 
     def endpoints(self) -> list[dict[str, Any]]: ...
+
+    def models(self) -> list[dict[str, Any]]: ...
+
+    def status(self) -> dict[str, Any]:
+        """The process at a glance: version, start, configuration, readiness, requests in flight, addresses."""
+        ...
 
 
 class ModelControl(Protocol):
@@ -278,6 +300,18 @@ class ModelControl(Protocol):
 
     async def resume(self, endpoint: str) -> None: ...
 
+    async def force_breaker(self, endpoint: str, state: Literal["open", "closed"] | None) -> None:
+        """Holds a breaker `open` or `closed` until it is forced to None."""
+        ...
+
+
+class PolicyTester(Protocol):
+    """What the data plane would decide, without a request."""
+
+    def test(self, principal: Principal, model: str, operation: str) -> dict[str, Any]:
+        """{"allow", "reason", "rule", "limits": names of those that apply, "guardrails": names}."""
+        ...
+
 
 class ConfigApplier(Protocol):
     """Build, validate, swap, drain. An invalid configuration changes nothing and raises ConfigError."""
@@ -289,8 +323,8 @@ class ConfigApplier(Protocol):
         """The configuration in force, secrets masked."""
         ...
 
-    async def apply(self, text: str, *, source: str, dry_run: bool = False) -> dict[str, Any]:
-        """Applies a YAML or JSON text; returns what changed."""
+    async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
+        """Applies a YAML or JSON text; returns what changed. VersionMismatch when the version in force is not the expected one."""
         ...
 
     async def reload(self) -> dict[str, Any]:
@@ -301,8 +335,8 @@ class ConfigApplier(Protocol):
 class KeyStore(Protocol):
     """API keys of the store, as the data plane needs them: found by the SHA-256 of the whole key."""
 
-    def lookup(self, digest: bytes, key: str) -> Maybe[Principal | None]:
-        """The principal of an active key, or None; cached both ways, bounded, single flight."""
+    def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
+        """The principal of an active key that `peer` may use, or None; cached both ways, bounded, single flight."""
         ...
 
 

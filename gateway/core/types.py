@@ -25,10 +25,11 @@ class Principal:
     """An authenticated caller. One object per credential while it is valid, so that decisions can be memoised by identity.
 
     id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
-    limits: names of limits that belong to this credential alone. claims: what conditions may read.
+    operations: those it may call; empty: all. limits: names of limits that apply to it beside those that match it.
+    claims: what conditions may read.
     """
 
-    __slots__ = ("claims", "expires", "id", "kind", "models", "priority", "roles", "tenant")
+    __slots__ = ("claims", "expires", "id", "kind", "limits", "models", "operations", "priority", "roles", "tenant")
 
     def __init__(
         self,
@@ -40,9 +41,12 @@ class Principal:
         roles: tuple[str, ...] = (),
         expires: float | None = None,
         claims: dict[str, Any] | None = None,
+        operations: tuple[str, ...] = (),
+        limits: tuple[str, ...] = (),
     ) -> None:
         self.id, self.tenant, self.kind, self.models = id, tenant, kind, models
         self.priority, self.roles, self.expires, self.claims = priority, roles, expires, claims or {}
+        self.operations, self.limits = operations, limits
 
     def __repr__(self) -> str:
         return f"Principal({self.tenant}/{self.id})"

@@ -42,9 +42,9 @@ class ApiKeyAuthenticator:
             principal = self._principals.get(sha256(value[7:]).digest())
             if principal is not None:
                 return principal
-        return self._find(headers)
+        return self._find(headers, peer)
 
-    def _find(self, headers: Headers) -> Maybe[Principal | None]:
+    def _find(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         found = presented(headers)
         if found is None or found[0] != b"bearer":
             return None
@@ -57,15 +57,15 @@ class ApiKeyAuthenticator:
             return principal
         if looks_like_jwt(value):
             return None
-        return self._stored(digest, value)
+        return self._stored(digest, value, peer)
 
-    def _stored(self, digest: bytes, value: bytes) -> Maybe[Principal | None]:
+    def _stored(self, digest: bytes, value: bytes, peer: Peer) -> Maybe[Principal | None]:
         if self._store is None or not value.isascii():
             raise invalid_api_key()
         key = value.decode("ascii")
         if not keys.well_formed(key):
             raise invalid_api_key()
-        answer = self._store.lookup(digest, key)
+        answer = self._store.lookup(digest, key, peer)
         if answer is None or isinstance(answer, Principal):
             return self._active(answer)
         return self._wait(answer)

@@ -28,7 +28,7 @@ class Store:
         self.answer, self.later = answer, later
         self.asked: list[tuple[bytes, str]] = []
 
-    def lookup(self, digest: bytes, key: str) -> Maybe[Principal | None]:
+    def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
         self.asked.append((digest, key))
         return self._wait() if self.later else self.answer
 
