@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.config.load import Loaded, describe
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, VersionMismatch
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
 
@@ -86,15 +86,24 @@ class Reloader(Generic[T]):
         """The configuration in force, secrets masked."""
         return describe(self._spec)
 
-    async def apply(self, text: str, *, source: str, dry_run: bool = False) -> dict[str, Any]:
+    async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
         """Applies a text: {"version", "changed": paths, "applied"}. With `dry_run` it is parsed and checked only.
 
-        Raises ConfigError when it is invalid; then nothing has changed. The file is not written.
+        Raises ConfigError when it is invalid, VersionMismatch when the version in force is not the expected one; then nothing has
+        changed. The file is not written.
         """
+
+        def read() -> ConfigSpec:
+            if expected is not None and expected != self.version:
+                error = VersionMismatch(f"The configuration has version {self.version}, not {expected}: read it again.")
+                error.current = self.version
+                raise error
+            return self._steps.parse(text)
+
         if dry_run:
-            spec = await asyncio.to_thread(self._steps.parse, text)
+            spec = await asyncio.to_thread(read)
             return {"version": self.version, "changed": changes(self._spec, spec), "applied": False}
-        return await self._change(lambda: self._steps.parse(text), source)
+        return await self._change(read, source)
 
     async def reload(self) -> dict[str, Any]:
         """Reads the file again. Requests that come while one is waiting for its turn share that one's outcome."""
