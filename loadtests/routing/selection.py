@@ -55,7 +55,7 @@ def request(text: str) -> InferenceRequest:
     return InferenceRequest("chat", b"/v1/chat/completions", "m", b"", view, prompt_tokens=50, max_tokens=100)
 
 
-def cost(count: int, policy: Policy, rounds: int = 7, batch: int = 2000) -> tuple[float, float]:
+def cost(count: int, policy: Policy, rounds: int = 60, batch: int = 250) -> tuple[float, float]:
     """(acquire, close) in microseconds: the best of some rounds, each over different requests, one at a time."""
     route = pool(count, policy)
     requests = [request(f"May I take the train, case {n}?") for n in range(batch)]
