@@ -8,7 +8,7 @@ over asyncio streams. Measured in one run, with and without batching by turns:
 - trivial: y = x @ w + 1 on 4 numbers, binary both ways;
 - large: a binary tensor of 1 MiB there and back, one connection.
 
-Prints requests per second, the median and the 99th percentile in milliseconds.
+Prints requests per second, the median and the 99th percentile in milliseconds, and the sidecar's processor time for a request.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -76,18 +77,44 @@ async def load(path: str, requests: list[bytes], clients: int, seconds: float) -
     return [latency for client in crowd for latency in client.times]
 
 
-def phase(path: str, requests: list[bytes], clients: int, seconds: float) -> tuple[float, list[float]]:
-    """(requests per second, latencies)."""
-    asyncio.run(load(path, requests, clients, min(1.0, seconds)))
-    started = time.perf_counter()
-    times = asyncio.run(load(path, requests, clients, seconds))
-    return len(times) / (time.perf_counter() - started), times
+def processor_seconds(process: OnnxProcess) -> float:
+    """Processor time the sidecar has used so far (proc(5), fields utime and stime): steadier than the clock on a shared machine."""
+    fields = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def show(name: str, rates: list[float], times: list[float]) -> None:
-    ordered = sorted(times)
-    p50, p99 = statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3
-    print(f"{name:28} {statistics.median(rates):8.0f} req/s   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms", flush=True)
+class Figures:
+    """Of one way to run: requests per second of each round, all latencies, processor seconds."""
+
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.times: list[float] = []
+        self.processor = 0.0
+        self.requests = 0
+
+    def measure(self, sidecar: OnnxProcess, requests: list[bytes], clients: int, seconds: float) -> None:
+        """One more round, after a short one that is not counted."""
+        asyncio.run(load(sidecar.socket, requests, clients, min(1.0, seconds)))
+        before, started = processor_seconds(sidecar), time.perf_counter()
+        times = asyncio.run(load(sidecar.socket, requests, clients, seconds))
+        self.rates.append(len(times) / (time.perf_counter() - started))
+        self.processor += processor_seconds(sidecar) - before
+        self.requests += len(times)
+        self.times += times
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+    @property
+    def cost(self) -> float:
+        """Processor microseconds of the sidecar for a request."""
+        return self.processor / self.requests * 1e6
+
+    def show(self, name: str) -> None:
+        ordered = sorted(self.times)
+        p50, p99 = statistics.median(ordered) * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3
+        print(f"{name:24}{self.rate:8.0f} req/s   p50 {p50:7.2f} ms   p99 {p99:7.2f} ms   {self.cost:7.0f} us processor", flush=True)
 
 
 @contextmanager
@@ -100,17 +127,14 @@ def pair(folder: Path) -> Iterator[tuple[OnnxProcess, OnnxProcess]]:
 
 def compare(name: str, folder: Path, requests: list[bytes], seconds: float) -> None:
     """Both by turns, so that what else the machine does falls on both."""
-    with pair(folder) as sidecars:
-        rates: list[list[float]] = [[], []]
-        times: list[list[float]] = [[], []]
+    batched, plain = Figures(), Figures()
+    with pair(folder) as (one, two):
         for _ in range(ROUNDS):
-            for which, sidecar in enumerate(sidecars):
-                rate, found = phase(sidecar.socket, requests, CLIENTS, seconds)
-                rates[which].append(rate)
-                times[which] += found
-    show(f"{name}, batched", rates[0], times[0])
-    show(f"{name}, not batched", rates[1], times[1])
-    print(f"{name}: {statistics.median(rates[0]) / statistics.median(rates[1]):.2f} x\n", flush=True)
+            batched.measure(one, requests, CLIENTS, seconds)
+            plain.measure(two, requests, CLIENTS, seconds)
+    batched.show(f"{name}, batched")
+    plain.show(f"{name}, not batched")
+    print(f"{name}: {batched.rate / plain.rate:.2f} x the requests, {plain.cost / batched.cost:.2f} x less processor time\n", flush=True)
 
 
 def texts() -> list[bytes]:
@@ -127,8 +151,9 @@ def infer(name: str, datatype: str, array: np.ndarray) -> bytes:
 def large(folder: Path, seconds: float) -> None:
     models.save(models.identity("FP32", ("n", "m")), folder / "model.onnx")
     with OnnxProcess(folder) as sidecar:
-        rate, times = phase(sidecar.socket, [infer("x", "FP32", np.zeros((1, 262144), np.float32))], 1, seconds)
-    show("1 MiB there and back", [rate], times)
+        figures = Figures()
+        figures.measure(sidecar, [infer("x", "FP32", np.zeros((1, 262144), np.float32))], 1, seconds)
+    figures.show("1 MiB there and back")
 
 
 def main() -> None:
