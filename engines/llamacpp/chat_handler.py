@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from engines.llamacpp import responses
@@ -76,8 +77,9 @@ class ChatHandler:
     async def _stream(
         self, generation: Generation, readers: list[_Reader], envelope: Envelope, wants_usage: bool
     ) -> AsyncIterator[bytes]:  # fmt: skip
-        async for news in generation.deltas():
-            yield b"".join(self._chunks(envelope, delta, readers[delta.index]) for delta in news)
+        async with aclosing(generation.deltas()) as deltas:
+            async for news in deltas:
+                yield b"".join(self._chunks(envelope, delta, readers[delta.index]) for delta in news)
         yield (envelope.usage(responses.usage(generation)) if wants_usage else b"") + DONE
 
     def _chunks(self, envelope: Envelope, delta: Delta, reader: _Reader) -> bytes:

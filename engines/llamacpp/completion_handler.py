@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from engines.llamacpp import responses
@@ -65,17 +66,18 @@ class CompletionHandler:
         self, generation: Generation, envelope: Envelope, body: CompletionRequest, wants_usage: bool
     ) -> AsyncIterator[bytes]:  # fmt: skip
         offsets = {}
-        async for news in generation.deltas():
-            out = []
-            for delta in news:
-                if body.echo and delta.index not in offsets:
-                    text, logprobs = self._echo(generation, delta.index, body)
-                    offsets[delta.index] = len(text)
-                    out.append(envelope.chunk({"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": None}))
-                offset = offsets.get(delta.index, 0)
-                out.append(self._text_delta(envelope, delta, offset))
-                offsets[delta.index] = offset + len(delta.text)
-            yield b"".join(out)
+        async with aclosing(generation.deltas()) as deltas:
+            async for news in deltas:
+                out = []
+                for delta in news:
+                    if body.echo and delta.index not in offsets:
+                        text, logprobs = self._echo(generation, delta.index, body)
+                        offsets[delta.index] = len(text)
+                        out.append(envelope.chunk({"index": delta.index, "text": text, "logprobs": logprobs, "finish_reason": None}))
+                    offset = offsets.get(delta.index, 0)
+                    out.append(self._text_delta(envelope, delta, offset))
+                    offsets[delta.index] = offset + len(delta.text)
+                yield b"".join(out)
         yield (envelope.usage(responses.usage(generation)) if wants_usage else b"") + DONE
 
     def _text_delta(self, envelope: Envelope, delta: Delta, offset: int) -> bytes:

@@ -20,6 +20,8 @@ from engines.sidecar import ApiError, Request
 
 T = TypeVar("T")
 
+SCORED_CHUNK = 32
+"""Prompt tokens a step may read where each one's logits (the whole vocabulary) are wanted."""
 BYTES_A_THREAD = 16 * 1024 * 1024
 """A further thread is worth its barriers only for so many bytes of weights."""
 
@@ -88,6 +90,7 @@ def build(
                     priority=request.priority, arrival=0, prompt=len(prompt.tokens), deadline=request.deadline or math.inf, after=first,
                     index=len(jobs), tokens=prompt.tokens, max_tokens=prompt.max_tokens, mailbox=mailbox, logprobs=logprobs,
                     ignore_eos=ignore_eos, markers=markers or {}, prompt_logprobs=score_prompt and first is None,
+                    largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
                     sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
                 )  # fmt: skip
                 jobs.append(job)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from engines.llamacpp.batcher import Batcher, Event, Finish, Job, Mailbox
@@ -92,7 +93,7 @@ class Generation:
             if choice.finish is None:
                 self._batcher.cancel(choice.job)
 
-    async def deltas(self) -> AsyncIterator[list[Delta]]:
+    async def deltas(self) -> AsyncGenerator[list[Delta], None]:
         """What each hand-over of the decode thread brought, until every choice has ended. Raises ApiError."""
         open_choices = len(self._choices)
         try:
@@ -122,9 +123,10 @@ async def collect(generation: Generation) -> list[tuple[str, list[tuple[int, Top
     texts: list[list[str]] = [[] for _ in generation.jobs]
     scores: list[list[tuple[int, TopLogprobs]]] = [[] for _ in generation.jobs]
     finishes: list[str | None] = [None] * len(generation.jobs)
-    async for news in generation.deltas():
-        for delta in news:
-            texts[delta.index].append(delta.text)
-            scores[delta.index].extend(delta.scores)
-            finishes[delta.index] = delta.finish
+    async with aclosing(generation.deltas()) as deltas:
+        async for news in deltas:
+            for delta in news:
+                texts[delta.index].append(delta.text)
+                scores[delta.index].extend(delta.scores)
+                finishes[delta.index] = delta.finish
     return [("".join(text), score, finish) for text, score, finish in zip(texts, scores, finishes, strict=True)]

@@ -59,8 +59,8 @@ class Sampler:
 
     def __init__(self, model: Model, params: SamplingParams, prompt: list[int]) -> None:
         self._n_vocab = model.n_vocab
+        self._grammar = _grammar(model, params.grammar)  # first: it may fail
         self._chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
-        self._grammar = _grammar(model, params.grammar)
         self._candidates: NDArray[Any] | None = None
         if params.logit_bias:
             self._add_bias(params.logit_bias)

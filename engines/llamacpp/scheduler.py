@@ -29,7 +29,8 @@ class Work:
 
     `prompt` counts the prompt's tokens, `done` those already in the KV memory. `decoding` means that the prompt is read and
     tokens are being generated. `paused`: its client does not read; it keeps its slot and generates nothing. `after` is
-    work that must be decoding (or gone) first, because its prompt's KV will be shared.
+    work that must be decoding (or gone) first, because its prompt's KV will be shared. `largest_chunk` bounds how much of
+    its prompt one step may read.
     """
 
     priority: int
@@ -37,6 +38,7 @@ class Work:
     prompt: int
     deadline: float = math.inf
     after: Work | None = None
+    largest_chunk: int = 2**31
     done: int = 0
     decoding: bool = False
     paused: bool = False
@@ -84,7 +86,7 @@ def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
     for work in sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.arrival)):
         if left <= 0:
             break
-        count = min(work.prompt - work.done, left)
+        count = min(work.prompt - work.done, left, work.largest_chunk)
         if count > 0:
             plan.prefill.append((work, count))
             left -= count
