@@ -19,7 +19,7 @@ from gateway.core.errors import GatehouseError, Overloaded, StoreUnavailable
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Peer, Principal
-from gateway.core.waiting import Maybe, Signal
+from gateway.core.waiting import Maybe
 
 log = logging.getLogger("gatehouse.identity")
 
@@ -50,15 +50,33 @@ class Entry:
 
 
 class Flight:
-    """One question under way. `changed`: ids of keys that changed meanwhile; `made`: whether any key was made meanwhile; `missed`:
-    whether changes were missed meanwhile."""
+    """One question under way, with a future for each request that waits: one that leaves cancels its own only. Futures and not a
+    Signal, as both a Driver and a task can await them.
 
-    __slots__ = ("answer", "changed", "made", "missed")
+    `changed`: ids of keys that changed meanwhile; `made`: whether any key was made meanwhile; `missed`: whether changes were missed.
+    """
+
+    __slots__ = ("changed", "made", "missed", "waiting")
 
     def __init__(self) -> None:
-        self.answer: Signal[Entry | None] = Signal()
+        self.waiting: list[asyncio.Future[Entry | None]] = []
         self.changed: set[str] = set()
         self.made = self.missed = False
+
+    def join(self) -> asyncio.Future[Entry | None]:
+        future: asyncio.Future[Entry | None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+    def land(self, entry: Entry | None) -> None:
+        for future in self.waiting:
+            if not future.done():
+                future.set_result(entry)
+
+    def fail(self, error: Exception) -> None:
+        for future in self.waiting:
+            if not future.done():
+                future.set_exception(error)
 
     def restart(self) -> None:
         self.changed.clear()
@@ -122,10 +140,10 @@ class StoredKeys:
                 raise Overloaded("Too many API keys are being looked up.", retry_after=1.0)
             flight = self._flights[digest] = Flight()
             self._tasks.spawn(self._fly(flight, digest, key), name="find key")
-        return self._wait(flight, peer)
+        return self._wait(flight.join(), peer)
 
-    async def _wait(self, flight: Flight, peer: Peer) -> Principal | None:
-        entry = await flight.answer
+    async def _wait(self, answer: asyncio.Future[Entry | None], peer: Peer) -> Principal | None:
+        entry = await answer
         if entry is None:
             self._guesses.wrong(peer.address)
             return None
@@ -145,22 +163,22 @@ class StoredKeys:
     # --- asking the store
 
     async def _fly(self, flight: Flight, digest: bytes, key: str) -> None:
-        """Always completes the flight's answer."""
+        """Always ends the flight."""
         try:
             record = await self._ask(flight, digest, key)
         except asyncio.CancelledError:
             self._flights.pop(digest, None)
-            flight.answer.fail(StoreUnavailable("The gateway is shutting down."))
+            flight.fail(StoreUnavailable("The gateway is shutting down."))
             raise
         except Exception as error:  # noqa: BLE001 - boundary: whoever waits must hear of any failure, and is refused
             self._flights.pop(digest, None)
             if not isinstance(error, GatehouseError):
                 log.error("a key could not be looked up (%s)", type(error).__name__)
                 error = StoreUnavailable("The key could not be looked up.")
-            flight.answer.fail(error)
+            flight.fail(error)
             return
         self._flights.pop(digest, None)
-        flight.answer.set(self._remember(digest, record))
+        flight.land(self._remember(digest, record))
 
     async def _ask(self, flight: Flight, digest: bytes, key: str) -> KeyRecord | None:
         for _ in range(MAX_TRIES):

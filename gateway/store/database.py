@@ -11,7 +11,9 @@ import json
 import logging
 import os
 import socket
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,15 +66,16 @@ def _sqlite(path: Path) -> sa.Engine:
     engine = sa.create_engine(
         sa.URL.create("sqlite+pysqlite", database=str(path)),
         connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False},
-        pool_size=THREADS,
+        pool_size=THREADS + 1,
         max_overflow=0,
         json_serializer=_dumps,
     )
 
     def connected(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # no implicit transactions: `begun` says when one begins, and how
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
             connection.execute(f"PRAGMA {pragma}").close()
+        _write_ahead(connection)
 
     def begun(connection: sa.Connection) -> None:
         # A write takes its lock first: one that begins by reading would fail, without waiting, when another has written since.
@@ -81,6 +84,19 @@ def _sqlite(path: Path) -> sa.Engine:
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
     return engine
+
+
+def _write_ahead(connection: Any) -> None:
+    """Of several processes that meet a new file, one turns the log on. SQLite does not let the others wait for that: they ask again."""
+    end = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
@@ -159,8 +175,12 @@ class Database:
     def __init__(self, engine: sa.Engine, deadline: float) -> None:
         self.engine, self.deadline = engine, deadline
         self.available = True
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-store")
+        self._readers = self._writers = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-store")
+        if engine.dialect.name == "sqlite":
+            # One writes at a time anyway; those that wait in a queue of ours do not sleep and retry, nor keep readers from a thread.
+            self._writers = ThreadPoolExecutor(1, thread_name_prefix="gatehouse-store-write")
         self._jobs: set[Job] = set()
+        self._closed = False
 
     @property
     def pending(self) -> int:
@@ -179,11 +199,14 @@ class Database:
 
         committed: called on the loop after the commit, even when nobody waits any more.
         """
+        if self._closed:
+            raise StoreUnavailable("The store is closed.")
         if len(self._jobs) >= MAX_PENDING:
             raise StoreUnavailable("The store has too much to do.", retry_after=1.0)
         job = Job()
         self._jobs.add(job)
-        future = asyncio.get_running_loop().run_in_executor(self._pool, self._transaction, work, write, job)
+        threads = self._writers if write else self._readers
+        future = asyncio.get_running_loop().run_in_executor(threads, self._transaction, work, write, job)
 
         def ended(done: asyncio.Future[T]) -> None:
             self._jobs.discard(job)
@@ -253,7 +276,9 @@ class Database:
         """Breaks off what is under way and closes every connection."""
         for job in tuple(self._jobs):
             job.abandon()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._closed = True
+        for threads in (self._readers, self._writers):
+            threads.shutdown(wait=False, cancel_futures=True)
         while self._jobs:
             await asyncio.sleep(0.005)
         self.engine.dispose()

@@ -1,0 +1,581 @@
+"""What every store keeps to: gateway.core.storage.ControlStore, over SQLite and over a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from gateway.core.clock import FakeClock
+from gateway.core.errors import AlreadyExists, ConfigError, NotFound, RequestError, StoreUnavailable, VersionMismatch
+from gateway.core.storage import ControlStore, Idempotent, KeyRecord, KeySettings, StoreChange, UsageRow
+from gateway.identity import keys
+from gateway.store.migrate import migrate
+from gateway.store.store import Store
+from gateway.store.tables import metadata
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+
+PEPPER = "p" * 32
+ANY = KeySettings(models=("*",))
+
+
+class Place:
+    """Where one test's data are; `open` makes one more replica of the store there."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url, self.directory = url, directory
+        self.clock = FakeClock()
+        self.opened: list[Store] = []
+
+    def make(self, **options: Any) -> Store:
+        store = Store(self.url, self.directory, keys, given_pepper=PEPPER, clock=self.clock, **options)
+        self.opened.append(store)
+        return store
+
+    async def open(self, **options: Any) -> Store:
+        store = self.make(**options)
+        await store.start()
+        return store
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    server: PostgresServer | None = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    made = Place("sqlite" if server is None else server.database(), tmp_path)
+    yield made
+    for store in made.opened:
+        await store.aclose()
+
+
+@pytest.fixture
+async def store(place: Place) -> ControlStore:
+    return await place.open()
+
+
+# --- resources
+
+
+async def test_a_resource_is_read_as_it_was_written(store: ControlStore, place: Place) -> None:
+    body = {"text": "ünï \x00 \U0001f600", "n": 2**60, "f": 0.1, "list": [1, None, {"a": {}}], "z": 1, "a": 2}
+    made = await store.create("tenants", "acme", body, actor="root", tenant="acme")
+    assert (made.version, made.actor, made.created, made.updated) == (1, "root", place.clock.wall(), place.clock.wall())
+    read = await store.get("tenants", "acme")
+    assert read == made and read.body == body and list(read.body) == list(body)
+
+
+async def test_an_update_replaces_the_body_and_counts(store: ControlStore, place: Place) -> None:
+    made = await store.create("models", "m", {"a": 1}, actor="x", tenant="t")
+    place.clock.advance(5)
+    new = await store.update("models", "m", {"b": 2}, actor="y", version=1)
+    assert (new.version, new.body, new.tenant, new.actor) == (2, {"b": 2}, "t", "y")
+    assert (new.created, new.updated) == (made.created, made.created + 5)
+    assert (await store.update("models", "m", {}, actor="y", tenant="u")).tenant == "u"
+    assert (await store.get("models", "m")).version == 3
+
+
+async def test_a_lost_update_is_refused_and_says_what_is_there(store: ControlStore) -> None:
+    await store.create("models", "m", {}, actor="x")
+    await store.update("models", "m", {"by": "first"}, actor="x", version=1)
+    for attempt in (
+        store.update("models", "m", {"by": "second"}, actor="x", version=1),
+        store.delete("models", "m", actor="x", version=1),
+        store.update("models", "m", {}, actor="x", version=10**30),
+    ):
+        with pytest.raises(VersionMismatch) as caught:
+            await attempt
+        assert (caught.value.status, caught.value.current) == (412, 2)
+    assert (await store.get("models", "m")).body == {"by": "first"}
+
+
+async def test_what_is_not_there(store: ControlStore) -> None:
+    for attempt in (
+        store.get("models", "m"),
+        store.get("models", "nul\0"),
+        store.get("models", "half\ud800"),
+        store.update("models", "m", {}, actor="x"),
+        store.delete("models", "m", actor="x"),
+        store.get_key("k"),
+        store.update_key("k", ANY, actor="x"),
+        store.revoke_key("k", actor="x"),
+        store.rotate_key("k", actor="x"),
+        store.delete_key("k\0", actor="x"),
+    ):
+        with pytest.raises(NotFound) as caught:
+            await attempt
+        assert caught.value.status == 404
+
+
+async def test_a_name_is_taken_once_per_kind(store: ControlStore) -> None:
+    await store.create("models", "m", {}, actor="x")
+    await store.create("engines", "m", {}, actor="x")
+    with pytest.raises(AlreadyExists) as caught:
+        await store.create("models", "m", {"other": 1}, actor="x")
+    assert caught.value.status == 409
+    deleted = await store.delete("models", "m", actor="x", version=1)
+    assert deleted.body == {}
+    assert (await store.create("models", "m", {}, actor="x")).version == 1
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "-a", "a" * 256, "a\0", "a\n", "ä", "\ud800"])
+async def test_a_name_that_cannot_be_stored(store: ControlStore, name: str) -> None:
+    for attempt in (
+        store.create("models", name, {}, actor="x"),
+        store.create(name, "m", {}, actor="x"),
+        store.create("models", "m", {}, actor="x", tenant=name or " "),
+        store.create_key("t", ANY, actor="x", id=name),
+        store.create_key(name, ANY, actor="x"),
+    ):
+        with pytest.raises(RequestError):
+            await attempt
+
+
+@pytest.mark.parametrize("body", [{"a": float("nan")}, {"a": {1, 2}}, {"a": "x" * (1 << 20)}])
+async def test_a_body_that_cannot_be_stored(store: ControlStore, body: dict[str, Any]) -> None:
+    with pytest.raises(RequestError):
+        await store.create("models", "m", body, actor="x")
+
+
+async def test_pages_cover_everything_once_in_bytewise_order(store: ControlStore) -> None:
+    names = ["Z", "a", "B", "b-1", "b.1", "b/1", "b1", "c", "a0", "10", "9"]
+    for name in names:
+        await store.create("models", name, {"n": name}, actor="x", tenant="t1" if name < "b" else "t2")
+    assert await collect(lambda cursor: store.list("models", limit=3, cursor=cursor)) == sorted(names)
+    assert await collect(lambda cursor: store.list("models", limit=2, cursor=cursor, tenant="t2")) == sorted(n for n in names if n >= "b")
+    assert await collect(lambda cursor: store.list("models", limit=11, cursor=cursor, tenant=["t1", "t2"])) == sorted(names)
+    assert await collect(lambda cursor: store.list("models", limit=1, cursor=cursor, prefix="b")) == ["b-1", "b.1", "b/1", "b1"]
+    for nothing in (
+        store.list("models", tenant=[]),
+        store.list("models", prefix="%"),
+        store.list("engines"),
+        store.list("\0"),
+        store.list("models", tenant="\ud800"),
+        store.list("models", prefix="\0"),
+    ):
+        page = await nothing
+        assert (page.items, page.cursor) == ((), None)
+
+
+async def collect(fetch: Callable[[str | None], Awaitable[Any]]) -> list[str]:
+    found: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = await fetch(cursor)
+        found += [getattr(item, "name", None) or item.id for item in page.items]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+@pytest.mark.parametrize("cursor", ["", "!", "a", "AAAA", "A" * 1000, "\ud800", "YSBi"])
+async def test_a_cursor_that_no_page_gave(store: ControlStore, cursor: str) -> None:
+    for attempt in (store.list("models", cursor=cursor), store.list_keys(cursor=cursor)):
+        with pytest.raises(RequestError) as caught:
+            await attempt
+        assert caught.value.param == "cursor"
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+async def test_a_page_is_bounded(store: ControlStore, limit: int) -> None:
+    with pytest.raises(RequestError):
+        await store.list("models", limit=limit)
+    with pytest.raises(RequestError):
+        await store.list_keys(limit=limit)
+
+
+async def test_a_dry_run_answers_and_changes_nothing(store: ControlStore) -> None:
+    await store.create("models", "m", {"a": 1}, actor="x")
+    record, _ = await store.create_key("t", ANY, actor="x", id="k")
+    head = (await store.changes_since(0)).head
+    heard: list[StoreChange] = []
+    store.subscribe(heard.append)
+    assert (await store.create("models", "n", {}, actor="x", dry_run=True)).version == 1
+    assert (await store.update("models", "m", {"a": 2}, actor="x", dry_run=True)).body == {"a": 2}
+    assert (await store.delete("models", "m", actor="x", dry_run=True)).name == "m"
+    assert (await store.revoke_key("k", actor="x", dry_run=True)).revoked is not None
+    await store.rotate_key("k", actor="x", dry_run=True)
+    await store.create_key("t", ANY, actor="x", id="k2", dry_run=True)
+    await store.update_key("k", KeySettings(), actor="x", dry_run=True)
+    await store.delete_key("k", actor="x", dry_run=True)
+    with pytest.raises(AlreadyExists):
+        await store.create("models", "m", {}, actor="x", dry_run=True)
+    with pytest.raises(VersionMismatch):
+        await store.update("models", "m", {}, actor="x", version=7, dry_run=True)
+    assert [item.body for item in (await store.list("models")).items] == [{"a": 1}]
+    assert (await store.list_keys()).items == (record,)
+    assert ((await store.changes_since(0)).head, heard) == (head, [])
+
+
+# --- keys
+
+
+async def test_a_key_is_found_by_itself_and_stored_nowhere(store: ControlStore, place: Place) -> None:
+    settings = KeySettings(
+        models=("demo-*",),
+        operations=("chat",),
+        cidrs=("10.0.0.0/8", "2001:DB8::/32"),
+        expires=place.clock.wall() + 60,
+        limits=("small",),
+        roles=("viewer",),
+        priority="batch",
+        description="ci",
+    )
+    record, secret = await store.create_key("acme", settings, actor="root")
+    key = secret.reveal()
+    assert keys.well_formed(key) and key.startswith(record.prefix) and len(record.prefix) == 8 and key not in repr(record)
+    assert record.settings() == msgspec.structs.replace(settings, cidrs=("10.0.0.0/8", "2001:db8::/32"))
+    assert (record.tenant, record.version, record.actor, record.state(place.clock.wall())) == ("acme", 1, "root", "active")
+    assert await store.find_key(hashlib.sha256(key.encode()).digest(), key) == record == await store.get_key(record.id)
+    assert await store.find_key(b"", key[:-1]) is None
+    for table in metadata.sorted_tables:
+        rows = await place.opened[0]._database.run(lambda connection, table=table: connection.execute(sa.select(table)).all())
+        assert key not in repr(rows) and key.encode() not in repr(rows).encode() and keys.digest(key) not in [c for r in rows for c in r]
+
+
+async def test_a_key_is_useless_with_another_pepper(place: Place) -> None:
+    store = await place.open()
+    _, secret = await store.create_key("t", ANY, actor="x")
+    other = Store(place.url, place.directory, keys, given_pepper="q" * 32)
+    place.opened.append(other)
+    await other.start()
+    assert await other.find_key(b"", secret.reveal()) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        KeySettings(cidrs=("10.0.0.1/8",)),
+        KeySettings(cidrs=("nonsense",)),
+        KeySettings(operations=("fly",)),
+        KeySettings(expires=float("nan")),
+        KeySettings(expires=-1.0),
+        KeySettings(models=("*",) * 257),
+        KeySettings(models=("a\0",)),
+        KeySettings(description="x" * 1025),
+        KeySettings(priority="urgent"),  # type: ignore[arg-type]
+    ],
+)
+async def test_settings_that_make_no_sense(store: ControlStore, settings: KeySettings) -> None:
+    await store.create_key("t", ANY, actor="x", id="k")
+    for attempt in (store.create_key("t", settings, actor="x"), store.update_key("k", settings, actor="x")):
+        with pytest.raises(RequestError) as caught:
+            await attempt
+        assert caught.value.param is not None
+    assert (await store.get_key("k")).version == 1
+
+
+async def test_rotation_makes_a_new_key_and_lets_the_old_one_overlap(store: ControlStore, place: Place) -> None:
+    old, old_key = await store.create_key("t", KeySettings(models=("a",), roles=("r",)), actor="x", id="k")
+    new, new_key = await store.rotate_key("k", actor="y", overlap=60, new_id="k2", version=1)
+    assert new.settings() == old.settings() and (new.id, new.tenant, new.version) == ("k2", "t", 1)
+    assert new_key.reveal() != old_key.reveal()
+    found = await store.find_key(b"", old_key.reveal())
+    assert found is not None and (found.rotated_to, found.version) == ("k2", 2)
+    assert found.ends() == place.clock.wall() + 60 and found.state(place.clock.wall()) == "active"
+    assert found.state(place.clock.wall() + 60) == "rotated"
+    with pytest.raises(VersionMismatch) as caught:
+        await store.rotate_key("k", actor="y")
+    assert (caught.value.status, caught.value.code) == (409, "key_not_active")
+    for overlap in (-1.0, float("nan"), 1e12):
+        with pytest.raises(RequestError):
+            await store.rotate_key("k2", actor="y", overlap=overlap)
+
+
+async def test_revocation_lasts(store: ControlStore, place: Place) -> None:
+    await store.create_key("t", ANY, actor="x", id="k")
+    place.clock.advance(5)
+    revoked = await store.revoke_key("k", actor="y", version=1)
+    assert (revoked.revoked, revoked.ends(), revoked.state(0)) == (place.clock.wall(), place.clock.wall(), "revoked")
+    head = (await store.changes_since(0)).head
+    place.clock.advance(5)
+    assert await store.revoke_key("k", actor="z") == revoked
+    assert (await store.changes_since(0)).head == head
+    assert (await store.update_key("k", ANY, actor="z")).revoked == revoked.revoked
+    with pytest.raises(VersionMismatch):
+        await store.rotate_key("k", actor="y")
+
+
+async def test_lists_of_keys_by_tenant_and_state(store: ControlStore, place: Place) -> None:
+    now = place.clock.wall()
+    for id, settings in {"a": ANY, "b": KeySettings(expires=now + 10), "c": ANY, "d": ANY, "e": KeySettings(expires=now + 10)}.items():
+        await store.create_key("t1" if id < "c" else "t2", settings, actor="x", id=id)
+    await store.revoke_key("c", actor="x")
+    await store.revoke_key("e", actor="x")
+    await store.rotate_key("d", actor="x", overlap=10, new_id="d2")
+    place.clock.advance(10)
+    states = {}
+    for state in ("active", "expired", "revoked", "rotated"):
+        states[state] = await collect(lambda cursor, state=state: store.list_keys(state=state, limit=1, cursor=cursor))
+    assert states == {"active": ["a", "d2"], "expired": ["b"], "revoked": ["c", "e"], "rotated": ["d"]}
+    every = (await store.list_keys()).items
+    assert {record.id: record.state(place.clock.wall()) for record in every} == {id: state for state, ids in states.items() for id in ids}
+    assert await collect(lambda cursor: store.list_keys(tenant="t1", cursor=cursor)) == ["a", "b"]
+    assert await collect(lambda cursor: store.list_keys(prefix="d", cursor=cursor)) == ["d", "d2"]
+    with pytest.raises(RequestError):
+        await store.list_keys(state="lost")
+
+
+async def test_last_use_never_goes_back(store: ControlStore) -> None:
+    for id in ("a", "b"):
+        await store.create_key("t", ANY, actor="x", id=id)
+    head = (await store.changes_since(0)).head
+    await store.touch_keys({"a": 100.0, "gone": 1.0, "nul\0": 1.0})
+    await store.touch_keys({"a": 50.0, "b": 60.0})
+    await store.touch_keys({})
+    assert [(record.last_used, record.version) for record in (await store.list_keys()).items] == [(100.0, 1), (60.0, 1)]
+    assert (await store.changes_since(0)).head == head
+
+
+async def test_a_deleted_key_is_gone(store: ControlStore) -> None:
+    _, secret = await store.create_key("t", ANY, actor="x", id="k")
+    with pytest.raises(VersionMismatch):
+        await store.delete_key("k", actor="x", version=9)
+    assert isinstance(await store.delete_key("k", actor="x"), KeyRecord)
+    assert await store.find_key(b"", secret.reveal()) is None
+
+
+# --- usage
+
+
+async def test_usage_adds_up_and_is_grouped(store: ControlStore) -> None:
+    rows = [
+        UsageRow(day, tenant, key, "m", 1, 10, 5, 2) for day in ("2026-01-01", "2026-01-02") for tenant, key in (("a", "k1"), ("b", "k2"))
+    ]
+    await store.add_usage(rows)
+    await store.add_usage([*rows[:2], rows[0], UsageRow("2026-01-01", "a", "k1", "n", requests=2**40)])
+    await store.add_usage([])
+    total = {"requests": 7 + 2**40, "prompt_tokens": 70, "completion_tokens": 35, "cached_tokens": 14}
+    by_tenant = await store.report_usage()
+    assert [row["tenant"] for row in by_tenant] == ["a", "b"]
+    assert {name: sum(row[name] for row in by_tenant) for name in total} == total
+    assert [(r["day"], r["model"], r["requests"]) for r in await store.report_usage(("day", "model"), tenant="a", key="k1")] == [
+        ("2026-01-01", "m", 3),
+        ("2026-01-01", "n", 2**40),
+        ("2026-01-02", "m", 1),
+    ]
+    assert [r["requests"] for r in await store.report_usage(("day",), since="2026-01-02", until="2026-01-02")] == [2]
+    assert await store.report_usage(("day",), tenant=["c"]) == []
+    assert [r["requests"] for r in await store.report_usage(("model",), model="m")] == [7]
+    for wrong in ((), ("body",), ("day", "day")):
+        with pytest.raises(RequestError):
+            await store.report_usage(wrong)
+
+
+async def test_usage_of_parallel_replicas_is_all_counted(place: Place) -> None:
+    first, second = await place.open(), await place.open()
+    rows = [UsageRow("2026-01-01", "t", f"k{n}", "m", 1) for n in range(20)]
+    await asyncio.gather(*(store.add_usage(order) for _ in range(10) for store, order in ((first, rows), (second, rows[::-1]))))
+    assert (await first.report_usage(("tenant",)))[0]["requests"] == 400
+
+
+# --- changes
+
+
+async def test_every_write_is_one_numbered_change(store: ControlStore) -> None:
+    heard: list[StoreChange] = []
+    unsubscribe = store.subscribe(heard.append)
+    await store.create("models", "m", {}, actor="x")
+    await store.update("models", "m", {}, actor="x")
+    await store.create_key("t", ANY, actor="x", id="k")
+    await store.rotate_key("k", actor="x", new_id="k2")
+    await store.update_key("k2", ANY, actor="x")
+    await store.revoke_key("k2", actor="x")
+    await store.delete_key("k2", actor="x")
+    await store.delete("models", "m", actor="x")
+    page = await store.changes_since(0)
+    assert [(c.seq, c.kind, c.name, c.action) for c in page.changes] == [
+        (1, "models", "m", "created"),
+        (2, "models", "m", "updated"),
+        (3, "keys", "k", "created"),
+        (4, "keys", "k2", "created"),
+        (5, "keys", "k", "rotated"),
+        (6, "keys", "k2", "updated"),
+        (7, "keys", "k2", "revoked"),
+        (8, "keys", "k2", "deleted"),
+        (9, "models", "m", "deleted"),
+    ]
+    assert (page.head, page.gap, list(page.changes)) == (9, False, heard)
+    assert [c.seq for c in (await store.changes_since(6, limit=2)).changes] == [7, 8]
+    unsubscribe()
+    await store.create("models", "m", {}, actor="x")
+    assert len(heard) == 9
+
+
+async def test_a_write_that_fails_takes_no_number(store: ControlStore) -> None:
+    await store.create("models", "m", {}, actor="x")
+    for attempt in (store.create("models", "m", {}, actor="x"), store.update("models", "m", {}, actor="x", version=9)):
+        with pytest.raises((AlreadyExists, VersionMismatch)):
+            await attempt
+    await store.create("models", "n", {}, actor="x")
+    assert [c.seq for c in (await store.changes_since(0)).changes] == [1, 2]
+
+
+async def test_changes_that_are_forgotten_are_a_gap(place: Place) -> None:
+    store = await place.open()
+    for n in range(5):
+        await store.create("models", f"m{n}", {}, actor="x")
+    await place.opened[0]._database.run(lambda c: c.execute(sa.text("DELETE FROM changes WHERE seq <= 3")).close(), write=True)
+    assert (await store.changes_since(1)).gap and (await store.changes_since(2)).gap
+    after = await store.changes_since(3)
+    assert not after.gap and [c.seq for c in after.changes] == [4, 5]
+    ahead = await store.changes_since(99)  # the store was set back behind what was seen
+    assert (ahead.gap, ahead.head, ahead.changes) == (True, 5, ())
+
+
+async def test_numbers_grow_in_the_order_of_commits_under_parallel_writers(place: Place) -> None:
+    """A reader that polls while two replicas write never sees a number after a higher one: nothing can be missed."""
+    stores = [await place.open(deadline=60.0), await place.open(deadline=60.0)]
+    reader = await place.open()
+    seen: list[int] = []
+
+    async def write(store: Store, name: str) -> None:
+        for n in range(10):
+            await store.create("models", f"{name}-{n}", {}, actor="x")
+
+    async def read(until: int) -> None:
+        while not seen or seen[-1] < until:
+            page = await reader.changes_since(seen[-1] if seen else 0)
+            assert not page.gap
+            seen.extend(c.seq for c in page.changes)
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(read(60), *(write(store, f"w{i}{j}") for i, store in enumerate(stores) for j in range(3)))
+    assert seen == list(range(1, 61))
+
+
+async def test_one_of_parallel_updates_wins(place: Place) -> None:
+    stores = [await place.open(deadline=60.0), await place.open(deadline=60.0)]
+    await stores[0].create("models", "m", {"n": 0}, actor="x")
+
+    async def add(store: Store) -> int:
+        lost = 0
+        for _ in range(5):
+            while True:
+                read = await store.get("models", "m")
+                try:
+                    await store.update("models", "m", {"n": read.body["n"] + 1}, actor="x", version=read.version)
+                    break
+                except VersionMismatch:
+                    lost += 1
+        return lost
+
+    async with asyncio.timeout(60):
+        lost = await asyncio.gather(*(add(store) for store in stores for _ in range(3)))
+    final = await stores[1].get("models", "m")
+    assert (final.body, final.version) == ({"n": 30}, 31)
+    assert sum(lost) > 0, "nothing was contended: the test proves nothing"
+
+
+# --- idempotency keys
+
+
+async def test_an_idempotency_key_repeats_the_first_answer(store: ControlStore, place: Place) -> None:
+    assert await store.begin_idempotent("i", "root", "POST /x", "h1", ttl=60) is None
+    assert await store.begin_idempotent("i", "root", "POST /x", "h2") == Idempotent(0, "", "h1")
+    await store.finish_idempotent("i", "root", "POST /x", 201, '{"a": 1}')
+    assert await store.begin_idempotent("i", "root", "POST /x", "h2") == Idempotent(201, '{"a": 1}', "h1")
+    for other in (("j", "root", "POST /x"), ("i", "eve", "POST /x"), ("i", "root", "POST /y")):
+        assert await store.begin_idempotent(*other, "h") is None
+    place.clock.advance(60)
+    assert await store.begin_idempotent("i", "root", "POST /x", "h3") is None
+
+
+async def test_an_abandoned_idempotency_key_is_free(store: ControlStore) -> None:
+    await store.begin_idempotent("i", "root", "r", "h")
+    await store.abandon_idempotent("i", "root", "r")
+    assert await store.begin_idempotent("i", "root", "r", "h") is None
+    await store.finish_idempotent("i", "root", "r", 200, "")
+    await store.abandon_idempotent("i", "root", "r")
+    assert await store.begin_idempotent("i", "root", "r", "h") is not None
+
+
+async def test_of_parallel_requests_with_one_idempotency_key_one_begins(place: Place) -> None:
+    stores = [await place.open(), await place.open()]
+    answers = await asyncio.gather(*(store.begin_idempotent("i", "a", "r", "h") for _ in range(5) for store in stores))
+    assert answers.count(None) == 1
+
+
+async def test_pruning_forgets_what_is_over(place: Place) -> None:
+    store = await place.open()
+    await store.begin_idempotent("old", "a", "r", "h", ttl=1)
+    await store.begin_idempotent("new", "a", "r", "h", ttl=100)
+    await store.create("models", "m", {}, actor="x")
+    place.clock.advance(1)
+    await store.prune()
+    assert (await store.changes_since(0)).head == 1 and len((await store.changes_since(0)).changes) == 1
+    assert await store.begin_idempotent("new", "a", "r", "h") is not None
+    count = await store._database.run(lambda c: c.execute(sa.text("SELECT count(*) FROM idempotency")).scalar_one())
+    assert count == 1
+
+
+# --- schema and life
+
+
+async def test_the_migrations_make_the_tables_that_the_code_means(place: Place) -> None:
+    store = await place.open()
+
+    def difference(connection: sa.Connection) -> list[Any]:
+        return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
+
+    assert await store._database.run(difference) == []
+
+
+async def test_replicas_that_start_together_migrate_once(place: Place) -> None:
+    stores = [place.make() for _ in range(4)]
+    await asyncio.gather(*(store.start() for store in stores))
+    await stores[0].create("models", "m", {}, actor="x")
+    await stores[1].start()
+    assert (await stores[3].get("models", "m")).version == 1
+
+
+async def test_a_failed_migration_leaves_nothing_behind(place: Place) -> None:
+    store = place.make()
+
+    def fail(connection: sa.Connection) -> None:
+        migrate(connection)
+        raise LookupError("and then the power went")
+
+    with pytest.raises(LookupError):
+        await store._database.run(fail, write=True)
+    assert await store._database.run(lambda connection: sa.inspect(connection).get_table_names()) == []
+
+
+async def test_the_schema_of_a_newer_gatehouse_is_refused(place: Place) -> None:
+    store = await place.open()
+    await store._database.run(lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")).close(), write=True)
+    with pytest.raises(ConfigError, match=r"newer Gatehouse .*9999"):
+        await place.open()
+
+
+async def test_a_closed_store_refuses(place: Place) -> None:
+    store = await place.open()
+    await store.aclose()
+    with pytest.raises(StoreUnavailable):
+        await store.get("models", "m")
+
+
+async def test_a_caller_that_leaves_does_not_hide_its_write(place: Place) -> None:
+    """Cancelled while the write runs: either it happened and was announced, or it did not and was not."""
+    store = await place.open()
+    heard: list[StoreChange] = []
+    store.subscribe(heard.append)
+    for n in range(10):
+        task = asyncio.get_running_loop().create_task(store.create("models", f"m{n}", {}, actor="x"))
+        for _ in range(n):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    async with asyncio.timeout(10):
+        while store.pending:
+            await asyncio.sleep(0.001)
+    assert list((await store.changes_since(0)).changes) == heard
+    assert len((await store.list("models")).items) == len(heard)

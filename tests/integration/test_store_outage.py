@@ -1,0 +1,176 @@
+"""A database that goes away, hangs and comes back: every call ends in time, and the store heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import StoreUnavailable
+from gateway.core.feed import LocalFeed
+from gateway.core.ports import Change
+from gateway.core.storage import KeySettings
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import Peer, Principal
+from gateway.identity import keys
+from gateway.identity.stored import StoredKeys
+from gateway.store.feed import ChangePoller
+from gateway.store.store import Store
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+
+PEPPER = "p" * 32
+ANY = KeySettings(models=("*",))
+HERE = Peer("127.0.0.1")
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < end, f"{what} did not come within {seconds} s"
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def opened(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Store]]]:  # noqa: F811
+    url, stores = postgres.database(), []
+
+    async def make(**options: Any) -> Store:
+        stores.append(Store(url, tmp_path, keys, given_pepper=PEPPER, **options))
+        await stores[-1].start()
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        await store.aclose()
+
+
+async def test_a_server_that_restarts_between_two_calls_is_not_noticed(
+    postgres: PostgresServer,  # noqa: F811
+    opened: Callable[..., Awaitable[Store]],
+) -> None:
+    store = await opened()
+    await asyncio.gather(*(store.list("models") for _ in range(8)))  # every connection of the pool is open
+    postgres.stop()
+    postgres.start()
+    made = await store.create("models", "m", {}, actor="x")
+    assert await store.get("models", "m") == made and store.available
+
+
+async def test_a_server_that_is_down_and_comes_back(
+    postgres: PostgresServer,  # noqa: F811
+    opened: Callable[..., Awaitable[Store]],
+) -> None:
+    store = await opened(deadline=3.0)
+    tasks, feed, heard = TaskOwner("test"), LocalFeed(), list[Change]()
+    feed.subscribe(heard.append)
+    poller = ChangePoller(store, feed, 0.05)
+    await poller.start()
+    store.subscribe(poller.written)
+    cache = StoredKeys(store.find_key, tasks)
+    record, secret = await store.create_key("t", ANY, actor="x", id="k")
+    key = secret.reveal()
+    principal = await cached(cache, key)
+    assert principal is not None and principal.id == record.id
+    postgres.stop()
+    try:
+        started = time.monotonic()
+        for attempt in (store.get("models", "m"), store.create("models", "m", {}, actor="x"), store.touch_keys({"k": 1.0})):
+            with pytest.raises(StoreUnavailable) as caught:
+                await attempt
+            assert (caught.value.status, caught.value.code) == (503, "store_unavailable")
+        assert time.monotonic() - started < 3 * 4
+        assert not store.available
+        assert await cached(cache, key) is principal  # what is known goes on
+        with pytest.raises(StoreUnavailable):  # what is not known is no "invalid key"
+            await cached(cache, keys.generate(store._entropy))
+    finally:
+        postgres.start()
+
+    async def revoked() -> bool:
+        try:
+            await store.revoke_key("k", actor="x")
+        except StoreUnavailable:
+            return False
+        return True
+
+    await until(revoked, "healing")
+    assert store.available
+    other = await opened()
+    await other.create("models", "elsewhere", {}, actor="y")
+    await until(lambda: done(any(change[2].name == "elsewhere" for change in heard)), "the change of another replica")
+    assert [change[2].seq for change in heard] == list(range(1, len(heard) + 1))
+    await poller.aclose()
+    await tasks.aclose()
+
+
+async def cached(cache: StoredKeys, key: str) -> Principal | None:
+    answer = cache.lookup(keys.digest(key), key, HERE)
+    return answer if answer is None or isinstance(answer, Principal) else await answer
+
+
+async def done(value: bool) -> bool:
+    return value
+
+
+async def test_a_frozen_server_costs_the_deadline_and_no_thread(
+    postgres: PostgresServer,  # noqa: F811
+    opened: Callable[..., Awaitable[Store]],
+) -> None:
+    store = await opened(deadline=0.5)
+    await asyncio.gather(*(store.list("models") for _ in range(8)))
+    postgres.freeze()
+    try:
+        started = time.monotonic()
+        results = await asyncio.gather(*(store.list("models") for _ in range(8)), return_exceptions=True)
+        assert all(isinstance(result, StoreUnavailable) for result in results), results
+        assert time.monotonic() - started < 2.0
+        await until(lambda: done(store.pending == 0), "the end of what hung", 10.0)
+    finally:
+        postgres.thaw()
+
+    async def answers() -> bool:
+        try:
+            await asyncio.gather(*(store.list("models") for _ in range(8)))
+        except StoreUnavailable:
+            return False
+        return True
+
+    await until(answers, "healing")
+
+
+async def test_a_start_without_a_server_fails_in_time(tmp_path: Path) -> None:
+    store = Store(f"postgresql://nobody@/none?host={tmp_path}", tmp_path, keys, deadline=2.0)
+    with pytest.raises(StoreUnavailable):
+        await store.start()
+    await store.aclose()
+
+
+async def test_a_locked_sqlite_file_costs_the_deadline_and_heals(tmp_path: Path) -> None:
+    store = Store("sqlite", tmp_path, keys, deadline=0.3)
+    await store.start()
+    await store.create("models", "m", {}, actor="x")
+    blocker = sqlite3.connect(tmp_path / "gatehouse.db", isolation_level=None)
+    blocker.execute("BEGIN EXCLUSIVE").close()
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await store.create("models", "n", {}, actor="x")
+    assert time.monotonic() - started < 1.5
+    assert (await store.get("models", "m")).version == 1  # readers do not wait for a writer
+    blocker.execute("ROLLBACK").close()
+    blocker.close()
+
+    async def written() -> bool:
+        try:
+            await store.update("models", "m", {"again": True}, actor="x")
+        except StoreUnavailable:
+            return False
+        return True
+
+    await until(written, "healing")
+    assert store.available
+    await store.aclose()
