@@ -180,7 +180,7 @@ class OnnxRuntime:
         running = batcher.running if batcher else 0
         return {
             "device": model.loaded.session.device,
-            "fallback": model.loaded.fallback,
+            "fallback_reason": model.loaded.fallback,
             "sha256": model.loaded.sha256,
             "task": model.task,
             "version": model.version,

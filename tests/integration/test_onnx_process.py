@@ -90,7 +90,7 @@ def test_a_fallback_is_visible(tmp_path: Path) -> None:
     with OnnxProcess(tmp_path, device="cuda:0", wanted="cuda:0", options={"fallback": "cpu"}) as process:
         report = process.wait_state("ready")
     assert (report["device"], report["wanted"]) == ("cpu", "cuda:0")
-    assert "CUDA" in report["fallback"]
+    assert "CUDA" in report["fallback_reason"]
 
 
 def test_a_second_start_uses_the_cached_graph(tmp_path: Path) -> None:

@@ -373,7 +373,7 @@ async def test_names_can_be_fixed(tmp_path: Path) -> None:
 async def test_health(embed: Engine) -> None:
     await embed.post("/v1/embeddings", {"input": "a cat"})
     found = (await embed.client.get("/health")).json()
-    assert (found["state"], found["device"], found["fallback"], found["task"], found["batching"]) == (
+    assert (found["state"], found["device"], found["fallback_reason"], found["task"], found["batching"]) == (
         "ready",
         "cpu",
         None,
