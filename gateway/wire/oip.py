@@ -281,9 +281,9 @@ def _binary(item: _Tensor, size: object, elements: int, rest: memoryview, json_l
     width = SIZES[item.datatype]
     wanted = elements * width
     if width and size != wanted:
-        raise TensorError(who, f"binary_data_size {wanted} for {item.datatype} of shape {shape_text(item.shape)}", str(size))
+        raise TensorError(who, f"binary_data_size {wanted} for {item.datatype} of shape {shape_text(item.shape)}", short(str(size)))
     if not width and (size < 4 * elements or (not elements and size)):
-        raise TensorError(who, f"binary_data_size of at least {4 * elements} for {elements} BYTES elements", str(size))
+        raise TensorError(who, f"binary_data_size of at least {4 * elements} for {elements} BYTES elements", short(str(size)))
     if size > len(rest):
         raise TensorError(who, f"{size} bytes of binary data", f"{len(rest)} bytes")
     return rest[:size]
@@ -388,8 +388,8 @@ def _misshapen(text: str, head: bytes | memoryview, role: str) -> tuple[str, str
             found = (names.outputs or [])[int(place.group(1))] if ".outputs[" in text else names.inputs[int(place.group(1))]
             if isinstance(found.name, str):
                 return text, subject("output" if ".outputs[" in text else role, found.name)
-        except (msgspec.DecodeError, IndexError):
-            pass
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
+            pass  # the names are no better than the rest
     return text, "body"
 
 

@@ -437,6 +437,39 @@ def test_any_frame_gives_values_or_the_typed_error(items: list[dict[str, Any]], 
         assert error.received
 
 
+@given(st.lists(st.tuples(st.integers(0, 300), st.binary(min_size=1, max_size=2)), min_size=1, max_size=4), st.booleans())
+def test_a_damaged_request_gives_a_request_or_the_typed_error(damage: list[tuple[int, bytes]], with_length: bool) -> None:
+    raw = join_bytes([b"ab", b""])
+    head = request(
+        {**tensor("FP32", [2, 1], [[1.5], [2]]), "name": "a"},
+        {**tensor("BYTES", [2], parameters={"binary_data_size": len(raw)}), "name": "b"},
+        outputs=[{"name": "y", "parameters": {"binary_data": True}}],
+    )
+    body = bytearray(head + raw)
+    for place, change in damage:
+        body[place % len(body) : place % len(body) + len(change)] = change
+    try:
+        for item in parse_request(bytes(body), min(len(head), len(body)) if with_length else None).inputs:
+            values(item)
+    except TensorError as error:
+        assert len(error.message) < 1000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs":[{"name":5},{"name":"\xff"}]}',
+        b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[' + b"9" * 5000 + b"]}]}",
+        b'{"inputs":[{"name":"x","datatype":"INT64","shape":[' + b"9" * 4000 + b'],"data":[1]}]}',
+        b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"parameters":{"binary_data_size":' + b"9" * 4000 + b"}}]}",
+        b'{"inputs":[{"name":"' + b"n" * 400 + b'","datatype":"' + b"d" * 4000 + b'","shape":[1],"data":[1]}]}',
+    ],
+)
+def test_hostile_sizes_give_short_errors(body: bytes) -> None:
+    for length in (None, len(body)):
+        assert len(refusal(body, length).message) < 600
+
+
 @given(st.lists(st.binary(max_size=20), max_size=6))
 def test_bytes_elements_round_trip(elements: list[bytes]) -> None:
     body, length = binary("BYTES", [len(elements)], join_bytes(elements))
