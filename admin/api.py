@@ -1,0 +1,193 @@
+"""The life of an admin request, written once: authenticate, find the operation, permission, body, idempotency, audit, answer."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from admin import idempotency, problems, values
+from admin.auth import Gate, LoginFailed
+from admin.context import Ports
+from admin.journal import Journal
+from admin.operation import JSON, PREFIX, Answer, Call, Operation
+from admin.permissions import Access
+from gateway.core.errors import GatehouseError, InternalError, NotFound, RequestError
+
+log = logging.getLogger("gatehouse.admin")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_ENTITY_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+
+
+class Api:
+    """The ASGI application below /admin/v1."""
+
+    def __init__(self, ports: Ports, operations: Iterable[Operation]) -> None:
+        self._ports = ports
+        self._gate = Gate(ports.authenticator, ports.store, ports.clock)
+        self._journal = Journal(ports.audit, ports.feed, ports.clock)
+        self._paths: dict[tuple[str, ...], dict[str, Operation]] = {}
+        for operation in operations:
+            methods = self._paths.setdefault(operation.segments, {})
+            if operation.method in methods:
+                raise ValueError(f"{operation.method} {operation.path} stands twice in the tables")
+            methods[operation.method] = operation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        request_id = _request_id(request)
+        try:
+            response = await self._respond(request, request_id)
+        except GatehouseError as error:
+            response = problems.problem(error, request_id)
+        except ClientDisconnect:
+            return
+        except Exception:
+            log.exception("%s %s failed (%s)", request.method, scope["path"], request_id)
+            response = problems.problem(InternalError(f"Something went wrong on our side; the log has it as {request_id}."), request_id)
+        response.headers["x-request-id"] = request_id
+        response.headers["cache-control"] = "no-store"
+        response.headers["x-content-type-options"] = "nosniff"
+        await response(scope, receive, send)
+
+    async def _respond(self, request: Request, request_id: str) -> Response:
+        try:
+            access = await self._gate.enter(request.scope)
+        except LoginFailed as error:
+            if error.first:
+                self._journal.login_failed(request, request_id, error.code)
+            raise
+        operation, path = self._find(request)
+        held = access.tenants(operation.permission)
+        if held is not None and not held:
+            self._journal.denied(access, operation.permission, request, request_id)
+            access.require(operation.permission)
+        call = await self._call(request, request_id, access, operation, path)
+        try:
+            answer = await self._run(call)
+        except GatehouseError as error:
+            if error.status == 403:
+                self._journal.denied(access, operation.permission, request, request_id)
+            raise
+        return _response(answer)
+
+    # --- finding
+
+    def _find(self, request: Request) -> tuple[Operation, dict[str, str]]:
+        """By the path as it was sent, each segment decoded once, so that a name may hold an encoded slash."""
+        raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+        sent = raw.split(b"?", 1)[0].decode("latin-1").removeprefix(PREFIX).removeprefix("/").split("/")
+        for template, methods in self._paths.items():
+            path = _match(template, sent)
+            if path is None:
+                continue
+            operation = methods.get(request.method)
+            if operation is None:
+                allow = ", ".join(sorted(methods))
+                raise problems.simple(405, "method_not_allowed", f"This path takes {allow}.", headers=(("allow", allow),))
+            return operation, path
+        raise NotFound("There is no such path.")
+
+    # --- reading
+
+    async def _call(self, request: Request, request_id: str, access: Access, operation: Operation, path: dict[str, str]) -> Call:
+        pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=64)
+        given = dict(pairs)
+        if len(given) != len(pairs):
+            raise RequestError("A query parameter stands twice.")
+        query = values.convert(given, operation.query)
+        raw = await _body(request, operation) if operation.body is not None else b""
+        body: Any = raw
+        if operation.body is not None and operation.body is not bytes:
+            body = values.decode(raw or b"null", operation.body)
+            values.refuse_masks(msgspec.to_builtins(body))
+        return Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request))
+
+    # --- running
+
+    async def _run(self, call: Call) -> Answer:
+        operation = call.operation
+        if not operation.writes or call.dry_run:
+            return await operation.handler(call)
+        if operation.creates and (key := call.request.headers.get("idempotency-key")) is not None:
+            return await idempotency.once(call, key, lambda: self._write(call))
+        return await self._write(call)
+
+    async def _write(self, call: Call) -> Answer:
+        """Nothing is changed before the audit log has the intent; the outcome and the difference follow."""
+        await self._journal.begin(call)
+        try:
+            answer = await call.operation.handler(call)
+        except GatehouseError as error:
+            await self._journal.end(call, "denied" if error.status == 403 else "refused", error.code)
+            raise
+        except BaseException:
+            await self._journal.end(call, "failed", "internal_error")
+            raise
+        await self._journal.end(call, "ok")
+        return answer
+
+
+def _match(template: tuple[str, ...], sent: list[str]) -> dict[str, str] | None:
+    if len(template) != len(sent):
+        return None
+    found = {}
+    for wanted, part in zip(template, sent, strict=True):
+        if wanted.startswith("{"):
+            if not part:
+                return None
+            found[wanted[1:-1]] = unquote(part, errors="replace")
+        elif wanted != part:
+            return None
+    return found
+
+
+async def _body(request: Request, operation: Operation) -> bytes:
+    """Raises RequestError: 413 for more than the operation takes, 415 for another type."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in operation.accepts:
+        raise RequestError(f"Send {' or '.join(operation.accepts)}.", code="unsupported_media_type", status=415)
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise RequestError("An encoded body is not accepted.", code="unsupported_media_type", status=415)
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > operation.max_body:
+            raise RequestError(f"The body is larger than {operation.max_body} bytes.", code="request_too_large", status=413)
+    return bytes(data)
+
+
+def _if_match(request: Request) -> str | None:
+    given = request.headers.get("if-match")
+    if given is None or given.strip() == "*":
+        return given and "*"
+    found = _ENTITY_TAG.fullmatch(given.strip())
+    if found is None:
+        raise RequestError('If-Match takes one entity tag, as in If-Match: "3".', code="invalid_header", param="if-match")
+    return found[1]
+
+
+def _request_id(request: Request) -> str:
+    given = request.headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else f"adm-{uuid.uuid4().hex}"
+
+
+def _response(answer: Answer) -> Response:
+    if answer.response is not None:
+        return answer.response
+    headers = {}
+    if answer.version is not None:
+        headers["etag"] = f'"{answer.version}"'
+    if answer.location is not None:
+        headers["location"] = answer.location
+    if answer.value is None and answer.status == 204:
+        return Response(status_code=204, headers=headers)
+    return Response(msgspec.json.encode(answer.value), answer.status, headers, JSON)

@@ -1,0 +1,55 @@
+"""What the composition root hands to the admin API: every port it talks to, and nothing of how they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
+from gateway.core.storage import ControlStore
+from gateway.core.types import EventRecord
+from gateway.core.waiting import Signal
+
+
+class EventLog(Protocol):
+    """The audit log, as far as the admin API writes to it."""
+
+    @property
+    def accepting(self) -> bool: ...
+
+    def event(self, record: EventRecord) -> Signal[None]:
+        """Completes when the record is durable; fails with AuditUnavailable."""
+        ...
+
+
+class ResourceCheck(Protocol):
+    """Says whether a resource could be put into force: what only the one that uses it knows (a guardrail's own settings)."""
+
+    async def __call__(self, kind: str, body: dict[str, Any]) -> None:
+        """Raises ConfigError, without changing anything."""
+        ...
+
+
+async def nothing_to_check(kind: str, body: dict[str, Any]) -> None:
+    """For a composition without plug-ins."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """store: None where there is none: then what is kept there is refused (503). matches: patterns of names, as the policies read
+    them (pattern, name)."""
+
+    authenticator: Authenticator
+    config: ConfigApplier
+    fleet: FleetView
+    control: ModelControl
+    policies: PolicyTester
+    audit: EventLog
+    audit_reader: AuditReader
+    feed: Feed
+    matches: Callable[[str, str], bool]
+    store: ControlStore | None = None
+    check: ResourceCheck = nothing_to_check
+    clock: Clock = field(default_factory=SystemClock)

@@ -1,0 +1,85 @@
+"""What administrators do, in the audit log: an intent before each write, the outcome with the difference after it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+
+from admin import values
+from admin.auth import peer_of
+from admin.context import EventLog
+from admin.operation import Call
+from admin.permissions import Access
+from gateway.core.clock import Clock
+from gateway.core.errors import AuditUnavailable, GatehouseError
+from gateway.core.ports import Feed
+from gateway.core.types import EventRecord
+from gateway.core.waiting import as_future
+
+log = logging.getLogger("gatehouse.admin")
+MAX_DIFF = 64 * 1024
+"""Bytes of a difference in a record; of a larger one the paths are kept."""
+
+
+class Journal:
+    """Writes `admin.RESOURCE.VERB` events: outcome `begun`, then `ok`, `refused`, `denied` or `failed`. Secrets are masked."""
+
+    def __init__(self, audit: EventLog, feed: Feed, clock: Clock) -> None:
+        self._audit, self._feed, self._clock = audit, feed, clock
+
+    async def begin(self, call: Call) -> None:
+        """Returns when the intent is durable. Raises AuditUnavailable: then nothing may be changed."""
+        if not self._audit.accepting:
+            raise AuditUnavailable("The audit log takes no records: nothing is changed.")
+        await as_future(self._audit.event(self._record(call, "begun", {**_where(call), "body": _shown(call)})))
+
+    async def end(self, call: Call, outcome: str, code: str = "") -> None:
+        """The outcome. The write has happened: a log that fails now is reported by itself (`/readyz`), not to the caller."""
+        detail: dict[str, Any] = {**_where(call), "diff": _bounded(call.diff)}
+        if code:
+            detail["code"] = code
+        record = self._record(call, outcome, detail)
+        try:
+            await asyncio.shield(as_future(self._audit.event(record)))
+        except GatehouseError as error:
+            log.error("the outcome of an administrative write is not in the audit log: %s", error)
+        self._feed.publish("admin", {"event": record.event, "actor": record.actor, "target": record.target, "outcome": outcome})
+
+    def denied(self, access: Access, permission: str, request: Request, request_id: str) -> None:
+        """Somebody who is known asked for what they may not do."""
+        detail = {"peer": peer_of(request.scope).address, "request_id": request_id}
+        self._note(f"admin.{permission.replace(':', '.')}", access.actor, request.scope["path"], "denied", detail)
+
+    def login_failed(self, request: Request, request_id: str, code: str) -> None:
+        """The first of a series of failed logins of a peer."""
+        peer = peer_of(request.scope).address
+        self._note("admin.login", "", peer, "denied", {"code": code, "request_id": request_id})
+
+    def _note(self, event: str, actor: str, target: str, outcome: str, detail: dict[str, Any]) -> None:
+        self._audit.event(EventRecord(self._clock.wall(), event, actor, target[:256], outcome, detail))
+
+    def _record(self, call: Call, outcome: str, detail: dict[str, Any]) -> EventRecord:
+        event = f"admin.{call.operation.permission.replace(':', '.')}"
+        return EventRecord(self._clock.wall(), event, call.actor, (call.target or call.request.scope["path"])[:256], outcome, detail)
+
+
+def _where(call: Call) -> dict[str, Any]:
+    return {"peer": peer_of(call.request.scope).address, "request_id": call.request_id, "method": call.operation.method}
+
+
+def _shown(call: Call) -> Any:
+    """The body with its secrets masked; of a text only its hash and size, as it may hold secrets anywhere."""
+    if isinstance(call.body, bytes):
+        return {"sha256": hashlib.sha256(call.body).hexdigest(), "bytes": len(call.body)} if call.body else None
+    return values.mask(msgspec.to_builtins(call.body))
+
+
+def _bounded(diff: list[dict[str, Any]]) -> Any:
+    if len(msgspec.json.encode(diff)) <= MAX_DIFF:
+        return diff
+    return [{"path": entry["path"]} for entry in diff][:1000]

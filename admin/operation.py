@@ -1,0 +1,137 @@
+"""An operation of the admin API, one line of a resource's table, and what its handler gets and returns.
+
+Routes, permissions and the OpenAPI document are read from the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from admin.context import Ports
+from admin.permissions import Access
+from gateway.core.errors import NotFound, StoreUnavailable
+from gateway.core.storage import ControlStore
+
+PREFIX: Final = "/admin/v1"
+MAX_BODY: Final = 256 * 1024
+JSON: Final = "application/json"
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """An operation without parameters."""
+
+
+class Written(msgspec.Struct, forbid_unknown_fields=True):
+    """dry_run: check and answer with the difference; change nothing."""
+
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a handler found. version: the ETag's content. location: of what was created. response: instead of JSON, as it is.
+
+    remember: what an idempotency key repeats, where it must not be the value itself (it holds a secret).
+    """
+
+    value: Any = None
+    status: int = 200
+    version: str | None = None
+    location: str | None = None
+    response: Response | None = None
+    remember: Any = None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One method of one path below /admin/v1. `permission` is needed somewhere; the handler asks again for the tenant at hand.
+
+    body: the struct of a JSON body; bytes: taken as it is (media types in `accepts`). answer: the type of the JSON answer, for the
+    document. media: the answer's type where it is no JSON. conditional: If-Match is looked at, and 412 possible.
+    creates: takes an Idempotency-Key. engine: may fail because of an engine (502).
+    """
+
+    method: Method
+    path: str
+    permission: str
+    summary: str
+    handler: Callable[[Call], Awaitable[Answer]]
+    answer: Any = None
+    query: type[msgspec.Struct] = NoQuery
+    body: Any = None
+    status: int = 200
+    accepts: tuple[str, ...] = (JSON,)
+    media: str = JSON
+    max_body: int = MAX_BODY
+    conditional: bool = False
+    creates: bool = False
+    engine: bool = False
+    quiet: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes something, and is audited. `quiet`: a POST that changes nothing."""
+        return self.method != "GET" and not self.quiet
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        return tuple(self.path.strip("/").split("/"))
+
+
+@dataclass
+class Call:
+    """One request that may be served. `diff` is what a write changes, for the audit log; `target` names what it changes."""
+
+    ports: Ports
+    access: Access
+    operation: Operation
+    path: dict[str, str]
+    query: Any
+    body: Any
+    raw: bytes
+    request: Request
+    request_id: str
+    if_match: str | None = None
+    diff: list[dict[str, Any]] = field(default_factory=list)
+    target: str = ""
+
+    @property
+    def dry_run(self) -> bool:
+        return bool(getattr(self.query, "dry_run", False))
+
+    @property
+    def actor(self) -> str:
+        return self.access.actor
+
+    @property
+    def store(self) -> ControlStore:
+        """Raises StoreUnavailable where the installation has none."""
+        if self.ports.store is None:
+            raise StoreUnavailable("This installation has no store: only what stands in the configuration file is there.")
+        return self.ports.store
+
+    def body_builtins(self) -> dict[str, Any]:
+        """The body as plain values."""
+        plain: dict[str, Any] = msgspec.to_builtins(self.body)
+        return plain
+
+    def require(self, permission: str, tenant: str | None = None) -> None:
+        self.access.require(permission, tenant)
+
+    def seen(self, permission: str, tenant: str, kind: str, name: str) -> None:
+        """As `require`, but what may not be seen is not there (404)."""
+        if not self.access.may(permission, tenant):
+            raise NotFound(f"There is no {kind} {name!r}.")
+
+    def expected(self) -> int | None:
+        """The version of If-Match; None when any will do. Raises VersionMismatch through the store for a version that never was."""
+        if self.if_match is None or self.if_match == "*":
+            return None
+        return int(self.if_match) if self.if_match.isdigit() and len(self.if_match) < 18 else -1

@@ -1,0 +1,155 @@
+"""Who may do what on the admin listener: one table. Default deny; nobody grants what they lack.
+
+A permission is `resource:verb`. A role is a set of them; a grant is a role everywhere or in one tenant. Single fields that need
+more than their resource's verb stand in FIELDS. A finer policy engine can replace `Access` without a change elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from gateway.core.errors import PermissionDenied
+from gateway.core.types import Principal
+
+CRUD: Final = ("read", "create", "update", "delete")
+VERBS: Final = MappingProxyType(
+    {
+        "status": ("read",),
+        "tenants": (*CRUD, "models"),
+        "keys": (*CRUD, "rotate", "revoke", "roles", "priority"),
+        "roles": ("read",),
+        "bindings": CRUD,
+        "models": ("read", "load", "unload", "reload"),
+        "engines": ("read", "drain", "resume", "breaker"),
+        "endpoints": ("read", "address"),
+        "limits": CRUD,
+        "guardrails": CRUD,
+        "policies": ("test",),
+        "config": ("read", "apply", "reload"),
+        "usage": ("read",),
+        "audit": ("read", "verify", "export"),
+        "events": ("read",),
+    }
+)
+"""Every resource with its verbs: the whole vocabulary."""
+ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items() for verb in verbs)
+_READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
+
+TENANTED: Final = frozenset({"tenants", "keys", "bindings", "limits", "usage", "policies"})
+"""Resources of which each one belongs to a tenant. A grant in one tenant reaches nothing else..."""
+SHARED: Final = frozenset({"models:read", "roles:read"})
+"""...but these, which tell nothing about other tenants."""
+
+FIELDS: Final = MappingProxyType(
+    {
+        ("keys", "roles"): "keys:roles",
+        ("keys", "priority"): "keys:priority",
+        ("tenants", "models"): "tenants:models",
+        ("endpoints", "address"): "endpoints:address",
+    }
+)
+"""Fields that need a permission of their own: to be set to something else than the default, and to be read, where it is a reading one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A built-in role. `confined`: it counts in the tenant of who holds it, and nowhere else."""
+
+    name: str
+    description: str
+    permissions: frozenset[str]
+    confined: bool = False
+
+
+def _every(*resources: str) -> frozenset[str]:
+    return frozenset(name for name in ALL if name.partition(":")[0] in resources)
+
+
+ROLES: Final = MappingProxyType(
+    {
+        role.name: role
+        for role in (
+            Role("admin", "Everything.", ALL),
+            Role(
+                "operator",
+                "Runs the fleet: engines, models and limits, and reads everything but the audit log.",
+                (_READS - {"audit:read"}) | _every("models", "engines", "endpoints", "limits", "policies") | {"config:reload"},
+            ),
+            Role(
+                "tenant-admin",
+                "Manages the keys and bindings of one tenant and reads its usage.",
+                (_every("keys", "bindings") - {"keys:priority"})
+                | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test"},
+                confined=True,
+            ),
+            Role("auditor", "Reads everything, verifies and exports the audit log; changes nothing.", _READS | _every("audit", "policies")),
+            Role(
+                "viewer",
+                "Sees the fleet, the models, limits and usage; no keys, no configuration, no audit log.",
+                _READS - {"keys:read", "bindings:read", "config:read", "audit:read", "events:read"},
+            ),
+        )
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A role, everywhere (`tenant` is None) or in one tenant."""
+
+    role: str
+    tenant: str | None = None
+
+    @classmethod
+    def of(cls, role: str, tenant: str) -> Grant:
+        """What a role means for somebody of a tenant."""
+        known = ROLES.get(role)
+        return cls(role, tenant if known is None or known.confined else None)
+
+    def reaches(self, permission: str) -> bool:
+        role = ROLES.get(self.role)
+        if role is None or permission not in role.permissions:
+            return False
+        return self.tenant is None or permission in SHARED or permission.partition(":")[0] in TENANTED
+
+
+class Access:
+    """What one caller may do, for one request."""
+
+    def __init__(self, principal: Principal, grants: Iterable[Grant]) -> None:
+        self.principal = principal
+        self.grants = tuple(grants)
+
+    @property
+    def actor(self) -> str:
+        """The caller's name in records: tenant and credential."""
+        return f"{self.principal.tenant}/{self.principal.id}"
+
+    def tenants(self, permission: str) -> frozenset[str] | None:
+        """The tenants in which the permission is held; None: in all of them; empty: nowhere."""
+        reaching = [grant.tenant for grant in self.grants if grant.reaches(permission)]
+        return None if None in reaching else frozenset(tenant for tenant in reaching if tenant is not None)
+
+    def may(self, permission: str, tenant: str | None = None) -> bool:
+        """Whether the permission is held for a resource of this tenant; None or "": for one of the whole installation."""
+        held = self.tenants(permission)
+        return held is None or (bool(held) and permission in SHARED) or (bool(tenant) and tenant in held)
+
+    def require(self, permission: str, tenant: str | None = None) -> None:
+        """Raises PermissionDenied."""
+        if not self.may(permission, tenant):
+            raise denied(permission)
+
+    def require_grant(self, role: str, tenant: str) -> None:
+        """Nobody grants what they lack: every permission of the role must be held where the grant would reach. Raises PermissionDenied."""
+        grant = Grant.of(role, tenant)
+        for permission in sorted(ROLES[role].permissions):
+            if grant.reaches(permission) and not self.may(permission, grant.tenant):
+                raise PermissionDenied(f"The role {role!r} has the permission {permission}, which you lack there.", param="roles")
+
+
+def denied(permission: str) -> PermissionDenied:
+    return PermissionDenied(f"This needs the permission {permission}, which none of your roles has here.")

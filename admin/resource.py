@@ -1,0 +1,314 @@
+"""CRUD of one kind of resource, written once: pages, filters, ETags, dry runs, differences, what stands in the file beside the store.
+
+A resource of the configuration file is read-only (`"source": "file"`) and comes first in lists; it wins over one of the store
+with the same name. A new kind is a `Collection` in a file of its own under admin/resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Meta
+
+from admin import problems, values
+from admin.operation import PREFIX, Answer, Call, NoQuery, Operation, Written
+from gateway.core.errors import NotFound, RequestError
+from gateway.core.storage import Page, Resource
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+Source = Literal["file", "store"]
+Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
+Prefix = Annotated[str, Meta(max_length=255)]
+Cursor = Annotated[str, Meta(max_length=1024)]
+Tenants = str | Sequence[str] | None
+
+
+class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Query of a list. prefix: of the name. cursor: from the page before."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: Cursor | None = None
+    prefix: Prefix = ""
+    tenant: Tenant | None = None
+    source: Source | None = None
+
+
+class Metadata(msgspec.Struct, kw_only=True):
+    """What every resource shows beside its settings. Times in seconds since the epoch; null for what stands in the file."""
+
+    source: Source
+    version: int | None = None
+    created_at: float | None = None
+    updated_at: float | None = None
+    updated_by: str | None = None
+
+
+METADATA = Metadata.__struct_fields__
+
+
+class Change(msgspec.Struct):
+    """One difference: the path of a setting, its value before and after (secrets masked)."""
+
+    path: str
+    # `from` is a word of the language
+    before: Any = msgspec.field(name="from", default=None)
+    to: Any = None
+
+
+async def no_check(call: Call, settings: Any, before: dict[str, Any] | None) -> None:
+    """For kinds whose type says everything."""
+
+
+@dataclass(frozen=True)
+class Collection(Generic[S]):
+    """kind: as in paths, permissions and the store. settings: the body of a create and of a replacement, with `name`.
+
+    in_file: those of the configuration in force (masked, plain values), as settings. tenant_of: the tenant that a resource belongs
+    to ("" for the installation). check: raises for settings that cannot be taken; sees the settings before, None for a new one.
+    on_delete: raises for a resource that is still in use.
+    """
+
+    kind: str
+    singular: str
+    settings: type[S]
+    in_file: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
+    tenant_of: Callable[[dict[str, Any]], str]
+    check: Callable[[Call, S, dict[str, Any] | None], Awaitable[None]] = no_check
+    on_delete: Callable[[Call, str], Awaitable[None]] | None = None
+
+    # --- the table
+
+    def operations(self) -> list[Operation]:
+        """GET and POST on the list, GET, PUT and DELETE on each."""
+        shapes = shapes_of(self.settings)
+        view, page, either = shapes.view, shapes.page, (shapes.view, shapes.dry_run)
+        one = f"{self.kind}/{{name}}"
+        return [
+            Operation("GET", self.kind, f"{self.kind}:read", f"List {self.kind}", self.pages, page, query=Listed),
+            Operation(
+                "POST",
+                self.kind,
+                f"{self.kind}:create",
+                f"Create a {self.singular}",
+                self.create,
+                either,
+                query=Written,
+                body=self.settings,
+                status=201,
+                creates=True,
+            ),
+            Operation("GET", one, f"{self.kind}:read", f"Show a {self.singular}", self.show, view, query=NoQuery),
+            Operation(
+                "PUT",
+                one,
+                f"{self.kind}:update",
+                f"Replace a {self.singular}",
+                self.replace,
+                either,
+                query=Written,
+                body=self.settings,
+                conditional=True,
+            ),
+            Operation(
+                "DELETE", one, f"{self.kind}:delete", f"Delete a {self.singular}", self.delete, either, query=Written, conditional=True
+            ),
+        ]
+
+    # --- reading
+
+    async def pages(self, call: Call) -> Answer:
+        query: Listed = call.query
+        tenants = scope(call, f"{self.kind}:read", query.tenant)
+
+        async def stored(limit: int, cursor: str | None) -> Page[Resource]:
+            return await call.store.list(self.kind, tenant=tenants, prefix=query.prefix, limit=limit, cursor=cursor)
+
+        mine = [self.file_view(body) for body in self._in_file(call) if within(self.tenant_of(body), tenants)]
+        return await listing(call, query, mine, stored, self.view)
+
+    async def show(self, call: Call) -> Answer:
+        view = await self._found(call, f"{self.kind}:read")
+        return Answer(view, version=tag(view))
+
+    def _in_file(self, call: Call) -> list[dict[str, Any]]:
+        return sorted(self.in_file(call.ports.config.current()), key=lambda body: str(body["name"]))
+
+    async def _found(self, call: Call, permission: str) -> dict[str, Any]:
+        """One as it is shown. Raises NotFound also when the caller may not see it."""
+        name = call.path["name"]
+        for body in self._in_file(call):
+            if body["name"] == name:
+                call.seen(permission, self.tenant_of(body), self.singular, name)
+                return self.file_view(body)
+        if call.ports.store is None:
+            raise NotFound(f"There is no {self.singular} {name!r}.")
+        resource = await call.store.get(self.kind, name)
+        call.seen(permission, resource.tenant, self.singular, name)
+        return self.view(resource)
+
+    def view(self, resource: Resource) -> dict[str, Any]:
+        body: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
+        return {
+            **body,
+            "source": "store",
+            "version": resource.version,
+            "created_at": resource.created,
+            "updated_at": resource.updated,
+            "updated_by": resource.actor,
+        }
+
+    def file_view(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {**body, **dict.fromkeys(METADATA), "source": "file"}
+
+    # --- writing
+
+    async def create(self, call: Call) -> Answer:
+        settings: S = call.body
+        body = msgspec.to_builtins(settings)
+        name, tenant = str(body["name"]), self.tenant_of(body)
+        call.target = f"{self.kind}/{name}"
+        call.require(f"{self.kind}:create", tenant)
+        self._refuse_file(call, name)
+        await self.check(call, settings, None)
+        made = await call.store.create(self.kind, name, body, actor=call.actor, tenant=tenant, dry_run=call.dry_run)
+        call.diff = values.diff(None, body)
+        view = self.view(made)
+        return written(call, view, status=201, location=location(self.kind, name))
+
+    async def replace(self, call: Call) -> Answer:
+        settings: S = call.body
+        body = msgspec.to_builtins(settings)
+        name, tenant = call.path["name"], self.tenant_of(body)
+        call.target = f"{self.kind}/{name}"
+        if body["name"] != name:
+            raise RequestError(f"The body is for {body['name']!r}; names do not change.", param="name")
+        before = await self._writable(call, "update")
+        call.require(f"{self.kind}:update", tenant)
+        await self.check(call, settings, before.body)
+        made = await call.store.update(
+            self.kind, name, body, actor=call.actor, version=call.expected(), tenant=tenant, dry_run=call.dry_run
+        )
+        call.diff = values.diff(before.body, body)
+        return written(call, self.view(made))
+
+    async def delete(self, call: Call) -> Answer:
+        name = call.path["name"]
+        call.target = f"{self.kind}/{name}"
+        before = await self._writable(call, "delete")
+        if self.on_delete is not None:
+            await self.on_delete(call, name)
+        gone = await call.store.delete(self.kind, name, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
+        call.diff = values.diff(before.body, None)
+        return written(call, self.view(gone), tagged=False)
+
+    async def _writable(self, call: Call, verb: str) -> Resource:
+        name = call.path["name"]
+        self._refuse_file(call, name)
+        before = await call.store.get(self.kind, name)
+        call.seen(f"{self.kind}:read", before.tenant, self.singular, name)
+        call.require(f"{self.kind}:{verb}", before.tenant)
+        return before
+
+    def _refuse_file(self, call: Call, name: str) -> None:
+        if any(body["name"] == name for body in self._in_file(call)):
+            raise read_only(self.singular, name)
+
+
+def read_only(singular: str, name: str) -> Exception:
+    return problems.simple(409, "read_only", f"The {singular} {name!r} stands in the configuration file: change it there.", param="name")
+
+
+def scope(call: Call, permission: str, tenant: str | None) -> Tenants:
+    """The tenants to list: the one that was asked for, or all that the caller may read. Raises PermissionDenied."""
+    if tenant is not None:
+        call.require(permission, tenant)
+        return tenant
+    held = call.access.tenants(permission)
+    return None if held is None else sorted(held)
+
+
+def within(tenant: str, tenants: Tenants) -> bool:
+    return tenants is None or (tenant == tenants if isinstance(tenants, str) else tenant in tenants)
+
+
+def written(
+    call: Call, view: dict[str, Any], *, status: int = 200, location: str | None = None, tagged: bool = True, remember: Any = None
+) -> Answer:
+    """The answer to a write; of a dry run what it would change."""
+    if call.dry_run:
+        return Answer({"dry_run": True, "diff": call.diff, "result": view})
+    return Answer(view, status, tag(view) if tagged else None, location, remember=remember)
+
+
+def location(kind: str, name: str) -> str:
+    return f"{PREFIX}/{kind}/{quote(name, safe='')}"
+
+
+def tag(view: dict[str, Any]) -> str | None:
+    """The ETag's content: the store's version; none for what stands in the file (its version is the configuration's)."""
+    return None if view.get("version") is None else str(view["version"])
+
+
+async def listing(
+    call: Call,
+    query: Any,
+    mine: list[dict[str, Any]],
+    stored: Callable[[int, str | None], Awaitable[Page[T]]],
+    view: Callable[[T], dict[str, Any]],
+    name: str = "name",
+) -> Answer:
+    """A page of those of the file (all in memory, by name), then of the store's. The cursor says in which part it goes on."""
+    part, _, after = (query.cursor or "file:").partition(":")
+    if part not in ("file", "store"):
+        raise RequestError("This cursor is not one of ours.", param="cursor")
+    items: list[dict[str, Any]] = []
+    if part == "file":
+        rest = [] if query.source == "store" else [i for i in mine if i[name] > after and i[name].startswith(query.prefix)]
+        items = rest[: query.limit]
+        if len(rest) > query.limit:
+            return Answer({"items": items, "cursor": f"file:{items[-1][name]}"})
+        after = ""
+    room = query.limit - len(items)
+    if query.source == "file" or call.ports.store is None:
+        return Answer({"items": items, "cursor": None})
+    if not room:
+        return Answer({"items": items, "cursor": "store:"})
+    page = await stored(room, after or None)
+    hidden = {i[name] for i in mine}
+    items += [shown for shown in (view(item) for item in page.items) if shown[name] not in hidden]
+    return Answer({"items": items, "cursor": None if page.cursor is None else f"store:{page.cursor}"})
+
+
+# --- types of answers, made from the types of settings
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The types of a kind's answers, for the document. Not strict: later versions may show more."""
+
+    view: Any
+    page: Any
+    dry_run: Any
+
+
+def shapes_of(settings: type[msgspec.Struct], metadata: type[msgspec.Struct] = Metadata) -> Shapes:
+    """The settings with the metadata; a page of them; what a dry run says."""
+    name = settings.__name__.removesuffix("Settings").removesuffix("Spec")
+    fields: list[Any] = [
+        (f.name, f.type) if f.required else (f.name, f.type, msgspec.field(default=None)) for f in msgspec.structs.fields(settings)
+    ]
+    return shapes_for(name, msgspec.defstruct(f"{name}View", fields, bases=(metadata,), kw_only=True, module=__name__))
+
+
+def shapes_for(name: str, view: Any) -> Shapes:
+    """The same for a type that was written by hand."""
+    page: list[Any] = [("items", Annotated[tuple[view, ...], Meta(max_length=1000)]), ("cursor", str | None)]
+    dry_run: list[Any] = [("dry_run", bool), ("diff", tuple[Change, ...]), ("result", view)]
+    return Shapes(
+        view, msgspec.defstruct(f"{name}Page", page, module=__name__), msgspec.defstruct(f"{name}DryRun", dry_run, module=__name__)
+    )

@@ -1,0 +1,92 @@
+"""The local audit log: its newest records, an export, its verification, the keys to verify with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+from starlette.responses import StreamingResponse
+
+from admin.operation import Answer, Call, Operation
+from admin.resource import Tenant
+
+NDJSON = "application/x-ndjson"
+_LINES = 512
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
+Kind = Literal["intent", "outcome", "event", "checkpoint", "segment"]
+
+
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    count: Annotated[int, Meta(ge=1, le=1000)] = 20
+
+
+class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """since (inclusive) and until (exclusive): seconds since the epoch."""
+
+    since: Moment | None = None
+    until: Moment | None = None
+    tenant: Tenant | None = None
+    kind: Kind | None = None
+    request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+
+
+class Records(msgspec.Struct):
+    items: list[dict[str, Any]]
+    cursor: str | None = None
+
+
+class Verification(msgspec.Struct):
+    """first_problem: the file, line and reason of the first place that is not as it was written."""
+
+    ok: bool
+    first_problem: dict[str, Any] | None
+    writers: list[dict[str, Any]]
+
+
+class AuditKey(msgspec.Struct):
+    id: str
+    algorithm: str
+    pem: str
+
+
+class AuditKeys(msgspec.Struct):
+    items: list[AuditKey]
+    cursor: str | None = None
+
+
+async def tail(call: Call) -> Answer:
+    return Answer({"items": await asyncio.to_thread(call.ports.audit_reader.tail, call.query.count), "cursor": None})
+
+
+async def verify(call: Call) -> Answer:
+    return Answer(await asyncio.to_thread(call.ports.audit_reader.verify))
+
+
+async def keys(call: Call) -> Answer:
+    return Answer({"items": await asyncio.to_thread(call.ports.audit_reader.public_keys), "cursor": None})
+
+
+async def export(call: Call) -> Answer:
+    """The lines as they stand in the log, so that what was exported can still be proven."""
+    q: ExportQuery = call.query
+    lines = call.ports.audit_reader.export(request_id=q.request_id, tenant=q.tenant, kind=q.kind, since=q.since, until=q.until)
+    return Answer(response=StreamingResponse(_parts(lines), media_type=NDJSON))
+
+
+async def _parts(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Read in a thread, some lines at a time, as fast as the caller takes them."""
+    while part := await asyncio.to_thread(lambda: b"".join(islice(lines, _LINES))):
+        yield part
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation("GET", "audit/records", "audit:read", "Show the newest records", tail, Records, query=TailQuery),
+        Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON),
+        Operation("POST", "audit/verify", "audit:verify", "Verify the whole log", verify, Verification, quiet=True),
+        Operation("GET", "audit/keys", "audit:read", "Show the keys that checkpoints are verified with", keys, AuditKeys),
+    ]

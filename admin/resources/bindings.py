@@ -1,0 +1,51 @@
+"""Bindings: a role for a credential, beside the roles that the credential itself has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from admin.operation import Call
+from admin.permissions import ROLES
+from admin.resource import Collection, Tenant
+from gateway.core.errors import RequestError
+
+RoleName = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """tenant and principal: the credential (its tenant, its id) that gets the role."""
+
+    name: Tenant
+    tenant: Tenant
+    principal: Tenant
+    role: RoleName
+
+
+def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return ()
+
+
+async def check(call: Call, settings: BindingSettings, before: dict[str, Any] | None) -> None:
+    """Nobody grants what they lack; nor takes it away from others."""
+    if settings.role not in ROLES:
+        raise RequestError(f"There is no role {settings.role!r}; known: {', '.join(sorted(ROLES))}.", param="role")
+    call.access.require_grant(settings.role, settings.tenant)
+    if before is not None:
+        call.access.require_grant(str(before["role"]), str(before["tenant"]))
+
+
+async def may_take(call: Call, name: str) -> None:
+    before = (await call.store.get("bindings", name)).body
+    if before["role"] in ROLES:
+        call.access.require_grant(str(before["role"]), str(before["tenant"]))
+
+
+BINDINGS = Collection("bindings", "binding", BindingSettings, in_file, lambda body: str(body["tenant"]), check, may_take)
+
+
+def operations() -> list[Any]:
+    return BINDINGS.operations()

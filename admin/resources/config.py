@@ -1,0 +1,81 @@
+"""The configuration in force: shown with its secrets masked, replaced by a text, read again from its file."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from admin import values
+from admin.operation import JSON, Answer, Call, Operation, Written
+from gateway.core.errors import RequestError
+
+YAML = "application/yaml"
+MAX_CONFIG = 1024 * 1024
+
+
+class ConfigView(msgspec.Struct):
+    """version: of the configuration in force, also its ETag."""
+
+    version: int
+    config: dict[str, Any]
+
+
+class Applied(msgspec.Struct):
+    """changed: the paths that differ from what was in force. applied: false after a dry run."""
+
+    version: int
+    changed: list[str]
+    applied: bool
+
+
+async def show(call: Call) -> Answer:
+    version = call.ports.config.version
+    return Answer(ConfigView(version, call.ports.config.current()), version=str(version))
+
+
+async def apply(call: Call) -> Answer:
+    """The text is not written to the file: a restart, or reading it again, brings the file back."""
+    call.target = "config"
+    try:
+        text = call.raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"The body is not UTF-8 text (byte {error.start}).", code="invalid_value") from None
+    before = call.ports.config.current()
+    # shielded: a caller that goes away must not leave the audit log without the outcome
+    outcome = await asyncio.shield(
+        call.ports.config.apply(text, source=f"admin:{call.actor}", dry_run=call.dry_run, expected=call.expected())
+    )
+    return _answer(call, before, outcome)
+
+
+async def reload(call: Call) -> Answer:
+    call.target = "config"
+    before = call.ports.config.current()
+    return _answer(call, before, await call.ports.config.reload())
+
+
+def _answer(call: Call, before: dict[str, Any], outcome: dict[str, Any]) -> Answer:
+    call.diff = values.diff(before, call.ports.config.current())
+    return Answer(outcome, version=str(outcome["version"]))
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation("GET", "config", "config:read", "Show the configuration in force", show, ConfigView),
+        Operation(
+            "PUT",
+            "config",
+            "config:apply",
+            "Put another configuration into force",
+            apply,
+            Applied,
+            query=Written,
+            body=bytes,
+            accepts=(YAML, "text/yaml", "text/plain", JSON),
+            max_body=MAX_CONFIG,
+            conditional=True,
+        ),
+        Operation("POST", "config/reload", "config:reload", "Read the configuration file again", reload, Applied),
+    ]

@@ -1,0 +1,142 @@
+"""Engines and their endpoints: list, drain, resume, hold a breaker. An endpoint has its engine's name."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from admin import values
+from admin.operation import Answer, Call, Operation, Written
+from admin.resource import Change
+from gateway.core.errors import NotFound
+
+
+class EngineView(msgspec.Struct, kw_only=True):
+    """Settings of an engine with the state of its process; more by runtime."""
+
+    name: str
+    runtime: str
+    state: str
+    source: str
+    reason: str = ""
+    model: str | None = None
+    slots: int | None = None
+    device: str | None = None
+
+
+class BreakerView(msgspec.Struct, kw_only=True):
+    state: str
+    forced: str | None = None
+    failures: int = 0
+    openings: int = 0
+
+
+class EndpointView(msgspec.Struct, kw_only=True):
+    """limit: requests that it takes now. address: only for who may read it."""
+
+    name: str
+    engine: str
+    runtime: str
+    state: str
+    reason: str
+    slots: int
+    limit: int
+    in_flight: int
+    drained: bool
+    healthy: bool
+    breaker: BreakerView
+    address: str | None = None
+    health: dict[str, Any] = {}
+
+
+class EngineList(msgspec.Struct):
+    items: list[EngineView]
+    cursor: str | None = None
+
+
+class EndpointList(msgspec.Struct):
+    items: list[EndpointView]
+    cursor: str | None = None
+
+
+class EndpointDryRun(msgspec.Struct):
+    dry_run: bool
+    diff: list[Change]
+    result: EndpointView
+
+
+class Breaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """state: hold it `open` (no requests) or `closed` (requests whatever happens); `auto` lets it decide again."""
+
+    state: Literal["open", "closed", "auto"]
+
+
+def endpoint_view(call: Call, endpoint: dict[str, Any]) -> dict[str, Any]:
+    shown = dict(endpoint)
+    if not call.access.may("endpoints:address"):
+        shown["address"] = None
+    return shown
+
+
+async def engines(call: Call) -> Answer:
+    return Answer({"items": call.ports.fleet.engines(), "cursor": None})
+
+
+async def endpoints(call: Call) -> Answer:
+    return Answer({"items": [endpoint_view(call, e) for e in call.ports.fleet.endpoints()], "cursor": None})
+
+
+async def engine(call: Call) -> Answer:
+    return Answer(find(call.ports.fleet.engines(), call.path["name"], "engine"))
+
+
+async def endpoint(call: Call) -> Answer:
+    return Answer(endpoint_view(call, find(call.ports.fleet.endpoints(), call.path["name"], "endpoint")))
+
+
+def find(items: list[dict[str, Any]], name: str, kind: str) -> dict[str, Any]:
+    found = next((item for item in items if item["name"] == name), None)
+    if found is None:
+        raise NotFound(f"There is no {kind} {name!r}.")
+    return found
+
+
+async def drain(call: Call) -> Answer:
+    return await _change(call, lambda name: call.ports.control.drain(name), drained=True)
+
+
+async def resume(call: Call) -> Answer:
+    return await _change(call, lambda name: call.ports.control.resume(name), drained=False)
+
+
+async def breaker(call: Call) -> Answer:
+    wanted: Breaker = call.body
+    forced = None if wanted.state == "auto" else wanted.state
+    return await _change(call, lambda name: call.ports.control.force_breaker(name, forced), forced=forced)
+
+
+async def _change(call: Call, act: Any, **expected: Any) -> Answer:
+    """Acts on an endpoint, unless only the difference is asked for. What is drained is not waited for: its `in_flight` falls to 0."""
+    name = call.path["name"]
+    call.target = f"engines/{name}"
+    before = endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint"))
+    was = {key: before["breaker"]["forced"] if key == "forced" else before[key] for key in expected}
+    call.diff = values.diff(was, expected)
+    if call.dry_run:
+        return Answer({"dry_run": True, "diff": call.diff, "result": before})
+    await act(name)
+    return Answer(endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint")))
+
+
+def operations() -> list[Operation]:
+    either = (EndpointView, EndpointDryRun)
+    return [
+        Operation("GET", "engines", "engines:read", "List engines", engines, EngineList),
+        Operation("GET", "engines/{name}", "engines:read", "Show an engine", engine, EngineView),
+        Operation("POST", "engines/{name}/drain", "engines:drain", "Send an engine no new requests", drain, either, Written),
+        Operation("POST", "engines/{name}/resume", "engines:resume", "Send an engine requests again", resume, either, Written),
+        Operation("POST", "engines/{name}/breaker", "engines:breaker", "Hold a breaker, or let it go", breaker, either, Written, Breaker),
+        Operation("GET", "endpoints", "endpoints:read", "List endpoints", endpoints, EndpointList),
+        Operation("GET", "endpoints/{name}", "endpoints:read", "Show an endpoint", endpoint, EndpointView),
+    ]

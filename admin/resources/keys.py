@@ -1,0 +1,289 @@
+"""API keys: made, rotated with an overlap, revoked. The key itself is shown once, in the answer that made it, and kept nowhere."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from admin import values
+from admin.operation import Answer, Call, NoQuery, Operation, Written
+from admin.permissions import ROLES
+from admin.resource import (
+    METADATA,
+    Listed,
+    Metadata,
+    Tenant,
+    Tenants,
+    listing,
+    location,
+    read_only,
+    scope,
+    shapes_for,
+    tag,
+    within,
+)
+from admin.resources.tenants import Patterns, tenant_models
+from gateway.core.errors import NotFound, RequestError
+from gateway.core.secret import Secret
+from gateway.core.storage import KeyRecord, KeySettings, Page
+from gateway.core.types import Priority
+
+State = Literal["active", "rotated", "expired", "revoked"]
+Operations = tuple[Literal["chat", "completions", "embeddings", "rerank", "classify", "infer"], ...]
+Names = Annotated[tuple[Tenant, ...], Meta(max_length=64)]
+Networks = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=256)]
+Moment = Annotated[float, Meta(ge=0, le=1e11)]
+MAX_OVERLAP = 90 * 86400
+
+
+class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may be decided about a key. cidrs: networks it may be used from. expires: seconds since the epoch."""
+
+    models: Patterns = ()
+    operations: Operations = ()
+    cidrs: Networks = ()
+    expires: Moment | None = None
+    limits: Names = ()
+    roles: Names = ()
+    priority: Priority = "standard"
+    description: Annotated[str, Meta(max_length=4096)] = ""
+
+    def settings(self) -> KeySettings:
+        return KeySettings(**{name: getattr(self, name) for name in KeySettings.__struct_fields__})
+
+
+class KeyCreation(KeyChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """id: a name for the key; one is made up otherwise."""
+
+    tenant: Tenant
+    id: Tenant | None = None
+
+
+class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """overlap: seconds for which the old key is accepted beside the new one. id: of the new key."""
+
+    overlap: Annotated[float, Meta(ge=0, le=MAX_OVERLAP)] = 0.0
+    id: Tenant | None = None
+
+
+class KeyQuery(Listed, forbid_unknown_fields=True, kw_only=True):
+    """prefix: of the id."""
+
+    state: State | None = None
+
+
+class KeyView(Metadata, kw_only=True):
+    """prefix: the key's beginning, to recognise it by. last_used: up to a minute late."""
+
+    id: str
+    tenant: str
+    state: State
+    prefix: str
+    models: list[str]
+    operations: list[str]
+    cidrs: list[str]
+    limits: list[str]
+    roles: list[str]
+    priority: Priority
+    description: str
+    expires: float | None = None
+    rotated_to: str | None = None
+    overlap_until: float | None = None
+    revoked: float | None = None
+    last_used: float | None = None
+
+
+class NewKeyView(KeyView, kw_only=True):
+    """secret: the key itself, this once; null when the answer is a repeated one."""
+
+    secret: str | None
+
+
+SHAPES, NEW = shapes_for("Key", KeyView), shapes_for("NewKey", NewKeyView)
+
+
+def view(call: Call, record: KeyRecord) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(record)
+    for theirs, ours in (("created", "created_at"), ("updated", "updated_at"), ("actor", "updated_by")):
+        shown[ours] = shown.pop(theirs)
+    return {**shown, "state": record.state(call.ports.clock.wall()), "source": "store"}
+
+
+def in_file(call: Call) -> list[dict[str, Any]]:
+    """The keys of the configuration, as they are shown."""
+    static = call.ports.config.current()["identity"]["api_keys"]["static"]
+    return sorted((_file_view(key) for key in static), key=lambda key: str(key["id"]))
+
+
+def _file_view(key: dict[str, Any]) -> dict[str, Any]:
+    absent = dict.fromkeys((*METADATA, "expires", "rotated_to", "overlap_until", "revoked", "last_used"))
+    kept = {name: key[name] for name in ("id", "tenant", "models", "roles", "priority")}
+    rest: dict[str, Any] = {"operations": [], "cidrs": [], "limits": [], "prefix": "", "description": "", "state": "active"}
+    return {**absent, **kept, **rest, "source": "file"}
+
+
+# --- reading
+
+
+async def index(call: Call) -> Answer:
+    query: KeyQuery = call.query
+    tenants: Tenants = scope(call, "keys:read", query.tenant)
+
+    async def stored(limit: int, cursor: str | None) -> Page[KeyRecord]:
+        return await call.store.list_keys(tenant=tenants, prefix=query.prefix, state=query.state, limit=limit, cursor=cursor)
+
+    mine = [key for key in in_file(call) if within(key["tenant"], tenants) and query.state in (None, "active")]
+    return await listing(call, query, mine, stored, lambda record: view(call, record), "id")
+
+
+async def show(call: Call) -> Answer:
+    id = call.path["id"]
+    for key in in_file(call):
+        if key["id"] == id:
+            call.seen("keys:read", key["tenant"], "key", id)
+            return Answer(key)
+    shown = view(call, await _stored(call, "read"))
+    return Answer(shown, version=tag(shown))
+
+
+async def _stored(call: Call, verb: str) -> KeyRecord:
+    """The key of the path. Raises NotFound where the caller may not see it, PermissionDenied where they may not do this to it,
+    as to a key with more rights than their own."""
+    id = call.path["id"]
+    call.target = f"keys/{id}"
+    if verb != "read" and any(key["id"] == id for key in in_file(call)):
+        raise read_only("key", id)
+    if call.ports.store is None:
+        raise NotFound(f"There is no key {id!r}.")
+    record = await call.store.get_key(id)
+    call.seen("keys:read", record.tenant, "key", id)
+    call.require(f"keys:{verb}", record.tenant)
+    if verb != "read":
+        await check_roles(call, record.roles, record.tenant)
+    return record
+
+
+# --- writing
+
+
+async def create(call: Call) -> Answer:
+    wanted: KeyCreation = call.body
+    call.target = f"keys/{wanted.id}" if wanted.id else "keys"
+    call.require("keys:create", wanted.tenant)
+    if wanted.id is not None and any(key["id"] == wanted.id for key in in_file(call)):
+        raise read_only("key", wanted.id)
+    await check(call, wanted, wanted.tenant, KeySettings())
+    settings = wanted.settings()
+    record, secret = await call.store.create_key(wanted.tenant, settings, actor=call.actor, id=wanted.id, dry_run=call.dry_run)
+    call.target = f"keys/{record.id}"
+    call.diff = values.diff(None, {"tenant": wanted.tenant, **msgspec.to_builtins(settings)})
+    return _shown_once(call, record, secret)
+
+
+def _shown_once(call: Call, record: KeyRecord, secret: Secret) -> Answer:
+    shown = view(call, record)
+    if call.dry_run:
+        return Answer({"dry_run": True, "diff": call.diff, "result": {**shown, "secret": None}})
+    answer = {**shown, "secret": secret.reveal()}
+    return Answer(answer, 201, tag(shown), location("keys", record.id), remember={**shown, "secret": None})
+
+
+async def replace(call: Call) -> Answer:
+    wanted: KeyChange = call.body
+    before = await _stored(call, "update")
+    await check(call, wanted, before.tenant, before)
+    settings = wanted.settings()
+    record = await call.store.update_key(before.id, settings, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
+    call.diff = values.diff(msgspec.to_builtins(before.settings()), msgspec.to_builtins(settings))
+    return _written(call, record)
+
+
+async def rotate(call: Call) -> Answer:
+    wanted: Rotation = call.body
+    before = await _stored(call, "rotate")
+    record, secret = await call.store.rotate_key(
+        before.id, actor=call.actor, overlap=wanted.overlap, new_id=wanted.id, version=call.expected(), dry_run=call.dry_run
+    )
+    call.diff = values.diff({}, {"rotated_to": record.id, "overlap": wanted.overlap})
+    return _shown_once(call, record, secret)
+
+
+async def revoke(call: Call) -> Answer:
+    before = await _stored(call, "revoke")
+    record = await call.store.revoke_key(before.id, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
+    call.diff = values.diff({"revoked": before.revoked}, {"revoked": record.revoked})
+    return _written(call, record)
+
+
+async def delete(call: Call) -> Answer:
+    before = await _stored(call, "delete")
+    record = await call.store.delete_key(before.id, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
+    call.diff = values.diff({"tenant": before.tenant, **msgspec.to_builtins(before.settings())}, None)
+    return _written(call, record, tagged=False)
+
+
+def _written(call: Call, record: KeyRecord, tagged: bool = True) -> Answer:
+    shown = view(call, record)
+    if call.dry_run:
+        return Answer({"dry_run": True, "diff": call.diff, "result": shown})
+    return Answer(shown, version=tag(shown) if tagged else None)
+
+
+# --- what may be asked for
+
+
+async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings) -> None:
+    """Fields with a permission of their own, and what the tenant may have. Raises RequestError, PermissionDenied, NotFound."""
+    if wanted.priority != before.priority:
+        call.require("keys:priority", tenant)
+    if set(wanted.roles) != set(before.roles):
+        await check_roles(call, tuple(set(wanted.roles) ^ set(before.roles)), tenant)
+    for index, network in enumerate(wanted.cidrs):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise RequestError(f"{error}.", param=f"cidrs[{index}]") from None
+    allowed = await tenant_models(call, tenant)
+    for index, pattern in enumerate(wanted.models):
+        if not any(call.ports.matches(outer, pattern) for outer in allowed):
+            raise RequestError(f"The tenant {tenant!r} may not have models {pattern!r}.", param=f"models[{index}]")
+
+
+async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
+    """Roles that a key gets or loses: nobody gives or takes what they lack."""
+    if roles:
+        call.require("keys:roles", tenant)
+    for role in roles:
+        if role not in ROLES:
+            raise RequestError(f"There is no role {role!r}; known: {', '.join(sorted(ROLES))}.", param="roles")
+        call.access.require_grant(role, tenant)
+
+
+def operations() -> list[Operation]:
+    either, made = (KeyView, SHAPES.dry_run), (NewKeyView, NEW.dry_run)
+    return [
+        Operation("GET", "keys", "keys:read", "List keys", index, SHAPES.page, query=KeyQuery),
+        Operation("POST", "keys", "keys:create", "Create a key", create, made, query=Written, body=KeyCreation, status=201, creates=True),
+        Operation("GET", "keys/{id}", "keys:read", "Show a key", show, KeyView, query=NoQuery),
+        Operation(
+            "PUT", "keys/{id}", "keys:update", "Replace what was decided about a key", replace, either, Written, KeyChange, conditional=True
+        ),
+        Operation("DELETE", "keys/{id}", "keys:delete", "Delete a key and its record", delete, either, query=Written, conditional=True),
+        Operation(
+            "POST",
+            "keys/{id}/rotate",
+            "keys:rotate",
+            "Make a new key in place of this one",
+            rotate,
+            made,
+            query=Written,
+            body=Rotation,
+            status=201,
+            conditional=True,
+            creates=True,
+        ),
+        Operation("POST", "keys/{id}/revoke", "keys:revoke", "Refuse a key from now on", revoke, either, query=Written, conditional=True),
+    ]

@@ -1,0 +1,34 @@
+"""Limits on requests, tokens and concurrency. One whose `match.tenant` is a name belongs to that tenant, any other to all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from admin.operation import Call
+from admin.resource import Collection
+from gateway.core.errors import RequestError
+from gateway.core.specs import LimitSpec
+
+
+def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    limits: list[dict[str, Any]] = config["limits"]
+    return limits
+
+
+def tenant_of(body: dict[str, Any]) -> str:
+    tenant = str(body.get("match", {}).get("tenant", "*"))
+    return "" if "*" in tenant else tenant
+
+
+async def check(call: Call, settings: LimitSpec, before: dict[str, Any] | None) -> None:
+    if settings.requests is None and settings.tokens is None and settings.concurrent is None:
+        raise RequestError("A limit needs at least one of requests, tokens and concurrent.", param="requests")
+    await call.ports.check("limits", call.body_builtins())
+
+
+LIMITS = Collection("limits", "limit", LimitSpec, in_file, tenant_of, check)
+
+
+def operations() -> list[Any]:
+    return LIMITS.operations()

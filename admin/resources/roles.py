@@ -1,0 +1,46 @@
+"""The built-in roles, to look at."""
+
+from __future__ import annotations
+
+import msgspec
+
+from admin.operation import Answer, Call, Operation
+from admin.permissions import ROLES, Role
+from gateway.core.errors import NotFound
+
+
+class RoleView(msgspec.Struct):
+    """confined: it counts in the tenant of who holds it only."""
+
+    name: str
+    description: str
+    permissions: list[str]
+    confined: bool
+    source: str = "built-in"
+
+
+class RolePage(msgspec.Struct):
+    items: list[RoleView]
+    cursor: str | None = None
+
+
+def _view(role: Role) -> RoleView:
+    return RoleView(role.name, role.description, sorted(role.permissions), role.confined)
+
+
+async def index(call: Call) -> Answer:
+    return Answer(RolePage([_view(ROLES[name]) for name in sorted(ROLES)]))
+
+
+async def show(call: Call) -> Answer:
+    role = ROLES.get(call.path["name"])
+    if role is None:
+        raise NotFound(f"There is no role {call.path['name']!r}.")
+    return Answer(_view(role))
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation("GET", "roles", "roles:read", "List roles", index, RolePage),
+        Operation("GET", "roles/{name}", "roles:read", "Show a role", show, RoleView),
+    ]

@@ -1,0 +1,62 @@
+"""The installation at a glance, and what a caller may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from admin.operation import Answer, Call, Operation
+from admin.resources.engines import EndpointView, endpoint_view
+from admin.resources.models import ModelView
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """config_version: of the configuration in force. in_flight: requests under way. not_ready: what keeps traffic out."""
+
+    version: str
+    started_at: float
+    config_version: int
+    ready: bool
+    not_ready: list[str]
+    in_flight: int
+    gateway_url: str
+    store: str
+    models: list[ModelView]
+    endpoints: list[EndpointView]
+    limits: list[dict[str, Any]]
+    insecure: bool = False
+
+
+class Caller(msgspec.Struct):
+    """Who the credential stands for. grants: roles with the tenant they count in (null: everywhere)."""
+
+    tenant: str
+    id: str
+    kind: str
+    grants: list[dict[str, Any]]
+
+
+async def show(call: Call) -> Answer:
+    fleet = call.ports.fleet
+    store = "none" if call.ports.store is None else "available" if call.ports.store.available else "unavailable"
+    value = {
+        **fleet.status(),
+        "store": store,
+        "models": fleet.models(),
+        "endpoints": [endpoint_view(call, e) for e in fleet.endpoints()],
+        "limits": call.ports.config.current()["limits"],
+    }
+    return Answer(value)
+
+
+async def whoami(call: Call) -> Answer:
+    who = call.access.principal
+    return Answer(Caller(who.tenant, who.id, who.kind, [{"role": g.role, "tenant": g.tenant} for g in call.access.grants]))
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation("GET", "status", "status:read", "Show the installation at a glance", show, Status),
+        Operation("GET", "whoami", "roles:read", "Show what the credential may do", whoami, Caller),
+    ]

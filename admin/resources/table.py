@@ -1,0 +1,45 @@
+"""Every resource of the admin API, in the order of the document: the one table to add a line to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from admin.operation import Operation
+from admin.resources import (
+    audit,
+    bindings,
+    config,
+    engines,
+    events,
+    guardrails,
+    keys,
+    limits,
+    models,
+    policies,
+    roles,
+    status,
+    tenants,
+    usage,
+)
+
+RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
+    status.operations,
+    tenants.operations,
+    keys.operations,
+    roles.operations,
+    bindings.operations,
+    models.operations,
+    engines.operations,
+    limits.operations,
+    guardrails.operations,
+    policies.operations,
+    config.operations,
+    usage.operations,
+    audit.operations,
+    events.operations,
+)
+
+
+def operations() -> list[Operation]:
+    """All of them; made anew for each application, as some hold state."""
+    return [operation for resource in RESOURCES for operation in resource()]

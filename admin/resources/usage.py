@@ -1,0 +1,64 @@
+"""Usage reports: requests and tokens by tenant, key, model and day."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from admin.operation import Answer, Call, Operation
+from admin.resource import Tenant, scope
+from gateway.core.errors import RequestError
+
+Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+DIMENSIONS = ("tenant", "key", "model", "day")
+
+
+class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """group_by: any of tenant, key, model, day, with commas between. since, until: days (UTC), inclusive."""
+
+    group_by: Annotated[str, Meta(pattern=r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$")] = "tenant"
+    since: Day = "0001-01-01"
+    until: Day = "9999-12-31"
+    tenant: Tenant | None = None
+    key: Tenant | None = None
+    model: Tenant | None = None
+    limit: Annotated[int, Meta(ge=1, le=10000)] = 1000
+
+
+class UsageSum(msgspec.Struct):
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    tenant: str | None = None
+    key: str | None = None
+    model: str | None = None
+    day: str | None = None
+
+
+class UsageReport(msgspec.Struct):
+    items: list[UsageSum]
+    cursor: str | None = None
+
+
+async def report(call: Call) -> Answer:
+    query: UsageQuery = call.query
+    dimensions = query.group_by.split(",")
+    if len(set(dimensions)) != len(dimensions):
+        raise RequestError("A dimension stands twice.", param="group_by")
+    rows = await call.store.report_usage(
+        dimensions,
+        since=query.since,
+        until=query.until,
+        tenant=scope(call, "usage:read", query.tenant),
+        key=query.key,
+        model=query.model,
+        limit=query.limit,
+    )
+    return Answer({"items": list(rows), "cursor": None})
+
+
+def operations() -> list[Operation]:
+    return [Operation("GET", "usage", "usage:read", "Report usage", report, UsageReport, query=UsageQuery)]

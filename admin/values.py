@@ -1,0 +1,132 @@
+"""Bodies and queries to typed values with errors that help; differences between two states; secrets masked by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from gateway.core.errors import RequestError
+from gateway.core.secret import MASK
+
+T = TypeVar("T")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
+_PLACE = re.compile(r"(.*?) - at `\$\.?([^`]*)`$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
+_COUNTED = ("tokens", "max_tokens", "prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_second")
+_MAX_SHOWN = 200
+
+
+def decode(data: bytes, wanted: type[T]) -> T:
+    """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field, for an unknown one with the nearest."""
+    try:
+        return msgspec.json.decode(data, type=wanted)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), wanted) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"The body is not JSON: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise RequestError("The body is nested too deeply.", code="invalid_json") from None
+
+
+def convert(values: dict[str, str], wanted: type[T]) -> T:
+    """Query parameters, all texts, to a struct. Raises RequestError."""
+    try:
+        return msgspec.convert(values, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), wanted) from None
+
+
+def _explained(message: str, wanted: Any) -> RequestError:
+    unknown = _UNKNOWN.search(message)
+    if unknown:
+        field, path = unknown[1], unknown[2] or ""
+        near = difflib.get_close_matches(field, list(_fields(wanted)), n=1, cutoff=0.5)
+        hint = f"; the nearest is {near[0]!r}" if near else f"; known here: {', '.join(sorted(set(_own_fields(wanted))))}"
+        return RequestError(f"There is no field {_short(field)!r}{hint}.", param=_join(path, _short(field)))
+    missing = _MISSING.search(message)
+    place = _PLACE.match(message)
+    path = place[2] if place else ""
+    if missing:
+        return RequestError(f"The field {missing[1]!r} is missing.", code="missing_required_parameter", param=_join(path, missing[1]))
+    return RequestError(f"{place[1] if place else message}."[:_MAX_SHOWN], param=path or None)
+
+
+def _own_fields(wanted: Any) -> Iterator[str]:
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        yield from wanted.__struct_encode_fields__
+
+
+def _fields(wanted: Any, depth: int = 0) -> Iterator[str]:
+    """The names of all fields of a struct and of those within it."""
+    if depth > 4:
+        return
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        for field in msgspec.structs.fields(wanted):
+            yield field.encode_name
+            yield from _fields(field.type, depth + 1)
+    for inner in get_args(wanted):
+        yield from _fields(inner, depth + 1)
+
+
+def _join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 64 else f"{text[:60]}..."
+
+
+# --- secrets
+
+
+def mask(value: Any, name: str = "") -> Any:
+    """A copy in which every text below a name that says that it is secret is ********, header values too."""
+    if isinstance(value, dict):
+        if name == "headers":
+            return dict.fromkeys(value, MASK)
+        return {key: mask(member, str(key)) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [mask(member, name) for member in value]
+    lower = name.lower()
+    if isinstance(value, str) and value and lower not in _COUNTED and any(word in lower for word in _SECRET_WORDS):
+        return MASK
+    return value
+
+
+def refuse_masks(value: Any, path: str = "") -> None:
+    """A mask that is sent back would replace the secret behind it. Raises RequestError."""
+    if isinstance(value, dict):
+        for key, member in value.items():
+            refuse_masks(member, _join(path, str(key)))
+    elif isinstance(value, list | tuple):
+        for member in value:
+            refuse_masks(member, path)
+    elif value == MASK:
+        raise RequestError("This is the mask of a secret, not a secret; send the secret itself.", param=path)
+
+
+# --- differences
+
+
+def diff(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What differs, by path: `{"path", "from", "to"}`, secrets masked (also where two of them differ). None: there is nothing."""
+    found: list[dict[str, Any]] = []
+    _compare(before or {}, after or {}, mask(before or {}), mask(after or {}), "", found)
+    return found
+
+
+def _compare(old: Any, new: Any, shown_old: Any, shown_new: Any, path: str, found: list[dict[str, Any]]) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            _compare(old.get(key), new.get(key), (shown_old or {}).get(key), (shown_new or {}).get(key), _join(path, str(key)), found)
+    elif _plain(old) != _plain(new):
+        found.append({"path": path, "from": shown_old, "to": shown_new})
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
