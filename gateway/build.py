@@ -24,6 +24,7 @@ from gateway.audit.broker import AuditBroker
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded, load, parse
 from gateway.config.reload import Reloader, Steps
+from gateway.control import Control, CountedAudit
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
@@ -118,6 +119,8 @@ class Gateway:
         self.registry = EndpointRegistry(self.clock, SystemEntropy(), self._client, self._endpoint_changed)
         self.buckets = BucketRegistry()
         self.audit = AuditBroker(spec.audit, spec.state_dir)
+        self.control = Control(spec, environ, self.feed)
+        self._counted = CountedAudit(self.audit, self.control.usage)
         self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
         self._owner = TaskOwner("gateway")
         self._clients: list[EndpointClient] = []
@@ -131,7 +134,7 @@ class Gateway:
 
     def snapshot(self, spec: ConfigSpec) -> Built:
         """Builds everything that a configuration says, changing nothing that is in force. Raises ConfigError."""
-        if not spec.identity.api_keys.static and not spec.insecure:
+        if not (spec.identity.api_keys.static or self.control.has_keys or spec.insecure):
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
         router = build_router(spec.models, spec.engines, self.registry)
         entries: dict[str, ModelEntry] = {}
@@ -143,10 +146,10 @@ class Gateway:
         snapshot = Snapshot(
             self.version + 1,
             spec,
-            chain([ApiKeyAuthenticator(spec.identity.api_keys.static)]),
+            chain([ApiKeyAuthenticator(spec.identity.api_keys.static, self.control.keys)]),
             ModelAccess(spec.models),
             LocalLimiter(LimitRules(spec.limits), self.buckets, estimate=estimate, charge=charge),
-            self.audit,
+            self._counted,
             entries,
             partial(requests.parse, max_depth=spec.listen.max_json_depth),
         )
@@ -192,6 +195,7 @@ class Gateway:
         """Opens the audit log, puts the configuration into force, starts probing. Engines are started by `start_engines`."""
         self._loop = asyncio.get_running_loop()
         spec = resolve_models(self.spec, self.base)
+        await self.control.start()
         await self._load_guardrails(spec)
         built = self.snapshot(spec)
         await self.audit.start()
@@ -298,6 +302,7 @@ class Gateway:
         await self.plane.tasks.aclose()
         await self.registry.aclose()
         await self._owner.aclose()
+        await self.control.aclose()
         if self.plane.snapshot is not None:
             self.record("stop", "gatehouse", {})
         await self.audit.aclose()
@@ -333,6 +338,10 @@ class Gateway:
             "gatehouse_audit_refused", "Intents refused because the audit log took no records", value=self.audit.refused
         )
         yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=self.audit.lost)
+        yield GaugeMetricFamily(
+            "gatehouse_store_available", "Whether the store answers", value=1.0 if self.control.store.available else 0.0
+        )
+        yield GaugeMetricFamily("gatehouse_keys_cached", "API keys of the store that are remembered", value=float(len(self.control.keys)))
         failures = CounterMetricFamily("gatehouse_guardrail_failures", "Guardrails that failed", labels=["guardrail", "fail_mode"])
         for (name, mode), count in self._guardrail_failures.items():
             failures.add_metric([name, mode], count)

@@ -46,13 +46,17 @@ TIERS: dict[str, Tier] = {
     "gateway.pipeline": Tier(3, BASE),
     "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),
     "gateway.build": Tier(5, (EVERYTHING,)),
+    "gateway.control": Tier(5, (EVERYTHING,)),
+    "gateway.administration": Tier(5, (EVERYTHING,)),
     "gateway.quickstart": Tier(5, (EVERYTHING,)),
     "gateway.main": Tier(5, (EVERYTHING,)),
     "gateway.__main__": Tier(5, (EVERYTHING,)),
 }
 # The composition root is a chain: who may import each of its modules. Nobody else imports them.
 ROOT_IMPORTERS = {
-    "gateway.build": ("gateway.main",),
+    "gateway.build": ("gateway.main", "gateway.administration"),
+    "gateway.administration": ("gateway.main",),
+    "gateway.control": ("gateway.build",),
     "gateway.quickstart": ("gateway.main",),
     "gateway.main": ("gateway.__main__",),
     "gateway.__main__": (),

@@ -1,0 +1,159 @@
+"""What a process holds of the store: the store itself, the API keys that the data plane remembers, the feed of changes, usage.
+
+Nothing here is on the path of a request but a look into the key cache and one addition to the usage. What is counted between
+two writes (usage, last use) is lost when the process is killed, at most `WRITE_SECONDS` of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from time import gmtime, strftime
+
+from gateway.core.errors import GatehouseError
+from gateway.core.feed import LocalFeed
+from gateway.core.ports import AuditLog, Change
+from gateway.core.specs import ConfigSpec
+from gateway.core.storage import StoreChange, UsageRow
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import OutcomeRecord
+from gateway.identity import keys
+from gateway.identity.stored import StoredKeys
+from gateway.store.feed import CHANGE, RESYNC, ChangePoller
+from gateway.store.pepper import VARIABLE
+from gateway.store.store import Store
+
+log = logging.getLogger("gatehouse.store")
+
+WRITE_SECONDS = 5.0
+PRUNE_SECONDS = 600.0
+MAX_USAGE_ROWS = 100_000
+DAY = 86400
+
+
+class Control:
+    """Opens the store and keeps the process in step with it. Life: `start`, `aclose`.
+
+    Raises ConfigError when the store's settings cannot be used.
+    """
+
+    def __init__(self, spec: ConfigSpec, environ: Mapping[str, str], feed: LocalFeed) -> None:
+        self.store = Store(spec.store.url, Path(spec.state_dir), keys, given_pepper=environ.get(VARIABLE))
+        self._tasks = TaskOwner("control")
+        self.keys = StoredKeys(self.store.find_key, self._tasks)
+        self.usage = UsageLedger()
+        self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
+        self._used: dict[str, float] = {}
+        self._started = self._any_key = False
+        self.store.subscribe(self._poller.written)
+        feed.subscribe(self._heard)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the store has ever shown a key: then there is a way to log in."""
+        return self._any_key
+
+    async def start(self) -> None:
+        """Brings the schema up to date and follows the changes from now on. Raises StoreUnavailable, ConfigError."""
+        await self.store.start()
+        await self._poller.start()
+        self._any_key = bool((await self.store.list_keys(limit=1)).items)
+        self._tasks.every(WRITE_SECONDS, self.write, name="write usage")
+        self._tasks.every(PRUNE_SECONDS, self.store.prune, name="prune")
+        self._started = True
+
+    async def aclose(self) -> None:
+        """Writes what was counted, and closes. Requests must have ended before."""
+        await self._poller.aclose()
+        await self._tasks.aclose()
+        if self._started:
+            await self.write()
+        await self.store.aclose()
+
+    def _heard(self, change: Change) -> None:
+        _, kind, payload = change
+        if kind == CHANGE:
+            assert isinstance(payload, StoreChange)
+            if payload.kind == "keys":
+                self._any_key = True
+                self.keys.changed(payload.name, payload.action)
+        elif kind == RESYNC:
+            self.keys.clear()
+
+    async def write(self) -> None:
+        """Usage and last use into the store. What cannot be written now is kept for the next time."""
+        counts = self.usage.take()
+        used, self._used = self._used | self.keys.take_used(), {}
+        try:
+            if counts:
+                await self.store.add_usage(rows(counts))
+                counts = {}
+            await self.store.touch_keys(used)
+        except GatehouseError as error:
+            log.warning("usage could not be written yet: %s", error.message)
+            self.usage.merge(counts)
+            self._used = used | self._used
+
+
+Counts = dict[tuple[int, str, str, str], list[int]]
+"""(day since the epoch, tenant, key, model) to requests, prompt, completion and cached tokens."""
+
+
+class UsageLedger:
+    """Counts what each key used of each model on each day, until it is taken. Synchronous, cheap, bounded."""
+
+    def __init__(self) -> None:
+        self._counts: Counts = {}
+        self.lost = 0
+
+    def add(self, record: OutcomeRecord) -> None:
+        """One exchange that reached an engine; a denied one uses nothing."""
+        if record.attempts:
+            key = (int(record.time) // DAY, record.tenant, record.principal, record.model)
+            self._add(key, 1, record.prompt_tokens, record.completion_tokens, record.cached_tokens)
+
+    def _add(self, key: tuple[int, str, str, str], *added: int) -> None:
+        counts = self._counts.get(key)
+        if counts is None:
+            if len(self._counts) >= MAX_USAGE_ROWS:
+                self.lost += added[0]
+                return
+            counts = self._counts[key] = [0, 0, 0, 0]
+        for position, number in enumerate(added):
+            counts[position] += number
+
+    def take(self) -> Counts:
+        """What was counted since the last call."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+    def merge(self, counts: Counts) -> None:
+        """Puts back what was taken and could not be written."""
+        for key, numbers in counts.items():
+            self._add(key, *numbers)
+
+
+def rows(counts: Counts) -> list[UsageRow]:
+    days = {day: strftime("%Y-%m-%d", gmtime(day * DAY)) for day, *_ in counts}
+    return [UsageRow(days[day], tenant, key, model, *numbers) for (day, tenant, key, model), numbers in counts.items()]
+
+
+class CountedAudit:
+    """The audit log as the pipeline sees it: each outcome is counted as usage on its way. Everything else is the log's own method."""
+
+    def __init__(self, log: AuditLog, usage: UsageLedger) -> None:
+        self._log, self._add, self._outcome = log, usage.add, log.outcome
+        self.intent, self.event, self.hash_body, self.aclose = log.intent, log.event, log.hash_body, log.aclose
+
+    def outcome(self, record: OutcomeRecord) -> None:
+        self._add(record)
+        self._outcome(record)
+
+    @property
+    def accepting(self) -> bool:
+        return self._log.accepting
+
+    @property
+    def fault(self) -> str | None:
+        return self._log.fault
