@@ -86,7 +86,7 @@ def prefix_of(request: InferenceRequest) -> str:
     if messages:
         return _conversation(messages)
     text = _flat(getattr(view, "prompt", None)) or _flat(getattr(view, "input", None)) or _flat(getattr(view, "query", None))
-    return text or request.body[:PREFIX].decode("latin-1")
+    return text or request.raw[:PREFIX].decode("latin-1")
 
 
 def _conversation(messages: Any) -> str:

@@ -82,11 +82,12 @@ class PoolAttempt:
 class Waiting(Signal[PoolAttempt]):
     """A request in a queue: completes with its attempt, or fails with Overloaded."""
 
-    __slots__ = ("entry", "exclude", "key", "retry")
+    __slots__ = ("avoids", "entry", "exclude", "key", "retry")
 
     def __init__(self, entry: Entry, key: int, exclude: tuple[str, ...], retry: bool) -> None:
         super().__init__()
         self.entry, self.key, self.exclude, self.retry = entry, key, exclude, retry
+        self.avoids = bool(exclude)
 
 
 class PoolRoute:
@@ -128,16 +129,19 @@ class PoolRoute:
             self._look()
         if registry.shedding and RANKS[principal.priority] >= 3 - registry.shedding:
             raise Overloaded("The gateway sheds load; try again later.", retry_after=self._retry_after(0))
-        if tried:
+        retry = bool(tried)
+        if retry:
             tried = self._avoidable(tried)
         key = 0 if self._key is None else self._key(request, principal, session)
         if tried or self._avoiding == len(self._waiting):
             member = self._choose(key, tried)
             if member is not None:
-                return self._grant(member, bool(tried))
+                return self._grant(member, retry)
         if not self._open and not self._panic:
             raise self._unavailable()
-        return self._enqueue(request, principal, key, tried, deadline)
+        until = min(deadline, self._now() + self._timeout)
+        entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until)
+        return self._enqueue(Waiting(entry, key, tried, retry))
 
     def abandon(self, waiting: Any) -> None:
         """The request was cancelled: it leaves the queue, or gives back the slot that was granted to it."""
@@ -225,14 +229,13 @@ class PoolRoute:
 
     # -- waiting ------------------------------------------------------------------------------------------------------------------
 
-    def _enqueue(self, request: InferenceRequest, principal: Principal, key: int, exclude: tuple[str, ...], deadline: float) -> Waiting:
-        until = min(deadline, self._now() + self._timeout)
-        entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until)
+    def _enqueue(self, waiting: Waiting) -> Waiting:
+        entry = waiting.entry
         victim = self._queue.push(entry)
         if victim is entry:
             raise self._overloaded("The queue is full")
-        waiting = self._waiting[entry] = Waiting(entry, key, exclude, bool(exclude))
-        self._avoiding += waiting.retry
+        self._waiting[entry] = waiting
+        self._avoiding += waiting.avoids
         if len(self._waiting) == 1:
             for member in self.members:
                 member.endpoint.waiting[self] = None
@@ -284,7 +287,7 @@ class PoolRoute:
 
     def _dequeued(self, entry: Entry) -> Waiting:
         waiting = self._waiting.pop(entry)
-        self._avoiding -= waiting.retry
+        self._avoiding -= waiting.avoids
         if not self._waiting:
             for member in self.members:
                 member.endpoint.waiting.pop(self, None)

@@ -155,4 +155,4 @@ def names(count: int) -> tuple[str, ...]:
 
 def chat(text: str = "hello", tokens: int = 10) -> InferenceRequest:
     view = ChatRequest(model="m", messages=[Message(role="system", content="You help."), Message(role="user", content=text)])
-    return InferenceRequest("chat", b"/v1/chat/completions", "m", b"{}", view, prompt_tokens=tokens, max_tokens=0)
+    return InferenceRequest("chat", b"/v1/chat/completions", "m", {}, view, prompt_tokens=tokens, max_tokens=0)

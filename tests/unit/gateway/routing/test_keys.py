@@ -17,7 +17,7 @@ prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix
 
 
 def request(view: Any, body: bytes = b"{}") -> InferenceRequest:
-    return InferenceRequest("chat", b"/", "m", body, view)
+    return InferenceRequest("chat", b"/", "m", {}, view, raw=body)
 
 
 def turns(*contents: Any, system: str | None = "Be brief.", user: str | None = None) -> InferenceRequest:

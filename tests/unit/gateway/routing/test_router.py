@@ -315,6 +315,14 @@ def test_may_retry_uses_the_budget_of_the_route():
     assert fleet.route.budget.running == 0
 
 
+def test_a_retry_at_the_only_endpoint_counts_against_the_budget_too():
+    fleet = Fleet(1)
+    retry = fleet.attempt(tried=("a",))
+    assert (retry.endpoint_name, fleet.route.budget.running) == ("a", 1)
+    retry.close(SUCCESS)
+    assert fleet.route.budget.running == 0
+
+
 def test_a_retry_goes_elsewhere_and_only_to_the_same_when_nothing_else_could_serve():
     fleet = Fleet(2)
     assert fleet.attempt(tried=("a",)).endpoint_name == "b"
@@ -532,7 +540,7 @@ def test_no_slot_leaks_and_no_wake_up_is_lost(count: int, slots: int, steps: lis
                     held.append(done.value)
             assert fleet.in_flight() == len(held)
             room = any(view["in_flight"] < view["limit"] for view in fleet.registry.endpoints())
-            assert not (room and any(not item.retry for item in waiting))
+            assert not (room and any(not item.avoids for item in waiting))
     for attempt in held:
         attempt.close(SUCCESS)
     for item in waiting:
