@@ -14,6 +14,7 @@ import typer
 import uvloop
 
 from admin.app import create_app
+from gateway import administration
 from gateway.build import PLUGINS, Gateway, resolve_models
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError
@@ -126,7 +127,9 @@ class Process:
         state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
         plane.listeners.append(state.sweep)
         data_side = data_server(state, listen.tls, listen.drain_timeout)
-        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready))
+        scheme = "http" if listen.tls is None else "https"
+        ports = administration.ports(gateway, health, f"{scheme}://{address_of(data)}")
+        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready, ports))
         running = [
             plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
             plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),

@@ -263,6 +263,11 @@ class Route(Protocol):
         """Whether at least one endpoint can take a request."""
         ...
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait for a slot."""
+        ...
+
 
 class Router(Protocol):
     """All routes of a snapshot."""
