@@ -146,7 +146,7 @@ class Policies:
         snapshot = self._plane.current()
         entry = snapshot.models.get(model)
         name = model if entry is None else entry.name
-        decision = snapshot.authorizer.decide(principal, InferenceRequest(operation, b"", model, {}, None)
+        decision = snapshot.authorizer.decide(principal, InferenceRequest(operation, b"", model, {}, None))
         reading = [g.name for g in snapshot.spec.guardrails if any(matches(pattern, name) for pattern in g.models)]
         return {
             "allow": decision.allow,
