@@ -86,7 +86,14 @@ def prefix_of(request: InferenceRequest) -> str:
     if messages:
         return _conversation(messages)
     text = _flat(getattr(view, "prompt", None)) or _flat(getattr(view, "input", None)) or _flat(getattr(view, "query", None))
-    return text or request.raw[:PREFIX].decode("latin-1")
+    return text or _bytes_of(request).decode("latin-1")
+
+
+def _bytes_of(request: InferenceRequest) -> bytes:
+    """Where nothing is text (tensors): the beginning of what is forwarded."""
+    if request.raw:
+        return request.raw[:PREFIX]
+    return b"\0".join(bytes(value)[:PREFIX] for value in request.fields.values())[:PREFIX]
 
 
 def _conversation(messages: Any) -> str:

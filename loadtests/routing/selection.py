@@ -52,7 +52,7 @@ def pool(count: int, policy: Policy, slots: int = 1024) -> PoolRoute:
 
 def request(text: str) -> InferenceRequest:
     view = ChatRequest(model="m", messages=[Message(role="system", content=SYSTEM), Message(role="user", content=text)])
-    return InferenceRequest("chat", b"/v1/chat/completions", "m", b"", view, prompt_tokens=50, max_tokens=100)
+    return InferenceRequest("chat", b"/v1/chat/completions", "m", {}, view, prompt_tokens=50, max_tokens=100)
 
 
 def cost(count: int, policy: Policy, rounds: int = 60, batch: int = 250) -> tuple[float, float]:

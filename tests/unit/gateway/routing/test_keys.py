@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gateway.core.types import InferenceRequest, Principal
 from gateway.routing.keys import PREFIX, digest, key_function
@@ -16,8 +17,8 @@ CALLER = Principal("ci", "acme", "api_key")
 prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix", "session", "tenant", "key", "header:x-conversation"))
 
 
-def request(view: Any, body: bytes = b"{}") -> InferenceRequest:
-    return InferenceRequest("chat", b"/", "m", {}, view, raw=body)
+def request(view: Any, raw: bytes = b"", **fields: bytes) -> InferenceRequest:
+    return InferenceRequest("chat", b"/", "m", {name: Raw(value) for name, value in fields.items()}, view, raw=raw)
 
 
 def turns(*contents: Any, system: str | None = "Be brief.", user: str | None = None) -> InferenceRequest:
@@ -78,6 +79,7 @@ def test_other_operations_have_keys_too(one: Any, other: Any):
 
 def test_without_any_text_the_body_is_the_key():
     assert key(request(None, b"tensor-1")) != key(request(None, b"tensor-2"))
+    assert key(request(None, inputs=b"[1]")) == key(request(None, inputs=b"[1]")) != key(request(None, inputs=b"[2]"))
 
 
 def test_session_prefers_the_header_then_the_user_then_the_prefix():
