@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 Headers = dict[bytes, bytes]
 """Request headers: names in lower case, one value each (repeated ones joined by ", "; repeated sensitive ones are refused)."""
@@ -52,32 +52,26 @@ class Principal:
         return f"Principal({self.tenant}/{self.id})"
 
 
-class InferenceRequest:
-    """The typed view of a request. The client's bytes are kept in `body` and forwarded; `view` is what policy reads.
+class InferenceRequest(Struct, eq=False):
+    """The typed view of a request: `view` is what policy reads; what is forwarded is `fields` (JSON: top-level keys with the
+    client's own bytes as values) or `raw` (tensors).
 
     operation: chat, completions, embeddings, rerank, classify, infer. model: the public name asked for.
     prompt_tokens: an estimate until the engine counts (for tensors: elements). max_tokens: the bound on what may be generated
     (0: nothing is). content: the header lines about the body that the engine gets.
     """
 
-    __slots__ = ("body", "content", "include_usage", "max_tokens", "model", "operation", "path", "prompt_tokens", "stream", "view")
-
-    def __init__(
-        self,
-        operation: str,
-        path: bytes,
-        model: str,
-        body: bytes,
-        view: Any,
-        stream: bool = False,
-        include_usage: bool = False,
-        prompt_tokens: int = 0,
-        max_tokens: int = 0,
-    ) -> None:
-        self.operation, self.path, self.model, self.body, self.view = operation, path, model, body, view
-        self.stream, self.include_usage = stream, include_usage
-        self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
-        self.content = b"content-type: application/json\r\n"
+    operation: str
+    path: bytes
+    model: str
+    fields: dict[str, Raw]
+    view: Any
+    stream: bool = False
+    include_usage: bool = False
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    content: bytes = b"content-type: application/json\r\n"
+    raw: bytes = b""
 
 
 class Decision(Struct, frozen=True):

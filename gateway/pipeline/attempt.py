@@ -24,7 +24,7 @@ from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
-from gateway.wire.requests import renamed
+from gateway.wire.requests import target
 
 PASSED_STATUSES = frozenset({400, 409, 413, 415, 422})
 """An engine's answer about the request itself: the client is told what the engine said."""
@@ -51,7 +51,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             exchange.mark("durable")
         relay = relay_type(exchange)
         exchange.relay = relay
-        path, body = upstream_target(exchange, attempt)
+        path, body = target(exchange.request, attempt.upstream_model)  # type: ignore[arg-type]
         exchange.sent_ns = perf_counter_ns()
         exchange.call = attempt.client.send(
             upstream_head(exchange, attempt, path), body, relay, attempt.first_byte_timeout, attempt.idle_timeout
@@ -124,14 +124,6 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
     )
-
-
-def upstream_target(exchange: Exchange, attempt: Attempt) -> tuple[bytes, bytes]:
-    """(path, body): the client's own, with another model name where the endpoint knows the model by one."""
-    request = exchange.request
-    assert request is not None
-    name = attempt.upstream_model
-    return (request.path, request.body) if name is None or name == request.model else renamed(request, name)
 
 
 def _result(head: ResponseHead | None) -> AttemptResult:

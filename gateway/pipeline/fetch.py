@@ -60,7 +60,7 @@ async def fetch(entry: ModelEntry, principal: Principal, path: bytes, request_id
 
 
 async def _acquired(entry: ModelEntry, principal: Principal, path: bytes, deadline: float) -> Attempt:
-    request = InferenceRequest("metadata", path, entry.name, b"", None)
+    request = InferenceRequest("metadata", path, entry.name, {}, None)
     attempt = entry.route.acquire(request, principal, None, (), deadline)
     if not isinstance(attempt, Awaitable):
         return attempt

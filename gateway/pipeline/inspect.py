@@ -132,12 +132,14 @@ async def _checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence
 
 
 async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
-    """Phase 6: reads the request's texts; a rewrite replaces them in the bytes that are forwarded."""
+    """Phase 6: reads the request's texts. What is forwarded are the texts that were read, rewritten or not."""
     inference = x.request
     assert inference is not None
     texts = await _checked(x, guardrails, inference.view.texts())
     if texts is not None:
-        inference.body = with_texts(inference, list(texts))
+        inference.view.replace(list(texts))
+    if inference.operation != "infer":
+        with_texts(inference)
 
 
 async def answer(x: Exchange, guardrails: Sequence[Guardrail], body: bytes) -> bytes:

@@ -17,7 +17,7 @@ from gateway.core.waiting import Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
-from gateway.wire.requests import answer_detail, renamed
+from gateway.wire.requests import answer_detail, rename
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -93,8 +93,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
         x.entry = entry
         raise PermissionDenied(decision.reason)
     if entry.name != request.model:
-        request.model = entry.name
-        request.path, request.body = renamed(request, entry.name)
+        rename(request, entry.name)
     bound = entry.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")

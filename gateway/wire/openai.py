@@ -186,8 +186,9 @@ OPERATIONS: dict[bytes, tuple[str, type[Struct]]] = {
     b"/v1/rerank": ("rerank", RerankRequest),
 }
 _DECODERS = {path: (operation, msgspec.json.Decoder(view)) for path, (operation, view) in OPERATIONS.items()}
+_FIELDS = msgspec.json.Decoder(dict[str, Raw])
+_WITH_USAGE = Raw(b'{"include_usage":true}')
 _FORBIDDEN = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
-_ESCAPED_LETTER = re.compile(rb"\\u00[2-7]")
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
@@ -224,47 +225,43 @@ def decode_error(error: msgspec.DecodeError) -> RequestError:
 
 
 def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
-    """The typed view of a request to one of OPERATIONS' paths.
+    """The typed view of a request to one of OPERATIONS' paths. Raises RequestError.
 
-    The forwarded bytes are the client's own, unless they could be read in two ways (a key given twice or spelled with
-    escapes) or name an upstream: then they are written anew from what was decoded here. Raises RequestError.
+    What is forwarded is the top-level object written anew, each key once and unescaped, each value the client's own bytes: a
+    key given twice or spelled with escapes could be read differently by an engine than it was here. The same dictionary of
+    raw values makes every change of the body cheap.
     """
     operation, decoder = _DECODERS[path]
     check_depth(body, max_depth)
     try:
         view: Any = decoder.decode(body)
+        fields: dict[str, Raw] = _FIELDS.decode(body)
     except msgspec.DecodeError as error:
         raise decode_error(error) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
     if (
-        body.count(b'"model"') != 1
-        or (b"\\u00" in body and _ESCAPED_LETTER.search(body))
-        or body.count(b'"stream"') > 1
-        or b'"api_' in body
-        or b'"base_url"' in body
-        or b'"extra_headers"' in body
+        view.api_base is not UNSET
+        or view.base_url is not UNSET
+        or view.api_key is not UNSET
+        or view.api_version is not UNSET
+        or view.extra_headers is not UNSET
     ):
-        body = _rewritten(body, view)
-    if operation != "chat" and operation != "completions":
-        return InferenceRequest(operation, path, view.model, body, view, False, False, len(body) >> 2, 0)
+        for name in _FORBIDDEN:
+            fields.pop(name, None)
+    stream = include_usage = False
+    wanted = 0
     if operation == "chat":
         _check_images(view)
-        wanted = view.max_completion_tokens or view.max_tokens or 0
-    else:
-        wanted = view.max_tokens or 0
-    stream = view.stream is True
-    include_usage = False
+        stream, wanted = view.stream is True, (view.max_completion_tokens or view.max_tokens or 0) * (view.n or 1)
+    elif operation == "completions":
+        stream, wanted = view.stream is True, (view.max_tokens or 0) * (view.n or 1)
     if stream:
         options = view.stream_options
-        if options is UNSET:
-            brace = body.index(b"{") + 1
-            body = body[:brace] + b'"stream_options":{"include_usage":true},' + body[brace:]
-        elif options is not None and options.include_usage:
-            include_usage = True
-        else:
-            body = _with(body, stream_options={"include_usage": True})
-    return InferenceRequest(operation, path, view.model, body, view, stream, include_usage, len(body) >> 2, wanted * (view.n or 1))
+        include_usage = options is not UNSET and options is not None and options.include_usage is True
+        if not include_usage:
+            fields["stream_options"] = _WITH_USAGE
+    return InferenceRequest(operation, path, view.model, fields, view, stream, include_usage, len(body) >> 2, wanted)
 
 
 def _check_images(view: ChatRequest) -> None:
@@ -282,40 +279,18 @@ def _check_images(view: ChatRequest) -> None:
                 raise RequestError(f"{param}: remote images are not fetched; send a data: URL.", param=param)
 
 
-def _rewritten(body: bytes, view: Any) -> bytes:
-    """The body written anew, so that each key stands once, unescaped, and nothing names an upstream."""
-    document = msgspec.json.decode(body)
-    for name in _FORBIDDEN:
-        document.pop(name, None)
-    return msgspec.json.encode(document)
-
-
-def _with(body: bytes, **fields: Any) -> bytes:
-    """The body with top-level fields set."""
-    document = msgspec.json.decode(body)
-    document.update(fields)
-    return msgspec.json.encode(document)
-
-
-def with_model(body: bytes, name: str) -> bytes:
-    """The body with another model name."""
-    return _with(body, model=name)
-
-
-def with_texts(request: InferenceRequest, texts: list[str]) -> bytes:
-    """The body with the view's texts replaced (a guardrail rewrote them); all other fields keep what the client sent."""
-    request.view.replace(texts)
-    fields = {
-        name: msgspec.to_builtins(getattr(request.view, name))
-        for name in ("prompt", "input", "query", "documents")
-        if hasattr(request.view, name)
-    }
-    document = msgspec.json.decode(request.body)
-    document.update(fields)
-    if isinstance(request.view, ChatRequest):
-        for target, message in zip(document["messages"], request.view.messages, strict=True):
+def with_texts(request: InferenceRequest) -> None:
+    """Writes the fields that hold texts anew from what was decoded here: rewritten by a guardrail, or only to be unambiguous
+    inside too (a key given twice in a message). All other fields keep what the client sent."""
+    view, fields = request.view, request.fields
+    for name in ("prompt", "input", "query", "documents"):
+        if name in fields:
+            fields[name] = Raw(msgspec.json.encode(getattr(view, name)))
+    if isinstance(view, ChatRequest):
+        messages = msgspec.json.decode(fields["messages"])
+        for target, message in zip(messages, view.messages, strict=True):
             _replace_message(target, message)
-    return msgspec.json.encode(document)
+        fields["messages"] = Raw(msgspec.json.encode(messages))
 
 
 def _replace_message(target: dict[str, Any], message: Message) -> None:
@@ -383,8 +358,6 @@ def usage_from(view: UsageView | None) -> Usage | None:
 
 def usage_of(body: bytes) -> Usage | None:
     """The usage an engine reports in a whole answer; None when it reports none or the answer is not JSON."""
-    if b'"usage"' not in body:
-        return None
     try:
         return usage_from(_ANSWER.decode(body).usage)
     except msgspec.DecodeError:

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
+import msgspec
+from msgspec import Raw
+
 from gateway.core.errors import GuardrailViolation, RequestError
 from gateway.core.types import Headers, InferenceRequest
 from gateway.wire import oip, oip_data, openai
 from gateway.wire.openai import OPERATIONS
 
+_ENCODER = msgspec.json.Encoder()
 V2_MODELS = b"/v2/models/"
 JSON = b"content-type: application/json\r\n"
 BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
@@ -65,16 +69,17 @@ def _strings(tensor: oip.Tensor) -> list[str]:
 
 def parse_infer(path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
     """An infer request, JSON or with binary tensors. Its cost for limits is its elements, as if each were a token."""
-    target = oip.parse_path(unquote(path.decode("latin-1"), errors="strict"))
-    if target is None:
+    place = oip.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+    if place is None:
         raise RequestError("There is no such path.", code="not_found", status=404)
     length = oip.header_length(headers.get(oip.HEADER_LENGTH.encode()), len(body))
     openai.check_depth(body if length is None else body[:length], max_depth)
     view = oip.parse_request(body, length)
     elements = sum(tensor.elements for tensor in view.inputs)
-    request = InferenceRequest("infer", path, target.model, body, TensorView(view, target.version), prompt_tokens=elements)
-    request.content = JSON if length is None else BINARY % length
-    return request
+    content = JSON if length is None else BINARY % length
+    return InferenceRequest(
+        "infer", path, place.model, {}, TensorView(view, place.version), prompt_tokens=elements, content=content, raw=body
+    )
 
 
 def infer_path(model: str, version: str, action: str) -> bytes:
@@ -85,11 +90,20 @@ def infer_path(model: str, version: str, action: str) -> bytes:
     return (f"{place}/{action}" if action else place).encode()
 
 
-def renamed(request: InferenceRequest, model: str) -> tuple[bytes, bytes]:
-    """(path, body) of a request for an engine that knows the model by another name."""
+def target(request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
+    """(path, body) for an engine that knows the model by `name` (None: by its public one)."""
     if request.operation == "infer":
-        return infer_path(model, request.view.version, "infer"), request.body
-    return request.path, openai.with_model(request.body, model)
+        return infer_path(name or request.model, request.view.version, "infer"), request.raw
+    if name is not None and name != request.model:
+        return request.path, _ENCODER.encode({**request.fields, "model": name})
+    return request.path, _ENCODER.encode(request.fields)
+
+
+def rename(request: InferenceRequest, model: str) -> None:
+    """An alias becomes the model that it stands for."""
+    request.model = model
+    if request.operation != "infer":
+        request.fields["model"] = Raw(_ENCODER.encode(model))
 
 
 def answer_detail(body: bytes, header_length: bytes | None) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ def authorizer(request: pytest.FixtureRequest) -> Authorizer:
 
 
 def ask(model: str) -> InferenceRequest:
-    return InferenceRequest("chat", b"/v1/chat/completions", model, b"{}", None)
+    return InferenceRequest("chat", b"/v1/chat/completions", model, {}, None)
 
 
 def test_default_deny(authorizer: Authorizer) -> None:

@@ -33,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 async def reserve(limiter: Limiter, tokens: int = 0, completion: int = 0) -> Reservation:
-    request = InferenceRequest("chat", b"/", "m", b"", None, prompt_tokens=tokens, max_tokens=completion)
+    request = InferenceRequest("chat", b"/", "m", {}, None, prompt_tokens=tokens, max_tokens=completion)
     found = limiter.reserve(CALLER, request)
     return await found if isinstance(found, Awaitable) else found
 

@@ -29,18 +29,22 @@ def test_a_chat_is_answered_relayed_and_recorded(gatehouse: Gatehouse, engine: E
     assert (intent["tenant"], intent["principal"], intent["model"]) == ("acme", "test", "m1")
 
 
-def test_the_bytes_of_the_client_are_forwarded(gatehouse: Gatehouse, engine: EngineThread) -> None:
-    body = b'{ "messages":[{"role":"user","content":"h\\u00e9llo \xc3\xa9"}],\n "model" : "m1", "x":1e2 }'
+def test_the_values_of_the_client_are_forwarded_as_they_came(gatehouse: Gatehouse, engine: EngineThread) -> None:
+    messages = b'[{"role" : "user","content":"h\\u00e9llo \xc3\xa9"}]'
+    body = b'{ "messages":' + messages + b',\n "model" : "m1", "x":1e2 , "y": [1,  2] }'
     with gatehouse.client() as client:
         assert client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"}).status_code == 200
-    assert engine.received[-1].body == body
+    assert engine.received[-1].body == b'{"messages":' + messages + b',"model":"m1","x":1e2,"y":[1,  2]}'
 
 
-def test_a_key_given_twice_or_an_upstream_in_the_body_is_written_anew(gatehouse: Gatehouse, engine: EngineThread) -> None:
-    body = b'{"model":"secret","messages":[{"role":"user","content":"x"}],"mod\\u0065l":"m1","api_base":"http://evil","base_url":"http://evil"}'
+def test_a_key_given_twice_and_an_upstream_in_the_body_never_reach_an_engine(gatehouse: Gatehouse, engine: EngineThread) -> None:
+    body = (
+        b'{"model":"secret","messages":[{"role":"user","content":"x"}],"mod\\u0065l":"m1","api_base":"http://evil",'
+        b'"base_url":"http://evil","messages":[{"role":"user","content":"y"}]}'
+    )
     with gatehouse.client() as client:
         assert client.post("/v1/chat/completions", content=body).status_code == 200
-    assert engine.received[-1].json() == {"model": "m1", "messages": [{"role": "user", "content": "x"}]}
+    assert engine.received[-1].body == b'{"model":"m1","messages":[{"role":"user","content":"y"}]}'
 
 
 def test_an_alias_is_the_model(gatehouse: Gatehouse, engine: EngineThread) -> None:

@@ -49,7 +49,7 @@ def test_all_that_apply_in_the_order_of_the_configuration() -> None:
 
 
 def test_costs() -> None:
-    request = InferenceRequest("chat", b"/", "m", b"", None, prompt_tokens=7, max_tokens=30)
+    request = InferenceRequest("chat", b"/", "m", {}, None, prompt_tokens=7, max_tokens=30)
     assert estimate(request) == (7, 30)
     request.prompt_tokens = request.max_tokens = -1
     assert estimate(request) == (0, 0)

@@ -16,7 +16,7 @@ MODELS = (
 
 
 def request(model: str, operation: str = "chat") -> InferenceRequest:
-    return InferenceRequest(operation, b"/", model, b"", None)
+    return InferenceRequest(operation, b"/", model, {}, None)
 
 
 def principal(*models: str) -> Principal:

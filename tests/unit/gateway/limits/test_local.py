@@ -18,7 +18,7 @@ ALICE, BOB = Principal("alice", "team", "api_key", ("*",)), Principal("bob", "te
 
 
 def request(tokens: int = 0, completion: int = 0, model: str = "demo-chat") -> InferenceRequest:
-    return InferenceRequest("chat", b"/", model, b"", None, prompt_tokens=tokens, max_tokens=completion)
+    return InferenceRequest("chat", b"/", model, {}, None, prompt_tokens=tokens, max_tokens=completion)
 
 
 class World:

@@ -1,0 +1,184 @@
+"""What the pipeline itself costs: requests through the real protocol class, phases and audit log, with an engine that answers at once.
+
+No sockets: the client's transport and the engine's connection are replaced, so what is left is our own code. 32 requests are
+under way at a time, as in the relay benchmark. Prints the smallest and the median microseconds a request over many rounds (the
+smallest is what a quiet machine shows), and with --phases the table of a request's life.
+
+usage: python loadtests/pipeline/bench.py [--rounds 300] [--durability write] [--phases] [--profile FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from gateway.build import PLUGINS, Gateway
+from gateway.config.load import load
+from gateway.core.types import ResponseHead
+from gateway.pipeline import plane as plane_module
+from gateway.server.app import DataApplication
+from gateway.server.asgi import AsgiApplication
+from gateway.server.health import Health
+from gateway.server.protocol import Connection, ListenerState
+from gateway.telemetry.metrics import PHASES
+from gateway.wire.requests import is_inference
+
+KEY = "bench-key-0123456789abcdef0123456789abcdef"
+CONFIG = """
+version: 1
+state_dir: {state}
+engines: [{{name: up, runtime: external, url: "http://127.0.0.1:9", slots: 1024}}]
+models: [{{name: m1, pool: [up]}}]
+identity: {{api_keys: {{static: [{{id: bench, key: {key}, tenant: bench, models: ["m*"]}}]}}}}
+limits: [{{name: per-key, per: key, requests: {{rate: 1000000, per: 1s}}, tokens: {{rate: 1000000000, per: 1m}}, concurrent: 10000}}]
+audit: {{durability: {durability}}}
+"""
+BODY = json.dumps(
+    {
+        "model": "m1",
+        "messages": [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": "Hello! Please tell me about the weather in the capital of France, and keep it short."},
+        ],
+        "max_tokens": 100,
+        "temperature": 0.7,
+    }
+).encode()
+REQUEST = (
+    f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer {KEY}\r\n"
+    f"Content-Length: {len(BODY)}\r\n\r\n"
+).encode() + BODY
+ANSWER = json.dumps(
+    {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1677652288,
+        "model": "m1",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": "Hello! How can I help you today?"}, "logprobs": None, "finish_reason": "stop"}
+        ],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21},
+    }
+).encode()
+
+
+class Transport:
+    """The client's side: counts answers."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.last = b""
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.answers += 1
+        self.last = data
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Call:
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Engine:
+    """Answers when told."""
+
+    base_path = b""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        self.head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
+
+    def send(self, head: bytes, body: bytes, receiver: Any, first_byte: float, idle: float) -> Call:
+        self.waiting.append(receiver)
+        return Call()
+
+    async def aclose(self) -> None: ...
+
+    def answer(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for receiver in waiting:
+            receiver.on_head(ResponseHead(200, self.head))
+            receiver.on_body(ANSWER)
+            receiver.on_end()
+
+
+async def bench(state: str, arguments: argparse.Namespace) -> None:
+    file = Path(state) / "bench.yaml"
+    file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability))
+    engine = Engine()
+    gateway = Gateway(load(file, {}, PLUGINS), {})
+    gateway._client = lambda spec, address: engine  # type: ignore[method-assign,assignment,return-value]
+    gateway.registry._client_factory = gateway._client
+    gateway.registry.start_probing = lambda probe: None  # type: ignore[method-assign,assignment]
+    await gateway.start()
+    if arguments.phases:
+        plane_module.DataPlane.sampled = lambda self: True  # type: ignore[method-assign]
+    listener = ListenerState(gateway.plane, AsgiApplication(DataApplication(gateway.plane, Health(gateway.plane))), is_inference)
+    server_state = type("State", (), {"connections": set(), "total_requests": 0})()
+    connections = [Connection(listener, server_state) for _ in range(32)]
+    transports = [Transport() for _ in connections]
+    for connection, transport in zip(connections, transports, strict=True):
+        connection.connection_made(transport)  # type: ignore[arg-type]
+    gc.collect()
+    gc.freeze()
+    profile = cProfile.Profile() if arguments.profile else None
+    times = []
+    for _ in range(arguments.rounds):
+        begin = time.perf_counter()
+        if profile:
+            profile.enable()
+        for connection in connections:
+            connection.data_received(REQUEST)
+        while len(engine.waiting) < 32:
+            await asyncio.sleep(0)
+        engine.answer()
+        if profile:
+            profile.disable()
+        times.append((time.perf_counter() - begin) * 1e6 / 32)
+    assert all(t.answers == arguments.rounds and t.last.startswith(b"HTTP/1.1 200") for t in transports), transports[0].last
+    print(f"microseconds a request: smallest {min(times):.1f}  median {statistics.median(times):.1f}")
+    if arguments.phases:
+        for phase in PHASES:
+            histogram = gateway.metrics.phases[phase]
+            count = sum(histogram.counts)
+            if count:
+                print(f"  {phase:14s} mean {histogram.sum / count:6.2f} us")
+    if profile:
+        profile.dump_stats(arguments.profile)
+    await gateway.aclose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--durability", default="write")
+    parser.add_argument("--phases", action="store_true")
+    parser.add_argument("--profile")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as state:
+        uvloop.run(bench(state, arguments))
+
+
+if __name__ == "__main__":
+    main()
