@@ -43,6 +43,7 @@ from gateway.routing.build import build_router
 from gateway.routing.probe import HttpProbe
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
+from gateway.routing.shedding import PressureMonitor
 from gateway.telemetry.metrics import Metrics
 from gateway.transport.pool import EndpointClient
 from gateway.wire import requests
@@ -117,6 +118,7 @@ class Gateway:
         self.feed = LocalFeed()
         self.clock = SystemClock()
         self.registry = EndpointRegistry(self.clock, SystemEntropy(), self._client, self._endpoint_changed)
+        self.pressure = PressureMonitor(self._shed)
         self.buckets = BucketRegistry()
         self.audit = AuditBroker(spec.audit, spec.state_dir)
         self.control = Control(spec, environ, self.feed)
@@ -204,6 +206,7 @@ class Gateway:
         if spec.watch:
             self.reloader.watch()
         self.registry.start_probing(HttpProbe())
+        self.pressure.start()
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
@@ -300,6 +303,7 @@ class Gateway:
         timeout = self.spec.listen.drain_timeout
         await self.supervisor.aclose(timeout)
         await self.plane.tasks.aclose()
+        self.pressure.close()
         await self.registry.aclose()
         await self._owner.aclose()
         await self.control.aclose()
@@ -313,6 +317,12 @@ class Gateway:
         """An audit record for something that is not a request, and the same on the feed."""
         self.audit.event(EventRecord(time.time(), event, actor, target, outcome, detail))
         self.feed.publish("event", {"event": event, "target": target, "actor": actor, "outcome": outcome, **detail})
+
+    def _shed(self, level: int) -> None:
+        """The event loop is late or memory is short: classes of work are refused until it is not."""
+        log.warning("load shedding: level %d", level)
+        self.registry.shedding = level
+        self.record("load_shedding", "gatehouse", {"level": level})
 
     def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
         log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
@@ -329,7 +339,11 @@ class Gateway:
         for view in self.registry.endpoints():
             up.add_metric([view["name"]], 1.0 if view["state"] in ("ready", "half_open") else 0.0)
             busy.add_metric([view["name"]], view["in_flight"])
-        yield from (up, busy)
+        breaker = GaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", labels=["endpoint"])
+        for view in self.registry.endpoints():
+            breaker.add_metric([view["name"]], 0.0 if view["breaker"]["state"] == "closed" else 1.0)
+        yield from (up, busy, breaker)
+        yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self.registry.shedding)
         yield GaugeMetricFamily(
             "gatehouse_audit_accepting", "Whether the audit log accepts records", value=1.0 if self.audit.accepting else 0.0
         )

@@ -225,10 +225,12 @@ class Attempt(Protocol):
 
 
 class AttemptResult:
-    """How an attempt ended, for the breaker: success, failure (the engine's fault) or neutral (client errors, cancellation)."""
+    """How an attempt ended, for the breaker: success, failure (the engine's fault), refused (a failure to connect: the breaker
+    opens at once) or neutral (client errors, cancellation)."""
 
     SUCCESS: AttemptResult
     FAILURE: AttemptResult
+    REFUSED: AttemptResult
     NEUTRAL: AttemptResult
     __slots__ = ("name",)
 
@@ -236,7 +238,10 @@ class AttemptResult:
         self.name = name
 
 
-AttemptResult.SUCCESS, AttemptResult.FAILURE, AttemptResult.NEUTRAL = (AttemptResult(n) for n in ("success", "failure", "neutral"))
+AttemptResult.SUCCESS = AttemptResult("success")
+AttemptResult.FAILURE = AttemptResult("failure")
+AttemptResult.REFUSED = AttemptResult("refused")
+AttemptResult.NEUTRAL = AttemptResult("neutral")
 
 
 class Route(Protocol):

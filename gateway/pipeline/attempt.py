@@ -36,7 +36,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
     Raises EngineError, Overloaded, AuditUnavailable. The attempt stays with the exchange until it is settled.
     """
     tried: tuple[str, ...] = ()
-    session = exchange.headers.get(entry.routing_header) if entry.routing_header is not None else None
+    session = exchange.headers.get(entry.routing_header) if entry.routing_header is not None and exchange.peer.trusted else None
     while True:
         attempt = entry.route.acquire(exchange.request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
         if isinstance(attempt, Awaitable):
@@ -92,7 +92,7 @@ def _after_failure(exchange: Exchange, entry: ModelEntry, attempt: Attempt, rela
     exchange.call, exchange.relay = None, relay if relay.started else None
     if not isinstance(error, EngineError):
         return None
-    attempt.close(AttemptResult.FAILURE)
+    attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
     if relay.started:
         return None
     pause = entry.route.may_retry(error, exchange.attempts)
