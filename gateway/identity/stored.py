@@ -53,12 +53,14 @@ class Flight:
     """One question under way, with a future for each request that waits: one that leaves cancels its own only. Futures and not a
     Signal, as both a Driver and a task can await them.
 
-    `changed`: ids of keys that changed meanwhile; `made`: whether any key was made meanwhile; `missed`: whether changes were missed.
+    peer: the address of the first that asked. `changed`: ids of keys that changed meanwhile; `made`: whether any key was made
+    meanwhile; `missed`: whether changes were missed.
     """
 
-    __slots__ = ("changed", "made", "missed", "waiting")
+    __slots__ = ("changed", "made", "missed", "peer", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
         self.waiting: list[asyncio.Future[Entry | None]] = []
         self.changed: set[str] = set()
         self.made = self.missed = False
@@ -138,16 +140,13 @@ class StoredKeys:
                 raise Overloaded("Too many unknown API keys were sent from here.", retry_after=1.0)
             if len(self._flights) >= self._max_flights:
                 raise Overloaded("Too many API keys are being looked up.", retry_after=1.0)
-            flight = self._flights[digest] = Flight()
+            flight = self._flights[digest] = Flight(peer.address)
             self._tasks.spawn(self._fly(flight, digest, key), name="find key")
         return self._wait(flight.join(), peer)
 
     async def _wait(self, answer: asyncio.Future[Entry | None], peer: Peer) -> Principal | None:
         entry = await answer
-        if entry is None:
-            self._guesses.wrong(peer.address)
-            return None
-        return self._judge(entry, peer)
+        return None if entry is None else self._judge(entry, peer)
 
     def _judge(self, entry: Entry, peer: Peer) -> Principal | None:
         principal = entry.principal
@@ -178,6 +177,8 @@ class StoredKeys:
             flight.fail(error)
             return
         self._flights.pop(digest, None)
+        if record is None:
+            self._guesses.wrong(flight.peer)
         flight.land(self._remember(digest, record))
 
     async def _ask(self, flight: Flight, digest: bytes, key: str) -> KeyRecord | None:

@@ -7,12 +7,16 @@ In the state directory (0600), made at the first start; machines that share a Po
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import stat
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from gateway.core.clock import Entropy
 from gateway.core.errors import ConfigError
+from gateway.store.tables import facts
 
 FILE = "pepper"
 VARIABLE = "GATEHOUSE_PEPPER"
@@ -30,6 +34,21 @@ def pepper(state_dir: Path, entropy: Entropy, given: str | None = None) -> bytes
         return _made(path, entropy) if not path.exists() else _read(path)
     except OSError as error:
         raise ConfigError(f"the pepper {path} cannot be read or made: {error.strerror}", path="store") from None
+
+
+def check_pepper(connection: sa.Connection, mark: str) -> None:
+    """Notes by which pepper the store's keys are hashed, or checks it. mark: an HMAC with this process' pepper.
+
+    Raises ConfigError when another one was used: no key of the store would be known here.
+    """
+    noted = connection.execute(sa.select(facts.c.value).where(facts.c.name == "pepper")).scalar_one_or_none()
+    if noted is None:
+        connection.execute(sa.insert(facts).values(name="pepper", value=mark))
+    elif not hmac.compare_digest(noted, mark):
+        raise ConfigError(
+            f"the keys of this store were hashed with another pepper; machines that share a store share {VARIABLE} (docs/store.md)",
+            path="store",
+        )
 
 
 def _read(path: Path) -> bytes:

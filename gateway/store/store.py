@@ -20,7 +20,7 @@ from gateway.store import change_rows, key_rows, resources, rows, usage_rows
 from gateway.store.database import Database, make_engine
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
-from gateway.store.pepper import pepper
+from gateway.store.pepper import check_pepper, pepper
 from gateway.store.rows import Transaction
 
 T = TypeVar("T")
@@ -64,8 +64,17 @@ class Store:
     # --- life
 
     async def start(self) -> None:
-        """Connects and brings the schema up to date. Raises StoreUnavailable, and ConfigError for a schema of a newer Gatehouse."""
-        await self._database.run(migrate, write=True, deadline=MIGRATION_DEADLINE)
+        """Connects, brings the schema up to date, checks the pepper. Raises StoreUnavailable, and ConfigError for a schema of a newer
+        Gatehouse or a pepper that is not the one of the store's keys."""
+
+        def open_it(connection: sa.Connection) -> None:
+            migrate(connection)
+            check_pepper(connection, self._format.fingerprint("gatehouse", self._pepper).hex())
+
+        try:
+            await self._database.run(open_it, write=True, deadline=MIGRATION_DEADLINE)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"The store cannot be opened: {error.__cause__ or error.message}") from None
 
     async def aclose(self) -> None:
         await self._database.aclose()

@@ -95,6 +95,14 @@ counters = sa.Table(
 )
 """One row, `changes`: the newest sequence number. Its row lock orders the writers, so numbers are committed in their order."""
 
+facts = sa.Table(
+    "facts",
+    metadata,
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),
+)
+"""What the database knows of itself: `pepper`, by which one its keys were hashed (an HMAC with it)."""
+
 idempotency = sa.Table(
     "idempotency",
     metadata,

@@ -13,12 +13,13 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from gateway.core.clock import FakeClock
 from gateway.core.errors import AlreadyExists, ConfigError, NotFound, RequestError, StoreUnavailable, VersionMismatch
 from gateway.core.storage import ControlStore, Idempotent, KeyRecord, KeySettings, StoreChange, UsageRow
 from gateway.identity import keys
-from gateway.store.migrate import migrate
+from gateway.store.migrate import migrate, settings
 from gateway.store.store import Store
 from gateway.store.tables import metadata
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
@@ -239,17 +240,19 @@ async def test_a_key_is_found_by_itself_and_stored_nowhere(store: ControlStore, 
         assert key not in repr(rows) and key.encode() not in repr(rows).encode() and keys.digest(key) not in [c for r in rows for c in r]
 
 
-async def test_a_key_is_useless_with_another_pepper(place: Place) -> None:
+async def test_another_pepper_is_refused_at_the_start(place: Place) -> None:
     store = await place.open()
     _, secret = await store.create_key("t", ANY, actor="x")
     other = Store(place.url, place.directory, keys, given_pepper="q" * 32)
     place.opened.append(other)
-    await other.start()
+    with pytest.raises(ConfigError, match="another pepper"):
+        await other.start()
     assert await other.find_key(b"", secret.reveal()) is None
+    await place.open()  # the same one again
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "given",
     [
         KeySettings(cidrs=("10.0.0.1/8",)),
         KeySettings(cidrs=("nonsense",)),
@@ -262,9 +265,9 @@ async def test_a_key_is_useless_with_another_pepper(place: Place) -> None:
         KeySettings(priority="urgent"),  # type: ignore[arg-type]
     ],
 )
-async def test_settings_that_make_no_sense(store: ControlStore, settings: KeySettings) -> None:
+async def test_settings_that_make_no_sense(store: ControlStore, given: KeySettings) -> None:
     await store.create_key("t", ANY, actor="x", id="k")
-    for attempt in (store.create_key("t", settings, actor="x"), store.update_key("k", settings, actor="x")):
+    for attempt in (store.create_key("t", given, actor="x"), store.update_key("k", given, actor="x")):
         with pytest.raises(RequestError) as caught:
             await attempt
         assert caught.value.param is not None
@@ -304,8 +307,8 @@ async def test_revocation_lasts(store: ControlStore, place: Place) -> None:
 
 async def test_lists_of_keys_by_tenant_and_state(store: ControlStore, place: Place) -> None:
     now = place.clock.wall()
-    for id, settings in {"a": ANY, "b": KeySettings(expires=now + 10), "c": ANY, "d": ANY, "e": KeySettings(expires=now + 10)}.items():
-        await store.create_key("t1" if id < "c" else "t2", settings, actor="x", id=id)
+    for id, wanted in {"a": ANY, "b": KeySettings(expires=now + 10), "c": ANY, "d": ANY, "e": KeySettings(expires=now + 10)}.items():
+        await store.create_key("t1" if id < "c" else "t2", wanted, actor="x", id=id)
     await store.revoke_key("c", actor="x")
     await store.revoke_key("e", actor="x")
     await store.rotate_key("d", actor="x", overlap=10, new_id="d2")
@@ -531,6 +534,8 @@ async def test_the_migrations_make_the_tables_that_the_code_means(place: Place) 
 async def test_replicas_that_start_together_migrate_once(place: Place) -> None:
     stores = [place.make() for _ in range(4)]
     await asyncio.gather(*(store.start() for store in stores))
+    revisions = await stores[2]._database.run(lambda c: c.execute(sa.text("SELECT version_num FROM alembic_version")).all())
+    assert revisions == [(ScriptDirectory.from_config(settings()).get_current_head(),)]
     await stores[0].create("models", "m", {}, actor="x")
     await stores[1].start()
     assert (await stores[3].get("models", "m")).version == 1

@@ -1,0 +1,175 @@
+"""The feed of the store's changes: every one once, in order, or the news that some were missed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core.errors import StoreUnavailable
+from gateway.core.feed import LocalFeed
+from gateway.core.ports import Change
+from gateway.core.storage import ChangePage, StoreChange
+from gateway.store.feed import CHANGE, PAGE, RESYNC, ChangePoller
+
+
+class Log:
+    """The changes as a database has them. `slow`: a read gives up the turn between reading and answering."""
+
+    def __init__(self) -> None:
+        self.changes: list[StoreChange] = []
+        self.forgotten = 0
+        self.error: Exception | None = None
+        self.reads = 0
+
+    def write(self) -> StoreChange:
+        self.changes.append(StoreChange(len(self.changes) + 1, "keys", "k", "updated", 0.0))
+        return self.changes[-1]
+
+    async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        head = len(self.changes)
+        found = tuple(c for c in self.changes if c.seq > max(seq, self.forgotten))[:limit]
+        page = ChangePage(found, head, gap=seq > head or (seq < head and (not found or found[0].seq != seq + 1)))
+        await asyncio.sleep(0)
+        return page
+
+
+class Heard:
+    def __init__(self, feed: LocalFeed) -> None:
+        self.changes: list[tuple[str, int]] = []
+        feed.subscribe(self._hear)
+
+    def _hear(self, change: Change) -> None:
+        _, kind, payload = change
+        self.changes.append((kind, payload.seq if kind == CHANGE else payload))
+
+
+async def started(log: Log, interval: float = 3600.0) -> tuple[ChangePoller, Heard]:
+    feed = LocalFeed()
+    poller = ChangePoller(log, feed, interval)
+    await poller.start()
+    return poller, Heard(feed)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_what_was_before_the_start_is_not_told() -> None:
+    log = Log()
+    log.write()
+    poller, heard = await started(log)
+    await poller.poll()
+    assert (poller.position, heard.changes) == (1, [])
+    await poller.aclose()
+
+
+async def test_a_local_write_is_told_at_once_and_only_once() -> None:
+    log = Log()
+    poller, heard = await started(log)
+    poller.written(log.write())
+    assert heard.changes == [(CHANGE, 1)]
+    await poller.poll()
+    assert heard.changes == [(CHANGE, 1)]
+    await poller.aclose()
+
+
+async def test_changes_of_others_come_with_the_poll() -> None:
+    log = Log()
+    poller, heard = await started(log, 0.01)
+    for _ in range(PAGE + 5):
+        log.write()
+    await until(lambda: len(heard.changes) == PAGE + 5)
+    assert heard.changes == [(CHANGE, n + 1) for n in range(PAGE + 5)]
+    await poller.aclose()
+
+
+async def test_a_local_write_behind_those_of_others_fetches_them_now() -> None:
+    log = Log()
+    poller, heard = await started(log)  # would not poll for an hour
+    log.write()
+    log.write()
+    poller.written(log.write())
+    assert heard.changes == []
+    await until(lambda: len(heard.changes) == 3)
+    assert heard.changes == [(CHANGE, 1), (CHANGE, 2), (CHANGE, 3)]
+    await poller.aclose()
+
+
+async def test_a_local_write_while_a_poll_is_under_way_is_told_once() -> None:
+    log = Log()
+    poller, heard = await started(log)
+    first = log.write()
+    polling = asyncio.ensure_future(poller.poll())
+    await asyncio.sleep(0)  # it has read, and not answered
+    poller.written(first)
+    poller.written(log.write())
+    await polling
+    assert heard.changes == [(CHANGE, 1), (CHANGE, 2)]
+    await poller.aclose()
+
+
+async def test_missed_changes_are_told_as_such() -> None:
+    log = Log()
+    poller, heard = await started(log)
+    for _ in range(10):
+        log.write()
+    log.forgotten = 5
+    await poller.poll()
+    assert heard.changes == [(RESYNC, 10)]
+    log.write()
+    await poller.poll()
+    assert heard.changes == [(RESYNC, 10), (CHANGE, 11)]
+    await poller.aclose()
+
+
+async def test_a_store_that_was_set_back_is_told_as_missed_changes() -> None:
+    log = Log()
+    for _ in range(5):
+        log.write()
+    poller, heard = await started(log)
+    del log.changes[2:]
+    await poller.poll()
+    assert heard.changes == [(RESYNC, 2)]
+    poller.written(log.write())
+    assert heard.changes[1:] == [(CHANGE, 3)]
+    await poller.aclose()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError("a bug")])
+async def test_polling_goes_on_after_a_failure(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    poller, heard = await started(log, 0.01)
+    log.error = error
+    before = log.reads
+    await until(lambda: log.reads > before + 2)
+    log.error = None
+    log.write()
+    await until(lambda: heard.changes == [(CHANGE, 1)])
+    await poller.aclose()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_any_interleaving_tells_every_change_once_in_order(seed: int) -> None:
+    chance, log = random.Random(seed), Log()
+    poller, heard = await started(log, 0.001)
+    for _ in range(200):
+        match chance.randrange(4):
+            case 0:
+                log.write()
+            case 1:
+                poller.written(log.write())
+            case 2:
+                await poller.poll()
+            case _:
+                await asyncio.sleep(0)
+    await until(lambda: len(heard.changes) == len(log.changes))
+    assert heard.changes == [(CHANGE, n + 1) for n in range(len(log.changes))]
+    await poller.aclose()
