@@ -406,7 +406,7 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     "policies and I/O, from a package": ({"policies/x.py": "from urllib.request import urlopen\n"}, "urllib.request"),
     "the composition root": (
         {"admin/x.py": "import gateway.build\n", "gateway/build.py": ""},
-        "(nobody imports gateway.build but gateway.main)",
+        "(nobody imports gateway.build but gateway.main",
     ),
     "main, even for the composition root": (
         {"gateway/build.py": "import gateway.main\n", "gateway/main.py": ""},
