@@ -14,6 +14,7 @@ import typer
 import uvloop
 
 from admin.app import create_app
+from admin.cli.app import register
 from gateway import administration
 from gateway.build import PLUGINS, Gateway, resolve_models
 from gateway.config.load import Loaded, load
@@ -28,7 +29,8 @@ from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.wire.requests import is_inference
 
-app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
+HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
+app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
 
 
 def fail(message: str) -> None:
@@ -161,6 +163,9 @@ class Process:
             self.stop.set()
             return
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
+
+
+register(app, verify=administration.verify_offline)
 
 
 def main() -> None:

@@ -1,0 +1,25 @@
+"""Everything of the command line that talks to a running gateway, to be added to the console script's own commands."""
+
+from __future__ import annotations
+
+import typer
+
+from admin.cli import audit, config, fleet, keys, policies, tenants
+from admin.cli.chat import chat
+from admin.cli.status import login, status
+
+
+def register(app: typer.Typer, *, verify: audit.Verify) -> None:
+    """Adds the commands. verify: of an audit log without a gateway (directory, public key) to the report."""
+    app.command("status")(status)
+    app.command("login")(login)
+    app.command("chat")(chat)
+    app.command("usage")(tenants.usage)
+    app.add_typer(tenants.tenants, name="tenants")
+    app.add_typer(keys.group, name="keys")
+    app.add_typer(tenants.roles, name="roles")
+    app.add_typer(fleet.models, name="models")
+    app.add_typer(fleet.engines, name="engines")
+    app.add_typer(policies.group, name="policies")
+    app.add_typer(config.group, name="config")
+    app.add_typer(audit.make(verify), name="audit")

@@ -1,0 +1,160 @@
+"""`gatehouse audit`: the audit log of a running gateway, and its verification without one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from admin.cli.client import LONG
+from admin.cli.errors import CommandError
+from admin.cli.keys import duration
+from admin.cli.output import Format, clean, moment, short
+from admin.cli.session import Session, connected
+from gateway.core.errors import GatehouseError
+
+Verify = Callable[[Path, Path], dict[str, Any]]
+"""(directory, public key) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an error whose
+text says what is wrong."""
+FOLLOW_SECONDS: Final = 1.0
+_SHOWN: Final = ("seq", "time", "kind", "hash")
+
+
+def make(verify: Verify) -> typer.Typer:
+    """The group; `verify` works offline."""
+    group = typer.Typer(no_args_is_help=True, help="The audit log: read, exported, verified.")
+    group.command("tail")(tail)
+    group.command("export")(export)
+    group.command("keys")(keys)
+
+    @group.command("verify")
+    @connected
+    def run(
+        session: Session,
+        directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: verify it here, without a gateway.")] = None,
+        public_key: Annotated[Path | None, typer.Option("--public-key", help="The file with the public key (PEM).")] = None,
+    ) -> None:
+        """Verifies the whole log: every line, every checkpoint. Exit code 1 when a line is not as it was written."""
+        if (directory is None) != (public_key is None):
+            raise CommandError("--dir and --public-key go together")
+        with session.out.remarks.status("verify"):
+            report = _offline(verify, directory, public_key) if directory and public_key else _online(session)
+        _report(session, report)
+
+    return group
+
+
+def _offline(verify: Verify, directory: Path, public_key: Path) -> dict[str, Any]:
+    try:
+        return verify(directory, public_key)
+    except OSError as error:
+        raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
+    except GatehouseError as error:
+        raise CommandError(str(error)) from None
+
+
+def _online(session: Session) -> dict[str, Any]:
+    with session.client() as client:
+        found: dict[str, Any] = client.post("/audit/verify", timeout=LONG)
+        return found
+
+
+def _report(session: Session, report: dict[str, Any]) -> None:
+    if session.out.for_people:
+        columns = ("writer", "segments", "lines", "checkpoints", "signed", "unsigned", "unfinished")
+        session.out.rows(report["writers"], columns)
+        if report["ok"]:
+            session.out.remark("ok: every line is as it was written")
+    else:
+        session.out.data(report)
+    if not report["ok"]:
+        problem = report["first_problem"]
+        raise CommandError(f"{problem['file']}:{problem['line']}: {problem['reason']}")
+
+
+@connected
+def tail(
+    session: Session,
+    count: Annotated[int, typer.Option("--count", "-n", help="How many records.", min=1, max=1000)] = 20,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new records until Ctrl-C.")] = False,
+) -> None:
+    """Shows the newest records."""
+    with session.client() as client:
+        records = client.get("/audit/records", count=count)["items"]
+        if not follow:
+            _records(session, records)
+            return
+        seen = _after(session, records, {})
+        while True:
+            time.sleep(FOLLOW_SECONDS)
+            seen = _after(session, client.get("/audit/records", count=1000)["items"], seen)
+
+
+def _after(session: Session, records: list[dict[str, Any]], seen: dict[str, None]) -> dict[str, None]:
+    """Prints those that were not there before; returns the hashes of all."""
+    for record in records:
+        if str(record.get("hash")) not in seen:
+            _line(session, record)
+    return {str(record.get("hash")): None for record in records}
+
+
+def _records(session: Session, records: list[dict[str, Any]]) -> None:
+    if not session.out.for_people:
+        session.out.data(records)
+        return
+    for record in records:
+        _line(session, record)
+
+
+def _line(session: Session, record: dict[str, Any]) -> None:
+    if session.out.format is not Format.table:
+        session.out.data(record)
+        return
+    rest = short({key: value for key, value in record.items() if key not in _SHOWN})
+    line = f"{moment(record.get('time', 0.0))} {record.get('seq', '-'):>8} {record.get('kind', '-'):<10} {rest}"
+    session.out.console.print(clean(line), markup=False, no_wrap=True, overflow="ellipsis", crop=session.out.console.is_terminal)
+
+
+@connected
+def export(
+    session: Session,
+    to: Annotated[Path | None, typer.Option("--to", help="A new file; standard output without it.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="How far back, as 24h.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of a tenant.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="intent, outcome, event, checkpoint or segment.")] = None,
+    request_id: Annotated[str | None, typer.Option("--request-id", help="Only of a request.")] = None,
+) -> None:
+    """Writes the records as they stand in the log, one JSON object on each line."""
+    params: dict[str, Any] = {"tenant": tenant, "kind": kind, "request_id": request_id}
+    if since is not None:
+        params["since"] = time.time() - duration(since)
+    params = {name: value for name, value in params.items() if value is not None}
+    with session.client() as client:
+        if to is None:
+            for part in client.lines("/audit/export", params):
+                sys.stdout.buffer.write(part)
+            sys.stdout.buffer.flush()
+            return
+        try:
+            with to.open("xb") as file, session.out.remarks.status(f"export to {to}"):
+                for part in client.lines("/audit/export", params):
+                    file.write(part)
+        except OSError as error:
+            raise CommandError(f"{to}: {error.strerror}") from None
+
+
+@connected
+def keys(session: Session) -> None:
+    """Shows the public keys that checkpoints are verified with; keep one away from the gateway's machine."""
+    with session.client() as client:
+        found = client.get("/audit/keys")["items"]
+    if not session.out.for_people:
+        session.out.data(found)
+        return
+    for key in found:
+        session.out.remark(f"{key['id']} ({key['algorithm']})")
+        sys.stdout.write(key["pem"])

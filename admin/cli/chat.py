@@ -1,0 +1,116 @@
+"""`gatehouse chat`: a conversation with a model, in the terminal, through the gateway as any client."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from admin.cli.client import Client, explain
+from admin.cli.errors import CommandError
+from admin.cli.output import clean
+from admin.cli.session import Session, connected
+
+Message = dict[str, str]
+TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+
+
+@connected
+def chat(
+    session: Session,
+    prompt: Annotated[str | None, typer.Argument(help="What to say; a conversation without it.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model; the first of the list otherwise.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="Instructions before the conversation.")] = None,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="The longest answer.", min=1)] = None,
+    temperature: Annotated[float | None, typer.Option("--temperature", help="0 is always the likeliest.", min=0.0, max=2.0)] = None,
+    gateway_url: Annotated[
+        str | None, typer.Option("--gateway-url", help="The data listener; asked of the gateway otherwise.", envvar="GATEHOUSE_GATEWAY_URL")
+    ] = None,
+) -> None:
+    """Talks to a model; the answer is printed as it comes."""
+    options = {name: value for name, value in (("max_tokens", max_tokens), ("temperature", temperature)) if value is not None}
+    url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
+    key = session.profile.api_key or session.profile.key
+    history: list[Message] = [{"role": "system", "content": system}] if system else []
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT) as client:
+        wanted = model or _first_model(client)
+        if prompt is not None:
+            _turn(client, wanted, history, prompt, options)
+            return
+        session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")
+        for line in _lines():
+            _turn(client, wanted, history, line, options)
+
+
+def _ask_url(session: Session) -> str:
+    with Client(session.profile.url, session.profile.key) as client:
+        return str(client.get("/status")["gateway_url"])
+
+
+def _first_model(client: httpx.Client) -> str:
+    try:
+        response = client.get("/v1/models")
+    except httpx.HTTPError as error:
+        raise CommandError(f"no answer from {client.base_url}: {error or type(error).__name__}") from None
+    if response.is_error:
+        raise CommandError(explain(response))
+    found = response.json()["data"]
+    if not found:
+        raise CommandError("this key may use no model")
+    return str(found[0]["id"])
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, until an empty line or the end."""
+    while True:
+        if sys.stdin.isatty():
+            sys.stdout.write("> ")
+            sys.stdout.flush()
+        line = sys.stdin.readline().strip()
+        if not line:
+            return
+        yield line
+
+
+def _turn(client: httpx.Client, model: str, history: list[Message], text: str, options: dict[str, Any]) -> None:
+    """One question and its answer, which becomes part of the conversation. Ctrl-C ends the answer."""
+    history.append({"role": "user", "content": text})
+    body = {"model": model, "messages": history, "stream": True, **options}
+    answer: list[str] = []
+    try:
+        for part in stream(client, body):
+            answer.append(part)
+            sys.stdout.write(clean(part))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stdout.write(" ...")
+    sys.stdout.write("\n")
+    history.append({"role": "assistant", "content": "".join(answer)})
+
+
+def stream(client: httpx.Client, body: dict[str, Any]) -> Iterator[str]:
+    """The texts of a streamed answer. Raises CommandError for an error before it or inside it."""
+    try:
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            if response.is_error:
+                response.read()
+                raise CommandError(explain(response))
+            for line in response.iter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                yield from _texts(json.loads(line[6:]))
+    except (httpx.HTTPError, ValueError) as error:
+        raise CommandError(f"the answer broke off: {error or type(error).__name__}") from None
+
+
+def _texts(event: dict[str, Any]) -> Iterator[str]:
+    if "error" in event:
+        raise CommandError(str(event["error"].get("message", "the answer broke off")))
+    for choice in event.get("choices", ()):
+        content = choice.get("delta", {}).get("content")
+        if content:
+            yield content

@@ -1,0 +1,108 @@
+"""The admin API over HTTP, with errors as one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+
+from admin.cli.errors import CommandError
+
+PREFIX: Final = "/admin/v1"
+TIMEOUT: Final = 30.0
+LONG: Final = 900.0
+"""Seconds for what loads models or reads a whole log."""
+
+
+class ApiError(CommandError):
+    """A problem that the API reported."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """One connection to an admin listener. Use as a context manager."""
+
+    def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        try:
+            self._http = httpx.Client(base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport)
+        except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
+            raise CommandError(f"the URL or the key cannot be used: {type(error).__name__}") from None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._http.close()
+
+    def request(self, method: str, path: str, *, timeout: float = TIMEOUT, **options: Any) -> httpx.Response:
+        """A response that is no error. Raises ApiError with the problem's detail, CommandError when there is no answer."""
+        try:
+            response = self._http.request(method, path, timeout=timeout, **options)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise CommandError(f"no answer from {self.url}: {error or type(error).__name__}") from None
+        if response.is_error:
+            raise ApiError(response.status_code, explain(response))
+        return response
+
+    def json(self, method: str, path: str, *, timeout: float = TIMEOUT, **options: Any) -> Any:
+        response = self.request(method, path, timeout=timeout, **options)
+        try:
+            return response.json()
+        except ValueError:
+            raise CommandError(f"{self.url} did not answer with JSON: is it the admin listener?") from None
+
+    def get(self, path: str, **params: Any) -> Any:
+        return self.json("GET", path, params={name: value for name, value in params.items() if value is not None})
+
+    def post(self, path: str, body: Any = None, *, timeout: float = TIMEOUT, dry_run: bool = False) -> Any:
+        return self.json("POST", path, timeout=timeout, params=_dry(dry_run), **({} if body is None else {"json": body}))
+
+    def items(self, path: str, **params: Any) -> list[dict[str, Any]]:
+        """All pages of a list."""
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while True:
+            page = self.get(path, cursor=cursor, **params)
+            found += page["items"]
+            cursor = page["cursor"]
+            if cursor is None:
+                return found
+
+    def lines(self, path: str, params: dict[str, Any]) -> Iterator[bytes]:
+        """The parts of a long answer as they come."""
+        try:
+            with self._http.stream("GET", path, params=params, timeout=LONG) as response:
+                if response.is_error:
+                    response.read()
+                    raise ApiError(response.status_code, explain(response))
+                yield from response.iter_bytes()
+        except httpx.HTTPError as error:
+            raise CommandError(f"the answer of {self.url} broke off: {error or type(error).__name__}") from None
+
+
+def explain(response: httpx.Response) -> str:
+    """One line for an error: the detail of problem details, or the status."""
+    try:
+        problem = response.json()
+        detail = problem.get("detail") or problem["error"]["message"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{response.status_code} {response.reason_phrase} from {response.url.host}"
+    param = problem.get("param")
+    line = f"{param}: {detail}" if param and str(param) not in str(detail) else str(detail)
+    return " ".join(line.split())
+
+
+def name(text: str) -> str:
+    """A name as one segment of a path."""
+    return quote(text, safe="")
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dry_run": "true"} if dry_run else {}

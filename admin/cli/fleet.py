@@ -1,0 +1,130 @@
+"""`gatehouse models` and `gatehouse engines`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli.client import LONG, Client, name
+from admin.cli.errors import CommandError
+from admin.cli.run import run
+from admin.cli.session import DryRun, Session, connected
+
+models = typer.Typer(no_args_is_help=True, help="Public models and the engines behind them.")
+engines = typer.Typer(no_args_is_help=True, help="Engines: drained, resumed, run by hand.")
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.")]
+EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.")]
+WAIT_SECONDS = 0.5
+
+
+@models.command("list")
+@connected
+def list_models(session: Session) -> None:
+    """Lists models: ready or not, who waits, which engines serve them."""
+    with session.client() as client:
+        found = client.get("/models")["items"]
+        shown = [{**m, "engines": [f"{e['engine']}({e['state']})" for e in m["pool"]]} for m in found] if session.out.for_people else found
+        session.out.rows(shown, ("name", "ready", "queued", "policy", "engines", "aliases", "source"))
+
+
+@models.command("show")
+@connected
+def show_model(session: Session, model: ModelName) -> None:
+    """Shows a model."""
+    with session.client() as client:
+        session.out.one(client.get(f"/models/{name(model)}"))
+
+
+@models.command("load")
+@connected
+def load(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
+    """Starts the engines of a model and waits until they are ready."""
+    _act(session, model, "load", dry_run)
+
+
+@models.command("unload")
+@connected
+def unload(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
+    """Drains and stops the engines of a model."""
+    _act(session, model, "unload", dry_run)
+
+
+@models.command("reload")
+@connected
+def reload(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
+    """Replaces the engines of a model one by one: the new one is ready before the old one is drained."""
+    _act(session, model, "reload", dry_run)
+
+
+def _act(session: Session, model: str, action: str, dry_run: bool) -> None:
+    with session.client() as client, session.out.remarks.status(f"{action} {model}"):
+        answer = client.post(f"/models/{name(model)}/{action}", timeout=LONG, dry_run=dry_run)
+    if dry_run or not session.out.for_people:
+        session.out.one(answer)
+        return
+    session.out.rows(answer["engines"], ("engine", "state"))
+
+
+@engines.command("list")
+@connected
+def list_engines(session: Session) -> None:
+    """Lists engines with the state of their endpoints and breakers."""
+    with session.client() as client:
+        endpoints = {e["name"]: e for e in client.get("/endpoints")["items"]}
+        found = [{**e, "endpoint": endpoints.get(e["name"])} for e in client.get("/engines")["items"]]
+    columns = ("name", "runtime", "state", "endpoint.state", "endpoint.in_flight", "slots", "device", "endpoint.breaker.state", "reason")
+    session.out.rows(found, columns)
+
+
+@engines.command("drain")
+@connected
+def drain(
+    session: Session,
+    engine: EngineName,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when no request is under way there any more.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait at most.")] = 300.0,
+    dry_run: DryRun = False,
+) -> None:
+    """Sends an engine no new requests; those under way finish."""
+    with session.client() as client:
+        answer = client.post(f"/engines/{name(engine)}/drain", dry_run=dry_run)
+        if wait and not dry_run:
+            with session.out.remarks.status(f"drain {engine}"):
+                answer = _idle(client, engine, time.monotonic() + timeout)
+    session.out.one(answer)
+
+
+def _idle(client: Client, engine: str, deadline: float) -> dict[str, Any]:
+    while True:
+        found: dict[str, Any] = client.get(f"/endpoints/{name(engine)}")
+        if not found["in_flight"]:
+            return found
+        if time.monotonic() > deadline:
+            raise CommandError(f"{found['in_flight']} requests are still under way at {engine}")
+        time.sleep(WAIT_SECONDS)
+
+
+@engines.command("resume")
+@connected
+def resume(session: Session, engine: EngineName, dry_run: DryRun = False) -> None:
+    """Sends an engine requests again."""
+    with session.client() as client:
+        session.out.one(client.post(f"/engines/{name(engine)}/resume", dry_run=dry_run))
+
+
+@engines.command("breaker")
+@connected
+def breaker(
+    session: Session,
+    engine: EngineName,
+    state: Annotated[str, typer.Argument(metavar="STATE", help="open, closed, or auto to let it decide again.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Holds the breaker of an engine open or closed."""
+    with session.client() as client:
+        session.out.one(client.post(f"/engines/{name(engine)}/breaker", {"state": state}, dry_run=dry_run))
+
+
+engines.command("run")(run)

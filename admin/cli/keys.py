@@ -1,0 +1,122 @@
+"""`gatehouse keys`: API keys of the store."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import typer
+
+from admin.cli.client import name
+from admin.cli.errors import CommandError
+from admin.cli.session import DryRun, Session, connected
+
+group = typer.Typer(no_args_is_help=True, help="API keys: made, shown once, rotated, revoked.")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_COLUMNS: Final = ("id", "tenant", "state", "source", "prefix", "models", "roles", "expires", "last_used")
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
+
+
+def duration(text: str) -> float:
+    """`90s`, `15m`, `24h`, `30d`, `2w` or seconds. Raises CommandError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
+    if found is None:
+        raise CommandError(f"{text!r} is no duration: write 90s, 15m, 24h, 30d or 2w")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+def expiry(text: str, now: float) -> float:
+    """A date (`2027-01-31`, with or without a time; UTC) or a duration from now, as seconds since the epoch. Raises CommandError."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return now + duration(text)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+@group.command("create")
+@connected
+def create(
+    session: Session,
+    tenant: Annotated[str, typer.Option("--tenant", help="Whose key it is.")],
+    models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models it may use; repeat it.")] = None,
+    operations: Annotated[list[str] | None, typer.Option("--operation", help="An operation it may call; all without one.")] = None,
+    cidrs: Annotated[list[str] | None, typer.Option("--cidr", help="A network it may be used from; everywhere without one.")] = None,
+    limits: Annotated[list[str] | None, typer.Option("--limit", help="A limit for this key alone.")] = None,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="A role for the admin API.")] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="A date, or a duration such as 90d.")] = None,
+    priority: Annotated[str, typer.Option("--priority", help="interactive, standard or batch.")] = "standard",
+    description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
+    id: Annotated[str | None, typer.Option("--id", help="A name for it; one is made up otherwise.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a key. It is printed once and cannot be shown again."""
+    body: dict[str, Any] = {
+        "tenant": tenant,
+        "models": models or [],
+        "operations": operations or [],
+        "cidrs": cidrs or [],
+        "limits": limits or [],
+        "roles": roles or [],
+        "priority": priority,
+        "description": description,
+    }
+    if expires is not None:
+        body["expires"] = expiry(expires, time.time())
+    if id is not None:
+        body["id"] = id
+    with session.client() as client:
+        _show_once(session, client.post("/keys", body, dry_run=dry_run))
+
+
+def _show_once(session: Session, answer: dict[str, Any]) -> None:
+    if session.out.for_people and answer.get("secret"):
+        session.out.one({key: value for key, value in answer.items() if key != "secret"})
+        session.out.remark("The key, shown this once:")
+        session.out.console.print(answer["secret"], markup=False)
+        return
+    session.out.one(answer)
+
+
+@group.command("list")
+@connected
+def index(
+    session: Session,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="active, rotated, expired or revoked.")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only ids that begin with this.")] = None,
+) -> None:
+    """Lists keys, those of the configuration file first."""
+    with session.client() as client:
+        session.out.rows(client.items("/keys", tenant=tenant, state=state, prefix=prefix, limit=1000), _COLUMNS)
+
+
+@group.command("show")
+@connected
+def show(session: Session, id: KeyId) -> None:
+    """Shows what is known of a key; never the key itself."""
+    with session.client() as client:
+        session.out.one(client.get(f"/keys/{name(id)}"))
+
+
+@group.command("rotate")
+@connected
+def rotate(
+    session: Session,
+    id: KeyId,
+    overlap: Annotated[str, typer.Option("--overlap", help="How long the old key is accepted beside the new one.")] = "0s",
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a new key with the same settings in place of this one."""
+    with session.client() as client:
+        _show_once(session, client.post(f"/keys/{name(id)}/rotate", {"overlap": duration(overlap)}, dry_run=dry_run))
+
+
+@group.command("revoke")
+@connected
+def revoke(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
+    """Refuses a key from now on."""
+    with session.client() as client:
+        session.out.one(client.post(f"/keys/{name(id)}/revoke", dry_run=dry_run))

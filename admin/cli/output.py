@@ -1,0 +1,123 @@
+"""What commands print: tables for people, JSON and YAML for scripts. Control characters of whatever came from elsewhere do not reach
+the terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_WIDE = 400
+_GOOD = frozenset({"ready", "active", "ok", "closed", "allow", "yes"})
+_BAD = frozenset({"down", "open", "failed", "revoked", "expired", "unhealthy", "deny", "no", "unavailable"})
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
+class Output:
+    """Prints results on standard output in one format, remarks on standard error."""
+
+    def __init__(self, format: Format) -> None:
+        self.format = format
+        out = sys.stdout.isatty()
+        self.console = Console(width=None if out else _WIDE, highlight=False, soft_wrap=not out)
+        self.remarks = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    @property
+    def for_people(self) -> bool:
+        return self.format is Format.table
+
+    def data(self, value: Any) -> None:
+        """JSON or YAML as asked for."""
+        if self.format is Format.yaml:
+            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
+        else:
+            text = json.dumps(value, indent=2, ensure_ascii=not _utf8())
+        sys.stdout.write(text + "\n")
+
+    def rows(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
+        """A list: all of it for scripts, the columns for people. A column may be `name` or `name.inner`."""
+        if not self.for_people:
+            self.data(list(items))
+            return
+        self.console.print(table(items, columns, title))
+
+    def one(self, item: Mapping[str, Any]) -> None:
+        """One resource: field by field for people; what is empty is left out."""
+        if not self.for_people:
+            self.data(dict(item))
+            return
+        shown = Table(box=None, show_header=False, pad_edge=False)
+        for field, value in item.items():
+            if value not in (None, "", [], {}):
+                shown.add_row(Text(field, style="bold"), cell(field, value))
+        self.console.print(shown)
+
+    def remark(self, text: str) -> None:
+        """For people, on standard error."""
+        self.remarks.print(Text(clean(text)))
+
+
+def table(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
+    built = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="bold underline")
+    for column in columns:
+        built.add_column(Text(column.replace(".", " ").replace("_", " ").upper()))
+    for item in items:
+        built.add_row(*(cell(column, _value(item, column)) for column in columns))
+    return built
+
+
+def _value(item: Mapping[str, Any], column: str) -> Any:
+    value: Any = item
+    for part in column.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def cell(column: str, value: Any) -> Text:
+    """A value as people read it."""
+    if value is None or value == [] or value == "":
+        return Text("-", style="dim")
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    if isinstance(value, float) and (column.endswith("_at") or column in ("expires", "revoked", "overlap_until", "last_used", "time")):
+        return Text(moment(value))
+    if isinstance(value, list):
+        value = ", ".join(str(member) if not isinstance(member, dict) else short(member) for member in value)
+    elif isinstance(value, dict):
+        value = short(value)
+    text = clean(str(value))
+    return Text(text, style="green" if text in _GOOD else "red" if text in _BAD else "")
+
+
+def short(value: Mapping[str, Any]) -> str:
+    """A mapping on one line."""
+    return " ".join(f"{name}={short(v) if isinstance(v, dict) else v}" for name, v in value.items() if v not in (None, "", [], {}))
+
+
+def moment(seconds: float) -> str:
+    """Seconds since the epoch as RFC 3339, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def clean(text: str) -> str:
+    """Without what moves the cursor, colours or turns the direction of writing; tabs and line feeds stay."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,81 @@
+"""What every command has: where the gateway is, the key, how to print; and one place where its errors become one line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from admin.cli import profile as profiles
+from admin.cli.client import Client
+from admin.cli.errors import CommandError
+from admin.cli.output import Format, Output, clean
+
+DEFAULT_URL: Final = "http://127.0.0.1:8081"
+Url = Annotated[str | None, typer.Option("--url", help="The admin listener.", envvar="GATEHOUSE_URL", show_default=DEFAULT_URL)]
+Key = Annotated[str | None, typer.Option("--key", help="An API key with a role.", envvar="GATEHOUSE_KEY", show_envvar=True)]
+ProfileName = Annotated[str, typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE")]
+OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="How results are printed.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
+
+
+@dataclass
+class Session:
+    """The gateway that a command talks to, and where it prints."""
+
+    profile: profiles.Profile
+    out: Output
+
+    def client(self) -> Client:
+        return Client(self.profile.url, self.profile.key)
+
+
+def resolve(url: str | None, key: str | None, name: str) -> profiles.Profile:
+    """Options and environment before the profile. The key of a profile is not sent to another URL than its own."""
+    saved = profiles.load(name)
+    if saved is None:
+        if name != profiles.DEFAULT:
+            raise CommandError(f"there is no profile {name!r}: gatehouse login --profile {name}")
+        return profiles.Profile(url or DEFAULT_URL, key or "")
+    if url is None or url.rstrip("/") == saved.url.rstrip("/"):
+        return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key)
+    return profiles.Profile(url, key or "")
+
+
+def fail(error: CommandError) -> typer.Exit:
+    """Says why, on one line."""
+    typer.echo(f"error: {' '.join(clean(str(error)).split())}", err=True)
+    return typer.Exit(1)
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command that takes a Session the options that every command has, after its own."""
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    common = [
+        inspect.Parameter("url", keyword, default=None, annotation=Url),
+        inspect.Parameter("key", keyword, default=None, annotation=Key),
+        inspect.Parameter("profile", keyword, default=profiles.DEFAULT, annotation=ProfileName),
+        inspect.Parameter("output", keyword, default=Format.table, annotation=OutputFormat),
+    ]
+
+    @functools.wraps(command)
+    def run(*, url: str | None, key: str | None, profile: str, output: Format, **given: Any) -> None:
+        try:
+            command(Session(resolve(url, key, profile), Output(output)), **given)
+        except CommandError as error:
+            raise fail(error) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read has gone; nothing more can be said
+            raise typer.Exit(1) from None
+
+    parameters = [p.replace(kind=keyword) for p in own] + common
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run

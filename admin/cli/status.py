@@ -1,0 +1,91 @@
+"""`gatehouse status` and `gatehouse login`."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from admin.cli import output
+from admin.cli import profile as profiles
+from admin.cli.client import Client
+from admin.cli.errors import CommandError
+from admin.cli.session import DEFAULT_URL, Key, ProfileName, Session, Url, connected, fail
+
+
+@connected
+def status(
+    session: Session,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2)] = 2.0,
+) -> None:
+    """Shows fleet, breakers, queues and limits at a glance. Exit code 1 when the gateway is not ready."""
+    with session.client() as client:
+        found = client.get("/status")
+        if watch and session.out.for_people:
+            _watch(session, client, found, interval)
+            return
+    if session.out.for_people:
+        session.out.console.print(render(found))
+    else:
+        session.out.data(found)
+    if not found["ready"]:
+        raise typer.Exit(1)
+
+
+def _watch(session: Session, client: Client, found: dict[str, Any], interval: float) -> None:
+    """Until Ctrl-C. An answer that does not come is said and tried again."""
+    with Live(render(found), console=session.out.console, auto_refresh=False, screen=session.out.console.is_terminal) as live:
+        try:
+            while True:
+                time.sleep(interval)
+                try:
+                    live.update(render(client.get("/status")), refresh=True)
+                except CommandError as error:
+                    live.update(Text(output.clean(str(error)), style="red"), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def render(found: dict[str, Any]) -> RenderableType:
+    """The whole picture: one line about the process, tables of models, endpoints and limits."""
+    state = Text("ready", style="green") if found["ready"] else Text(f"not ready: {', '.join(found['not_ready'])}", style="red")
+    up = int(max(0.0, time.time() - found["started_at"]))
+    head = Text.assemble(
+        (f"gatehouse {output.clean(found['version'])} ", "bold"),
+        state,
+        f"  configuration {found['config_version']}  in flight {found['in_flight']}  store {found['store']}",
+        f"  up {up // 86400}d {up // 3600 % 24:02}:{up // 60 % 60:02}:{up % 60:02}",
+    )
+    if found.get("insecure"):
+        head.append("  INSECURE", style="bold red")
+    models = output.table(found["models"], ("name", "ready", "queued", "policy"), "Models")
+    columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")
+    endpoints = output.table(found["endpoints"], columns, "Endpoints")
+    limits = output.table(found["limits"], ("name", "per", "match", "requests", "tokens", "concurrent"), "Limits")
+    parts: list[RenderableType] = [head, "", models, "", endpoints]
+    return Group(*parts, "", limits) if found["limits"] else Group(*parts)
+
+
+def login(
+    url: Url = None,
+    key: Key = None,
+    profile: ProfileName = profiles.DEFAULT,
+    gateway_url: Annotated[str, typer.Option("--gateway-url", help="The data listener, for `chat`; asked of the gateway otherwise.")] = "",
+    api_key: Annotated[str, typer.Option("--api-key", help="Another key for `chat`.")] = "",
+) -> None:
+    """Checks a key and saves it, with the URL, in a profile that only you can read."""
+    try:
+        where = url or typer.prompt("Admin URL", default=DEFAULT_URL)
+        secret = key or typer.prompt("API key", hide_input=True)
+        with Client(where, secret) as client:
+            caller = client.get("/whoami")
+        place = profiles.save(profile, profiles.Profile(where, secret, gateway_url, api_key))
+    except CommandError as error:
+        raise fail(error) from None
+    roles = ", ".join(sorted({grant["role"] for grant in caller["grants"]}))
+    typer.echo(f"{output.clean(caller['tenant'])}/{output.clean(caller['id'])} ({roles}) saved in {place}")

@@ -1,0 +1,120 @@
+"""`gatehouse tenants`, `gatehouse roles` and `gatehouse usage`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli.client import name
+from admin.cli.session import DryRun, Session, connected
+
+tenants = typer.Typer(no_args_is_help=True, help="Tenants: who keys and usage belong to.")
+roles = typer.Typer(no_args_is_help=True, help="Roles, and who has them.")
+TenantName = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.")]
+RoleName = Annotated[str, typer.Argument(metavar="ROLE", help="admin, operator, tenant-admin, auditor or viewer.")]
+
+
+@tenants.command("create")
+@connected
+def create(
+    session: Session,
+    tenant: TenantName,
+    display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
+    models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models its keys may have; all without one.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a tenant."""
+    body: dict[str, Any] = {"name": tenant, "display_name": display_name}
+    if models:
+        body["models"] = models
+    with session.client() as client:
+        session.out.one(client.post("/tenants", body, dry_run=dry_run))
+
+
+@tenants.command("list")
+@connected
+def index(session: Session) -> None:
+    """Lists tenants; those of keys in the configuration file are there too."""
+    with session.client() as client:
+        session.out.rows(client.items("/tenants", limit=1000), ("name", "display_name", "source", "models", "updated_at"))
+
+
+@tenants.command("show")
+@connected
+def show(session: Session, tenant: TenantName) -> None:
+    """Shows a tenant."""
+    with session.client() as client:
+        session.out.one(client.get(f"/tenants/{name(tenant)}"))
+
+
+@tenants.command("delete")
+@connected
+def delete(session: Session, tenant: TenantName, dry_run: DryRun = False) -> None:
+    """Deletes a tenant that has no keys."""
+    with session.client() as client:
+        params = {"dry_run": "true"} if dry_run else {}
+        session.out.one(client.json("DELETE", f"/tenants/{name(tenant)}", params=params))
+
+
+@roles.command("list")
+@connected
+def list_roles(session: Session) -> None:
+    """Lists the built-in roles."""
+    with session.client() as client:
+        session.out.rows(client.get("/roles")["items"], ("name", "confined", "description"))
+
+
+@roles.command("show")
+@connected
+def show_role(session: Session, role: RoleName) -> None:
+    """Shows a role with its permissions."""
+    with session.client() as client:
+        session.out.one(client.get(f"/roles/{name(role)}"))
+
+
+@roles.command("bindings")
+@connected
+def bindings(session: Session) -> None:
+    """Lists who has which role beside those of their key."""
+    with session.client() as client:
+        session.out.rows(client.items("/bindings", limit=1000), ("name", "tenant", "principal", "role", "updated_at", "updated_by"))
+
+
+@roles.command("bind")
+@connected
+def bind(
+    session: Session,
+    role: RoleName,
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant of the credential.")],
+    principal: Annotated[str, typer.Option("--principal", help="The credential's id.")],
+    binding: Annotated[str | None, typer.Option("--name", help="A name for the binding.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Gives a role to a credential."""
+    body = {"name": binding or f"{tenant}.{principal}.{role}", "tenant": tenant, "principal": principal, "role": role}
+    with session.client() as client:
+        session.out.one(client.post("/bindings", body, dry_run=dry_run))
+
+
+@roles.command("unbind")
+@connected
+def unbind(session: Session, binding: Annotated[str, typer.Argument(metavar="NAME", help="The binding.")]) -> None:
+    """Takes a role away again."""
+    with session.client() as client:
+        session.out.one(client.json("DELETE", f"/bindings/{name(binding)}"))
+
+
+@connected
+def usage(
+    session: Session,
+    by: Annotated[str, typer.Option("--by", help="Any of tenant, key, model and day, with commas between.")] = "tenant,model",
+    since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC).")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of a tenant.")] = None,
+) -> None:
+    """Reports requests and tokens."""
+    with session.client() as client:
+        report = client.get("/usage", group_by=by, since=since, until=until, tenant=tenant, limit=10000)
+        counted = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
+        session.out.rows(report["items"], (*by.split(","), *counted))
