@@ -1,0 +1,133 @@
+"""The way to the database: which URLs, which files, bounded work; and who must not pay for importing it."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.store.database import FILE, MAX_PENDING, Database, make_engine
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "sqlite:///x.db", "nonsense", "", "postgresql+psycopg2://x/y", "postgresql://x:port/y"])
+def test_urls_that_are_no_store(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_engine(url, tmp_path, 5.0)
+    assert caught.value.path == "store.url"
+
+
+def test_a_password_is_in_no_error(tmp_path: Path) -> None:
+    for url in ("mysql://user:hunter2@host/x", "postgresql://user:hunter2@host:nonsense/x", "postgresql:/user:hunter2"):
+        with pytest.raises(ConfigError) as caught:
+            make_engine(url, tmp_path, 5.0)
+        assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in repr(make_engine("postgresql://user:hunter2@host/x", tmp_path, 5.0))
+
+
+def test_settings_in_a_postgresql_url_are_kept(tmp_path: Path) -> None:
+    engine = make_engine("postgresql://u@/d?host=/run/pg&connect_timeout=9&options=-c%20search_path%3Dx&sslmode=require", tmp_path, 5.0)
+    arguments, options = engine.dialect.create_connect_args(engine.url)
+    assert arguments == [] and {k: options[k] for k in ("host", "connect_timeout", "sslmode")} == {
+        "host": "/run/pg",
+        "connect_timeout": "9",
+        "sslmode": "require",
+    }
+
+
+def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch(mode=0o644)
+    engine = make_engine("sqlite", tmp_path, 5.0)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE TABLE x (y)")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+        assert modes == {FILE: 0o600, f"{FILE}-wal": 0o600, f"{FILE}-shm": 0o600}
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    engine.dispose()
+
+
+def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_engine("sqlite", tmp_path / "missing", 5.0)
+    assert caught.value.path == "state_dir"
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    made = Database(make_engine("sqlite", tmp_path, 5.0), 5.0)
+    yield made
+    await made.aclose()
+
+
+async def test_the_loop_runs_while_the_database_works(database: Database) -> None:
+    held = threading.Event()
+    waiting = asyncio.ensure_future(database.run(lambda connection: held.wait(5)))
+    await database.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
+    assert not waiting.done()
+    held.set()
+    assert await waiting
+
+
+async def test_calls_under_way_are_bounded(database: Database) -> None:
+    held = threading.Event()
+    waiting = [asyncio.ensure_future(database.run(lambda connection: held.wait(5))) for _ in range(MAX_PENDING)]
+    await asyncio.sleep(0)
+    assert database.pending == MAX_PENDING
+    with pytest.raises(StoreUnavailable, match="too much"):
+        await database.run(lambda connection: None)
+    held.set()
+    await asyncio.gather(*waiting)
+    assert database.pending == 0
+
+
+async def test_a_call_past_its_deadline_is_broken_off(database: Database) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(StoreUnavailable, match="in time"):
+        await database.run(lambda connection: connection.exec_driver_sql(endless).scalar(), deadline=0.05)
+    async with asyncio.timeout(5):
+        while database.pending:
+            await asyncio.sleep(0.001)
+    assert not database.available
+    assert await database.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar()) == 1
+    assert database.available
+
+
+async def test_work_that_raises_changes_nothing(database: Database) -> None:
+    def fail(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE x (y)")
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await database.run(fail, write=True)
+    assert await database.run(lambda connection: sa.inspect(connection).get_table_names()) == []
+    assert database.available
+
+
+async def test_an_error_names_no_statement_and_no_value(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        await database.run(lambda connection: connection.execute(sa.text("INSERT INTO missing VALUES (:secret)"), {"secret": "hunter2"}))
+    shown = f"{caught.value} {caught.value.__cause__} {caplog.text}"
+    assert "no such table" in shown and "hunter2" not in shown and "INSERT" not in shown
+
+
+def test_what_the_data_plane_needs_does_not_import_the_database() -> None:
+    """SQLAlchemy and Alembic cost a process tens of megabytes."""
+    modules = "gateway.identity.stored, gateway.identity.api_key, gateway.core.storage, gateway.pipeline.pipeline, gateway.server.protocol"
+    program = f"import sys, {modules}; print([m for m in ('sqlalchemy', 'alembic', 'psycopg', 'gateway.store') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_sqlite_does_not_import_postgresqls_driver() -> None:
+    program = "import sys, gateway.store.store; print('psycopg' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
