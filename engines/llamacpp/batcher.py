@@ -258,7 +258,9 @@ class Batcher:
         self._bell.clear()
         self._read_inbox()
         self._admit()
-        plan = share(self._running, self._batch.capacity, self.costs.budget(self._batch.capacity))
+        streams = sum(job.decoding for job in self._running)
+        capacity = self._batch.capacity
+        plan = share(self._running, capacity, self.costs.budget(capacity, streams, len(self._running) - streams))
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
         if plan:
             self._step(plan)

@@ -114,12 +114,16 @@ class StepCosts:
         elif self.step is not None:
             self.token = _smooth(self.token, max(seconds - self.step, seconds * 0.05) / prefill)
 
-    def budget(self, capacity: int) -> int:
-        """Prompt tokens that fit into a step beside running streams."""
+    def budget(self, capacity: int, streams: int = 1, prompts: int = 1) -> int:
+        """Prompt tokens that fit into a step beside so many running streams, while so many prompts wait to be read.
+
+        A step may take `stall` times the usual; where more prompts wait than streams run, longer in that proportion, because each
+        millisecond of it delays few and serves many.
+        """
         if self.step is None or self.token is None:
-            return min(FIRST_CHUNK, capacity)
-        target = max(self.step * self.stall, FREE_STEP)
-        return max(MIN_CHUNK, min(capacity, int((target - self.step) / self.token)))
+            return min(FIRST_CHUNK * max(1, prompts // max(1, streams)), capacity)
+        extra = self.step * (self.stall - 1) * max(1.0, prompts / max(1, streams))
+        return max(MIN_CHUNK, min(capacity, int(max(extra, FREE_STEP - self.step) / self.token)))
 
 
 def _smooth(old: float | None, new: float) -> float:

@@ -48,6 +48,11 @@ class Server:
             return sock
         return socket.create_connection(("127.0.0.1", self.port))
 
+    def cpu_seconds(self) -> float:
+        """Processor time the process has used so far, all threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 def free_port() -> int:
     """A port that is free now."""

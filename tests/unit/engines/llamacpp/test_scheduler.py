@@ -79,6 +79,14 @@ def test_the_budget_follows_from_what_steps_cost() -> None:
     assert costs.budget(512) == 37
 
 
+def test_few_streams_wait_longer_where_many_prompts_are_read() -> None:
+    costs = StepCosts(stall=2.5)
+    assert costs.budget(512, streams=1, prompts=7) == 7 * FIRST_CHUNK
+    costs.observe(decode=1, prefill=0, seconds=0.050)
+    costs.observe(decode=0, prefill=500, seconds=1.0)
+    assert costs.budget(512, streams=1, prompts=4) == 150 and costs.budget(512, streams=7, prompts=1) == 37
+
+
 def test_steps_so_short_that_nobody_notices_may_grow() -> None:
     costs = StepCosts()
     costs.observe(8, 0, 0.002)
