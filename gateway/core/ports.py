@@ -345,6 +345,10 @@ class ConfigApplier(Protocol):
 class KeyStore(Protocol):
     """API keys of the store, as the data plane needs them: found by the SHA-256 of the whole key."""
 
+    def remembered(self, digest: bytes, peer: Peer) -> Principal | None:
+        """As `lookup`, but None also when it would have to be waited for."""
+        ...
+
     def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
         """The principal of an active key that `peer` may use, or None; cached both ways, bounded, single flight."""
         ...

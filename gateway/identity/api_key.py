@@ -36,10 +36,13 @@ class ApiKeyAuthenticator:
         return tuple(self._principals.values())
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
-        """The fast path: one bearer credential that is a key of the configuration."""
+        """The fast path: one bearer credential that is a key of the configuration, or one of the store that is remembered."""
         value = headers.get(b"authorization")
         if value is not None and value.startswith(b"Bearer ") and b"x-api-key" not in headers and b"api-key" not in headers:
-            principal = self._principals.get(sha256(value[7:]).digest())
+            digest = sha256(value[7:]).digest()
+            principal = self._principals.get(digest)
+            if principal is None and self._store is not None:
+                principal = self._store.remembered(digest, peer)
             if principal is not None:
                 return principal
         return self._find(headers, peer)

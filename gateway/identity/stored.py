@@ -123,6 +123,14 @@ class StoredKeys:
 
     # --- asked by the authenticator
 
+    def remembered(self, digest: bytes, peer: Peer) -> Principal | None:
+        """The principal of an active key that is remembered and may be used from there; the path of nearly every request."""
+        entry = self._known.get(digest)
+        if entry is None:
+            return None
+        self._known.move_to_end(digest)
+        return self._judge(entry, peer)
+
     def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
         """The principal of an active key that may be used from there; None: not so, and not why. Raises Overloaded, StoreUnavailable."""
         entry = self._known.get(digest)

@@ -22,11 +22,15 @@ JWT = b"eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.c2ln"
 
 
 class Store:
-    """A key store that answers what the test says, at once or later."""
+    """A key store that answers what the test says, at once or later; `known` is what it remembers."""
 
     def __init__(self, answer: Principal | None, later: bool = False) -> None:
         self.answer, self.later = answer, later
         self.asked: list[tuple[bytes, str]] = []
+        self.known: dict[bytes, Principal] = {}
+
+    def remembered(self, digest: bytes, peer: Peer) -> Principal | None:
+        return self.known.get(digest)
 
     def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
         self.asked.append((digest, key))
@@ -124,6 +128,15 @@ def test_a_key_of_the_store() -> None:
     store = Store(principal)
     assert who(ApiKeyAuthenticator([], store), {b"x-api-key": key.encode()}) is principal
     assert store.asked == [(hashlib.sha256(key.encode()).digest(), key)]
+
+
+def test_a_key_that_the_store_remembers_is_not_asked_for() -> None:
+    principal, key = Principal("k1", "t", "api_key", ("*",)), gh_key()
+    store = Store(None)
+    store.known[keys.digest(key)] = principal
+    authenticator = ApiKeyAuthenticator([], store)
+    assert who(authenticator, {b"authorization": b"Bearer " + key.encode()}) is principal
+    assert store.asked == []
 
 
 async def test_a_key_of_the_store_that_must_be_waited_for() -> None:
