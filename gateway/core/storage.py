@@ -260,13 +260,13 @@ class ControlStore(Protocol):
 
     # --- idempotency keys
 
-    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 86400.0) -> Idempotent | None:
-        """None: this is the first request with the key, and it is noted as under way. Otherwise what the first one left.
-        fingerprint: a hash of the request, to recognise a key that is used for something else."""
+    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
+        """None: this is the first request with the key, and it is noted as under way, for `ttl` seconds at most (its process may die).
+        Otherwise what the first one left. fingerprint: a hash of the request, to recognise a key that is used for something else."""
         ...
 
-    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str) -> None:
-        """The answer to repeat. A body must hold no secret."""
+    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
+        """The answer to repeat for `ttl` seconds. A body must hold no secret."""
         ...
 
     async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:

@@ -51,8 +51,9 @@ def begin(connection: sa.Connection, key: str, actor: str, route: str, fingerpri
     return None
 
 
-def finish(connection: sa.Connection, key: str, actor: str, route: str, status: int, body: str) -> None:
-    connection.execute(sa.update(idempotency).where(_here(key, actor, route)).values(status=status, body=body))
+def finish(connection: sa.Connection, key: str, actor: str, route: str, status: int, body: str, until: float) -> None:
+    values = {"status": status, "body": body, "expires": until}
+    connection.execute(sa.update(idempotency).where(_here(key, actor, route)).values(**values))
 
 
 def abandon(connection: sa.Connection, key: str, actor: str, route: str) -> None:

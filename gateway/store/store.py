@@ -242,7 +242,7 @@ class Store:
 
     # --- idempotency keys
 
-    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 86400.0) -> Idempotent | None:
+    async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
         now = self._clock.wall()
 
         def begin(connection: sa.Connection) -> Idempotent | None:
@@ -255,8 +255,9 @@ class Store:
                 continue  # another process was first, between our look and our insert: look again
         raise StoreUnavailable("The idempotency key is contended.", retry_after=1.0)
 
-    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str) -> None:
-        await self._database.run(lambda connection: change_rows.finish(connection, key, actor, route, status, body), write=True)
+    async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
+        until = self._clock.wall() + ttl
+        await self._database.run(lambda connection: change_rows.finish(connection, key, actor, route, status, body, until), write=True)
 
     async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
         await self._database.run(lambda connection: change_rows.abandon(connection, key, actor, route), write=True)

@@ -483,12 +483,21 @@ async def test_one_of_parallel_updates_wins(place: Place) -> None:
 async def test_an_idempotency_key_repeats_the_first_answer(store: ControlStore, place: Place) -> None:
     assert await store.begin_idempotent("i", "root", "POST /x", "h1", ttl=60) is None
     assert await store.begin_idempotent("i", "root", "POST /x", "h2") == Idempotent(0, "", "h1")
-    await store.finish_idempotent("i", "root", "POST /x", 201, '{"a": 1}')
+    await store.finish_idempotent("i", "root", "POST /x", 201, '{"a": 1}', ttl=60)
     assert await store.begin_idempotent("i", "root", "POST /x", "h2") == Idempotent(201, '{"a": 1}', "h1")
     for other in (("j", "root", "POST /x"), ("i", "eve", "POST /x"), ("i", "root", "POST /y")):
         assert await store.begin_idempotent(*other, "h") is None
     place.clock.advance(60)
     assert await store.begin_idempotent("i", "root", "POST /x", "h3") is None
+
+
+async def test_an_idempotency_key_whose_request_died_is_free_again(store: ControlStore, place: Place) -> None:
+    await store.begin_idempotent("i", "root", "r", "h")
+    place.clock.advance(60)
+    assert await store.begin_idempotent("i", "root", "r", "h") is None
+    await store.finish_idempotent("i", "root", "r", 200, "")
+    place.clock.advance(60)
+    assert await store.begin_idempotent("i", "root", "r", "h") is not None
 
 
 async def test_an_abandoned_idempotency_key_is_free(store: ControlStore) -> None:
