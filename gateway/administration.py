@@ -98,6 +98,7 @@ class Fleet:
             "not_ready": report.get("not_ready", []),
             "in_flight": len(self._gateway.plane.exchanges),
             "gateway_url": self._url,
+            "limits": [msgspec.to_builtins(limit) for limit in self._gateway.plane.current().spec.limits],
             "insecure": self._gateway.plane.current().spec.insecure,
         }
 

@@ -24,11 +24,11 @@ from gateway.audit.broker import AuditBroker
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded, load, parse
 from gateway.config.reload import Reloader, Steps
-from gateway.control import Control, CountedAudit
+from gateway.control import Control, CountedAudit, touches_policies
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
-from gateway.core.ports import EngineClient, Guardrail, Route
+from gateway.core.ports import Change, EngineClient, Guardrail, Route
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec
 from gateway.core.tasks import TaskOwner
@@ -126,6 +126,7 @@ class Gateway:
         self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
         self._owner = TaskOwner("gateway")
         self._clients: list[EndpointClient] = []
+        self._stale = False
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self._guardrails: dict[bytes, Guardrail] = {}
@@ -198,11 +199,13 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         spec = resolve_models(self.spec, self.base)
         await self.control.start()
+        spec = await self.control.merged(spec)
         await self._load_guardrails(spec)
         built = self.snapshot(spec)
         await self.audit.start()
         self._swap(built)
         self.reloader = Reloader(self.loaded, built, self._steps(), self._owner)
+        self.feed.subscribe(self._store_changed)
         if spec.watch:
             self.reloader.watch()
         self.registry.start_probing(HttpProbe())
@@ -236,6 +239,19 @@ class Gateway:
             drain=self._retire,
         )
 
+    def _store_changed(self, change: Change) -> None:
+        """Limits or guardrails of the store: what is in force is built anew, once for all changes that come meanwhile."""
+        if touches_policies(change) and not self._stale:
+            self._stale = True
+            self._owner.spawn(self._refresh(), name="refresh")
+
+    async def _refresh(self) -> None:
+        self._stale = False  # what changes from now on needs another round
+        try:
+            await self.reloader.refresh("store")
+        except ConfigError as error:
+            log.error("policies of the store were not put into force, the old ones stay: %s", error)
+
     def _noted(self, read: Callable[[], R]) -> R:
         """Reads in a thread; a refusal is counted and recorded on the loop."""
         try:
@@ -249,7 +265,7 @@ class Gateway:
         before = self.plane.current().spec
         try:
             self._check_fixed(before, spec)
-            spec = resolve_models(spec, self.base)
+            spec = await self.control.merged(resolve_models(spec, self.base))
             await self._load_guardrails(spec)
             built = self.snapshot(spec)
             names = {e.name for e in spec.engines}

@@ -10,11 +10,14 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from time import gmtime, strftime
+from typing import TypeVar
 
-from gateway.core.errors import GatehouseError
+import msgspec
+
+from gateway.core.errors import ConfigError, GatehouseError, StoreUnavailable
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import AuditLog, Change
-from gateway.core.specs import ConfigSpec
+from gateway.core.specs import ConfigSpec, GuardrailSpec, LimitSpec
 from gateway.core.storage import StoreChange, UsageRow
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import OutcomeRecord
@@ -29,6 +32,9 @@ log = logging.getLogger("gatehouse.store")
 WRITE_SECONDS = 5.0
 PRUNE_SECONDS = 600.0
 MAX_USAGE_ROWS = 100_000
+POLICIES = ("limits", "guardrails")
+"""Kinds of resources that are part of what is in force."""
+P = TypeVar("P", LimitSpec, GuardrailSpec)
 DAY = 86400
 
 
@@ -45,6 +51,8 @@ class Control:
         self.usage = UsageLedger()
         self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
         self._used: dict[str, float] = {}
+        self._limits: tuple[LimitSpec, ...] = ()
+        self._guardrails: tuple[GuardrailSpec, ...] = ()
         self._started = self._any_key = False
         self.store.subscribe(self._poller.written)
         feed.subscribe(self._heard)
@@ -71,6 +79,38 @@ class Control:
             await self.write()
         await self.store.aclose()
 
+    async def merged(self, spec: ConfigSpec) -> ConfigSpec:
+        """The configuration with the limits and guardrails of the store behind its own; its own win over the same names.
+
+        What was read last counts while the store does not answer. Raises ConfigError for what this version cannot use.
+        """
+        try:
+            self._limits = await self._read("limits", LimitSpec)
+            self._guardrails = await self._read("guardrails", GuardrailSpec)
+        except StoreUnavailable as error:
+            log.warning("limits and guardrails of the store stay as they were read last: %s", error.message)
+        return msgspec.structs.replace(
+            spec,
+            limits=(*spec.limits, *_others(self._limits, spec.limits)),
+            guardrails=(*spec.guardrails, *_others(self._guardrails, spec.guardrails)),
+        )
+
+    async def _read(self, kind: str, wanted: type[P]) -> tuple[P, ...]:
+        found: list[P] = []
+        cursor: str | None = None
+        while True:
+            page = await self.store.list(kind, limit=1000, cursor=cursor)
+            for resource in page.items:
+                try:
+                    found.append(msgspec.convert({**resource.body, "name": resource.name}, wanted))
+                except msgspec.ValidationError as error:
+                    raise ConfigError(
+                        f"the store holds one that this version cannot use: {error}", path=f"{kind}.{resource.name}"
+                    ) from None
+            cursor = page.cursor
+            if cursor is None:
+                return tuple(found)
+
     def _heard(self, change: Change) -> None:
         _, kind, payload = change
         if kind == CHANGE:
@@ -96,6 +136,17 @@ class Control:
             self._used = used | self._used
 
 
+def touches_policies(change: Change) -> bool:
+    """Whether a change on the feed may have changed what `merged` gives."""
+    _, kind, payload = change
+    return kind == RESYNC or (kind == CHANGE and payload.kind in POLICIES)
+
+
+def _others(stored: tuple[P, ...], own: tuple[P, ...]) -> tuple[P, ...]:
+    names = {policy.name for policy in own}
+    return tuple(policy for policy in stored if policy.name not in names)
+
+
 Counts = dict[tuple[int, str, str, str], list[int]]
 """(day since the epoch, tenant, key, model) to requests, prompt, completion and cached tokens."""
 
@@ -111,7 +162,14 @@ class UsageLedger:
         """One exchange that reached an engine; a denied one uses nothing."""
         if record.attempts:
             key = (int(record.time) // DAY, record.tenant, record.principal, record.model)
-            self._add(key, 1, record.prompt_tokens, record.completion_tokens, record.cached_tokens)
+            counts = self._counts.get(key)
+            if counts is None:
+                self._add(key, 1, record.prompt_tokens, record.completion_tokens, record.cached_tokens)
+                return
+            counts[0] += 1
+            counts[1] += record.prompt_tokens
+            counts[2] += record.completion_tokens
+            counts[3] += record.cached_tokens
 
     def _add(self, key: tuple[int, str, str, str], *added: int) -> None:
         counts = self._counts.get(key)

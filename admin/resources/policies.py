@@ -53,9 +53,17 @@ async def _principal(call: Call, id: str) -> tuple[Principal, str]:
         raise NotFound(f"There is no key {id!r}.")
     record = await call.store.get_key(id)
     state = record.state(call.ports.clock.wall())
-    principal = Principal(record.id, record.tenant, "api_key", record.models, record.priority, record.roles, record.ends())
-    if record.operations and call.query.operation not in record.operations:
-        return principal, f"not for {call.query.operation}"
+    principal = Principal(
+        record.id,
+        record.tenant,
+        "api_key",
+        record.models,
+        record.priority,
+        record.roles,
+        record.ends(),
+        operations=record.operations,
+        limits=record.limits,
+    )
     return principal, "" if state == "active" else state
 
 

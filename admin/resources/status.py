@@ -45,7 +45,6 @@ async def show(call: Call) -> Answer:
         "store": store,
         "models": fleet.models(),
         "endpoints": [endpoint_view(call, e) for e in fleet.endpoints()],
-        "limits": call.ports.config.current()["limits"],
     }
     return Answer(value)
 

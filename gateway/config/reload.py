@@ -111,6 +111,10 @@ class Reloader(Generic[T]):
             self._queued = self._owner.spawn(self._reload(), name="reload")
         return await asyncio.shield(self._queued)
 
+    async def refresh(self, source: str) -> dict[str, Any]:
+        """Builds the configuration in force again, because something that is built with it has changed elsewhere (the store)."""
+        return await self._change(lambda: self._spec, source)
+
     def request_reload(self) -> None:
         """For a signal handler: reloads in the background; a failure is logged and kept in the status."""
         self._owner.spawn(self._reload_and_log(), name="reload on request")

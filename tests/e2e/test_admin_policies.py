@@ -1,0 +1,86 @@
+"""Limits and guardrails that are made over the admin API are in force at once, without a restart, and survive one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse, configuration, external, until
+
+ROOT_KEY = "root-key-0123456789abcdef0123456789abcdef"
+LIMIT = {"name": "few", "per": "key", "match": {"key": "narrow"}, "requests": {"rate": 1, "per": 3600}}
+
+
+def config_with_root(state_dir: Path, engine: EngineThread, **parts: Any) -> dict[str, Any]:
+    config = configuration(state_dir, engines=[external("fake", engine.port, slots=64)], models=[{"name": "m1", "pool": ["fake"]}], **parts)
+    root = {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": ["*"], "roles": ["admin"]}
+    config["identity"]["api_keys"]["static"].append(root)
+    return config
+
+
+@pytest.fixture
+def running(tmp_path: Path, engine: EngineThread, launch: Callable[..., Gatehouse]) -> Iterator[Gatehouse]:
+    yield launch(config_with_root(tmp_path / "state", engine)).start()
+
+
+def admin(gatehouse: Gatehouse) -> httpx.Client:
+    headers = {"authorization": f"Bearer {ROOT_KEY}"}
+    return httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=30)
+
+
+def names(gatehouse: Gatehouse) -> list[str]:
+    with admin(gatehouse) as client:
+        return [limit["name"] for limit in client.get("/status").json()["limits"]]
+
+
+def test_a_limit_of_the_store_is_in_force_and_goes_again(running: Gatehouse) -> None:
+    with admin(running) as client:
+        assert client.post("/limits", json={**LIMIT, "match": {"key": "test"}}).status_code == 201
+        until(lambda: names(running) == ["few"], seconds=5)
+        assert running.chat("one").status_code == 200
+        refused = running.chat("two")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        answer = client.get("/policies/test", params={"key": "test", "model": "m1"}).json()
+        assert (answer["allow"], answer["limits"]) == (True, ["few"])
+        assert client.delete("/limits/few").status_code == 200
+        until(lambda: names(running) == [], seconds=5)
+        assert running.chat("three").status_code == 200
+
+
+def test_a_guardrail_of_the_store_blocks_and_survives_a_restart(running: Gatehouse) -> None:
+    guardrail = {"name": "words", "type": "denylist", "on": ["request"], "settings": {"phrases": ["forbidden fruit"]}}
+    with admin(running) as client:
+        assert running.chat("forbidden fruit").status_code == 200
+        assert client.post("/guardrails", json=guardrail).status_code == 201
+        until(lambda: running.chat("forbidden fruit").status_code == 400, seconds=5)
+    assert running.stop() == 0
+    running.lines.clear()
+    running.start()
+    assert running.chat("forbidden fruit").status_code == 400
+    assert running.chat("harmless").status_code == 200
+
+
+def test_a_guardrail_that_cannot_be_built_is_refused(running: Gatehouse) -> None:
+    with admin(running) as client:
+        for broken in (
+            {"type": "nothing"},
+            {"type": "denylist", "settings": {"phrases": "x"}},
+            {"type": "denylist", "settings": {"phrases_file": "/etc/passwd"}},
+        ):
+            answer = client.post("/guardrails", json={"name": "broken", **broken})
+            assert answer.status_code == 400, answer.text
+            assert "root:" not in answer.text
+        assert client.get("/guardrails").json()["items"] == []
+
+
+def test_a_change_of_the_file_keeps_what_the_store_says(running: Gatehouse) -> None:
+    with admin(running) as client:
+        assert client.post("/limits", json=LIMIT).status_code == 201
+        until(lambda: names(running) == ["few"], seconds=5)
+        assert client.post("/config/reload").json()["applied"] is True
+    assert names(running) == ["few"]
