@@ -215,12 +215,12 @@ class Connection(asyncio.Protocol):
             headers[name] = headers[name] + b", " + value
         elif b"_" not in name:
             headers[name] = value
-        if len(headers) > self.limits.max_headers or self._head_bytes > self.limits.max_header_bytes:
-            raise self._reject(_head_too_large(self.limits.max_header_bytes))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        headers, parser, plane = self._headers, self.parser, self.plane
+        headers, parser, plane, limits = self._headers, self.parser, self.plane, self.limits
+        if len(headers) > limits.max_headers or self._head_bytes > limits.max_header_bytes:
+            raise self._reject(_head_too_large(limits.max_header_bytes))
         if parser.should_upgrade():
             raise self._reject(RequestError("Upgrades are not supported.", code="invalid_request"))
         path, query = split_target(self._url)
@@ -228,11 +228,11 @@ class Connection(asyncio.Protocol):
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
         request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
-        error = check_framing(request.method, headers, self.limits.max_body_bytes)
+        error = check_framing(request.method, headers, limits.max_body_bytes)
         if error is not None:
             raise self._reject(error)
         self.reading = request
-        self.read_by = plane.now + self.limits.body_timeout
+        self.read_by = plane.now + limits.body_timeout
         if self.serving is None:
             self._start(request)
         else:

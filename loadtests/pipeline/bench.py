@@ -65,7 +65,12 @@ ANSWER = json.dumps(
         "created": 1677652288,
         "model": "m1",
         "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": "Hello! How can I help you today?"}, "logprobs": None, "finish_reason": "stop"}
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "Hello! How can I help you today?"},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
         ],
         "usage": {"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21},
     }

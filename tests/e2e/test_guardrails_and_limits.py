@@ -22,7 +22,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> I
         engines=[external("fake", engine.port)],
         models=[{"name": "m1", "pool": ["fake"]}, {"name": "masked", "pool": ["fake"]}, {"name": "free", "pool": ["fake"]}],
         guardrails=[
-            {"name": "secrets", "type": "denylist", "models": ["m1"], "settings": {"phrases": ["project aurora", "tok1"], "action": "block"}},
+            {
+                "name": "secrets",
+                "type": "denylist",
+                "models": ["m1"],
+                "settings": {"phrases": ["project aurora", "tok1"], "action": "block"},
+            },
             {"name": "names", "type": "denylist", "models": ["masked"], "settings": {"phrases": ["tok2", "bluebird"], "action": "mask"}},
         ],
         limits=[
