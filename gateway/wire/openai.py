@@ -189,7 +189,8 @@ _DECODERS = {path: (operation, msgspec.json.Decoder(view)) for path, (operation,
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _WITH_USAGE = Raw(b'{"include_usage":true}')
 _FORBIDDEN = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+"""Strings and brackets. A string without end reaches to the end of the body: looked at again and again it would cost the square."""
 _AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
 
