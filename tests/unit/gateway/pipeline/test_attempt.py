@@ -1,0 +1,320 @@
+"""One try at one endpoint after another: retries, abandonment, what engines are told and what their errors become."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import (
+    AuditUnavailable,
+    ContextLengthExceeded,
+    EngineError,
+    EngineTimeout,
+    GatehouseError,
+    Overloaded,
+    RequestError,
+)
+from gateway.core.types import Peer, Principal, ResponseHead
+from gateway.pipeline.attempt import engine_error
+from tests.unit.gateway.pipeline.world import BODY, SSE_HEAD, STREAM_BODY, Client, World, chunk
+
+
+def unsafe(message: str = "The engine broke off.") -> EngineError:
+    return EngineError(message)
+
+
+def safe(*, refused: bool = False) -> EngineError:
+    error = EngineError("The engine closed the connection.")
+    error.safe, error.refused = True, refused
+    return error
+
+
+def code_of(client: Client) -> str:
+    return str(json.loads(client.body)["error"]["code"])
+
+
+def body_of(**error: Any) -> bytes:
+    return json.dumps({"error": error}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "expected", "code"),
+    [
+        (400, body_of(message="bad", code="weird", param="p"), RequestError, 400, "weird"),
+        (400, body_of(message="long", code="context_length_exceeded"), ContextLengthExceeded, 400, "context_length_exceeded"),
+        (422, b"{}", RequestError, 422, "invalid_value"),
+        (409, b"", RequestError, 409, "invalid_value"),
+        (413, b"", RequestError, 413, "invalid_value"),
+        (415, b"", RequestError, 415, "invalid_value"),
+        (401, body_of(message="engine key wrong"), EngineError, 502, "engine_failed"),
+        (403, b"", EngineError, 502, "engine_failed"),
+        (404, b"", EngineError, 502, "engine_failed"),
+        (429, b"", Overloaded, 503, "overloaded"),
+        (503, b"", Overloaded, 503, "overloaded"),
+        (503, body_of(code="model_loading"), EngineError, 503, "model_loading"),
+        (504, b"", EngineTimeout, 504, "engine_timeout"),
+        (507, b"", EngineError, 507, "insufficient_memory"),
+        (500, body_of(message="stack trace"), EngineError, 502, "engine_failed"),
+        (302, b"", EngineError, 502, "engine_failed"),
+    ],
+)
+def test_what_an_engines_status_becomes(status: int, body: bytes, kind: type[GatehouseError], expected: int, code: str) -> None:
+    error = engine_error(ResponseHead(status, []), body)
+    assert type(error) is kind
+    assert (error.status, error.code) == (expected, code)
+
+
+def test_an_engines_words_pass_only_about_the_request_and_bounded() -> None:
+    long = engine_error(ResponseHead(400, []), body_of(message="x" * 5000, param="messages[0]"))
+    assert long.message == "x" * 1000
+    assert long.param == "messages[0]"
+    assert "secret" not in engine_error(ResponseHead(500, []), body_of(message="secret")).message
+    assert engine_error(ResponseHead(400, []), b'{"error":"plain"}').message == "plain"
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"error":null}', b'{"error":[1]}', b"<html>", b'{"error":{"code":5,"param":7}}'])
+def test_an_engines_error_of_any_form_is_survived(body: bytes) -> None:
+    error = engine_error(ResponseHead(400, []), body)
+    assert (error.code, error.param) == ("invalid_value", None)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(b"7", 7.0), (None, 1.0), (b"soon", 1.0), (b"999999", 1.0), (b"-1", 1.0)])
+def test_retry_after_of_a_full_engine(given: bytes | None, expected: float) -> None:
+    headers = [] if given is None else [(b"retry-after", given)]
+    assert engine_error(ResponseHead(503, headers), b"").retry_after == expected
+
+
+async def test_a_refused_connection_is_tried_elsewhere() -> None:
+    world = World()
+    world.engine.failing = [safe(refused=True)]
+    world.route.retries = [0.0]
+    exchange, client = world.start()
+    assert [a.results for a in world.route.attempts] == [["refused"], []]
+    assert world.route.tried == [(), ("a",)]
+    world.call.answer()
+    assert client.status == 200
+    assert client.headers["x-gatehouse-endpoint"] == "b"
+    assert [a.results for a in world.route.attempts] == [["refused"], ["success", "neutral"]]
+    assert (exchange.attempts, world.outcome.attempts, world.outcome.endpoint) == (2, 2, "b")
+    assert world.entry.meter.retries == 1
+    assert world.limiter.reservations[0].settled[0] is not None and len(world.limiter.reservations[0].settled) == 1
+
+
+async def test_no_retry_when_the_route_says_no() -> None:
+    world = World()
+    _, client = world.start()
+    world.call.fail(safe())
+    assert client.status == 502
+    assert code_of(client) == "engine_failed"
+    assert len(world.engine.calls) == 1
+    assert world.route.attempts[0].results[0] == "failure"
+    assert world.limiter.reservations[0].settled == [None]
+
+
+async def test_a_failure_that_may_have_been_served_is_final() -> None:
+    world = World()
+    world.route.retries = [0.0]
+    _, client = world.start()
+    world.call.head().fail(unsafe())
+    assert client.status == 502
+    assert len(world.engine.calls) == 1
+
+
+async def test_nothing_is_retried_after_the_first_byte() -> None:
+    world = World()
+    world.route.retries = [0.0, 0.0]
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a"))
+    world.call.fail(safe())
+    assert len(world.engine.calls) == 1
+    assert client.complete and client.body.endswith(b"data: [DONE]\n\n")
+    assert b'"engine_failed"' in client.body
+    assert world.outcome.outcome == "failed"
+
+
+async def test_a_retry_waits_as_long_as_the_route_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, timers = asyncio.get_running_loop(), []
+
+    def call_later(delay: float, callback: Any, *values: Any) -> Any:
+        timers.append((delay, callback, values))
+        return loop.call_soon(lambda: None)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    world = World()
+    world.route.retries = [0.125]
+    _, client = world.start()
+    world.call.fail(safe())
+    assert len(world.engine.calls) == 1
+    ((delay, callback, values),) = timers
+    assert delay == 0.125
+    callback(*values)
+    assert len(world.engine.calls) == 2
+    world.call.answer()
+    assert client.status == 200
+
+
+async def test_a_client_that_leaves_during_the_pause_before_a_retry_costs_nothing_more() -> None:
+    world = World()
+    world.route.retries = [30.0]
+    exchange, client = world.start()
+    world.call.fail(safe())
+    exchange.client_gone()
+    assert client.ends == [True]
+    assert len(world.engine.calls) == 1
+    assert world.outcome.outcome == "cancelled"
+
+
+def test_a_queued_request_that_is_cancelled_leaves_the_queue() -> None:
+    world = World()
+    world.route.wait = True
+    exchange, _ = world.start()
+    exchange.client_gone()
+    assert world.route.abandoned == world.route.queue
+    assert world.engine.calls == []
+    assert world.limiter.reservations[0].settled == [None]
+
+
+def test_a_queued_request_goes_on_when_its_slot_is_granted() -> None:
+    world = World()
+    world.route.wait = True
+    _, client = world.start()
+    world.route.queue[0].set(world.route.grant())
+    world.call.answer()
+    assert client.status == 200
+    assert world.route.abandoned == []
+
+
+def test_a_full_queue_is_said_before_the_first_byte() -> None:
+    world = World()
+    world.route.errors = [Overloaded("The queue is full.", retry_after=2.0)]
+    _, client = world.start()
+    assert client.status == 503
+    assert client.headers["retry-after"] == "2"
+    assert world.outcome.attempts == 0
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM_BODY])
+def test_a_client_that_leaves_ends_the_engines_call(body: bytes) -> None:
+    world = World()
+    exchange, client = world.start(body)
+    if body is STREAM_BODY:
+        world.call.head(SSE_HEAD).body(chunk("a"))
+    exchange.client_gone()
+    assert world.call.cancelled
+    assert world.route.attempts[0].results == ["neutral"]
+    written = bytes(client.written)
+    world.call.body(chunk("b"))
+    assert client.written == written
+
+
+def test_a_deadline_ends_the_engines_call_so_that_nothing_follows_the_last_chunk() -> None:
+    world = World()
+    exchange, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a"))
+    exchange.expired(exchange.deadline)
+    assert world.call.cancelled
+    assert client.complete
+    assert b'"engine_timeout"' in client.body
+    world.call.body(chunk("b"))
+    assert client.complete
+    assert world.outcome.outcome == "timeout"
+
+
+def test_nothing_is_sent_before_the_intent_is_durable() -> None:
+    world = World()
+    world.audit.durable = False
+    _, client = world.start()
+    assert world.engine.calls == []
+    assert len(world.route.attempts) == 1
+    world.audit.tickets[0].set(None)
+    world.call.answer()
+    assert client.status == 200
+
+
+def test_an_intent_that_cannot_be_written_refuses_the_request() -> None:
+    world = World()
+    world.audit.durable = False
+    _, client = world.start()
+    world.audit.tickets[0].fail(AuditUnavailable("The audit log takes no records."))
+    assert client.status == 503
+    assert code_of(client) == "audit_unavailable"
+    assert world.engine.calls == []
+    assert world.route.attempts[0].results == ["neutral"]
+
+
+def test_the_engine_is_told_from_an_allow_list() -> None:
+    world = World()
+    world.engine.base_path = b"/base"
+    world.route.upstream_model = "inner"
+    world.identity.caller = Principal("k", "acme", "api_key", ("*",), priority="batch")
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {b"authorization": b"Bearer gh_client", b"cookie": b"a=b", b"x-forwarded-for": b"1.2.3.4", b"traceparent": trace}
+    exchange, _ = world.start(headers=headers)
+    line, *lines = world.call.request_head.decode().removesuffix("\r\n").split("\r\n")
+    assert line == "POST /base/v1/chat/completions HTTP/1.1"
+    assert dict(entry.split(": ", 1) for entry in lines) == {
+        "content-type": "application/json",
+        "x-request-id": "req-1",
+        "x-gatehouse-priority": "batch",
+        "x-gatehouse-deadline-ms": "600000",
+        "authorization": "Bearer engine-key",
+        "traceparent": trace.decode(),
+    }
+    assert json.loads(world.call.request_body)["model"] == "inner"
+    assert world.call.timeouts == (12.0, 6.0)
+    assert exchange.attempts == 1
+
+
+def test_an_invalid_traceparent_is_dropped() -> None:
+    world = World()
+    world.start(headers={b"traceparent": b"00-zz"})
+    assert b"traceparent" not in world.call.request_head
+
+
+@pytest.mark.parametrize(("trusted", "expected"), [(True, b"s-1"), (False, None)])
+def test_a_routing_header_counts_from_trusted_peers_only(trusted: bool, expected: bytes | None) -> None:
+    world = World(key="session")
+    world.start(headers={b"x-session-id": b"s-1"}, peer=Peer("192.0.2.1", trusted))
+    assert world.route.sessions == [expected]
+
+
+@pytest.mark.parametrize(
+    ("status", "result"), [(200, "success"), (400, "neutral"), (429, "neutral"), (503, "neutral"), (507, "neutral"), (500, "failure")]
+)
+def test_what_an_answer_says_of_the_endpoints_health(status: int, result: str) -> None:
+    world = World()
+    world.start()
+    world.call.answer(b"{}", ResponseHead(status, []))
+    assert world.route.attempts[0].results[0] == result
+
+
+def test_a_client_that_does_not_read_pauses_the_engine_from_the_start() -> None:
+    world = World()
+    world.route.wait = True
+    exchange, client = world.start(STREAM_BODY)
+    client.paused = True
+    world.route.queue[0].set(world.route.grant())
+    assert world.call.paused
+    exchange.resume()
+    assert not world.call.paused
+    exchange.pause()
+    assert world.call.paused
+
+
+def test_a_fallback_answers_when_the_pool_cannot() -> None:
+    world = World(fallback=True)
+    world.route.errors = [EngineError("No endpoint is healthy.", code="no_healthy_endpoint", status=503)]
+    _, client = world.start()
+    assert len(world.other.attempts) == 1
+    world.call.answer()
+    assert client.status == 200
+
+
+def test_a_fallback_is_not_asked_about_a_denial_or_after_the_first_byte() -> None:
+    world = World(fallback=True)
+    world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a")).fail(unsafe())
+    assert world.other.attempts == []
