@@ -75,9 +75,7 @@ class Model:
         self.size: int = llama_cpp.llama_model_size(self.handle)
         self.has_encoder: bool = llama_cpp.llama_model_has_encoder(self.handle)
         self.has_decoder: bool = llama_cpp.llama_model_has_decoder(self.handle)
-        self.partial_memory: bool = not (
-            llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle)
-        )
+        self.partial_memory: bool = not (llama_cpp.llama_model_is_recurrent(self.handle) or llama_cpp.llama_model_is_hybrid(self.handle))
         self.add_bos: bool = llama_cpp.llama_vocab_get_add_bos(self.vocab)
         self.bos: int = llama_cpp.llama_vocab_bos(self.vocab)
         self.eos: int = llama_cpp.llama_vocab_eos(self.vocab)

@@ -20,6 +20,7 @@ FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
 FIRST_CHUNK = 32
 """Chunk beside running streams while nothing has been measured yet, in tokens."""
+MIXED_FACTOR = 1.5
 _SMOOTHING = 0.2
 
 
@@ -94,25 +95,39 @@ def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
 
 
 class StepCosts:
-    """What steps cost, smoothed: seconds of a step that only decodes, and seconds a prompt token adds.
+    """What steps cost, smoothed: seconds of a step that only decodes, and seconds a prompt token adds to one.
 
-    `stall` is how much longer than a usual step one may become by prompt tokens in it.
+    A token costs more in a small chunk beside streams than in a prompt that is read alone, so the two are kept apart; the second
+    serves as a first guess (times `MIXED_FACTOR`). Costs are believed sooner when they rise than when they fall: too
+    large a chunk stalls every stream, too small a one only the prompt. `stall` is how much longer than a usual step one
+    may become by prompt tokens in it.
     """
 
     def __init__(self, stall: float = 2.5) -> None:
         self.stall = stall
         self.step: float | None = None
-        self.token: float | None = None
+        self._alone: float | None = None
+        self._mixed: float | None = None
+
+    @property
+    def token(self) -> float | None:
+        """Seconds that a prompt token adds to a step with streams; None while nothing is known."""
+        if self._mixed is not None:
+            return self._mixed
+        return None if self._alone is None else self._alone * MIXED_FACTOR
 
     def observe(self, decode: int, prefill: int, seconds: float) -> None:
         """Learn from a step with so many decoded sequences and prompt tokens."""
         if prefill == 0:
-            self.step = _smooth(self.step, seconds)
+            self.step = seconds if self.step is None else _smooth(self.step, seconds, _SMOOTHING)
         elif decode == 0:
             if prefill >= MIN_CHUNK:
-                self.token = _smooth(self.token, seconds / prefill)
-        elif self.step is not None:
-            self.token = _smooth(self.token, max(seconds - self.step, seconds * 0.05) / prefill)
+                cost = seconds / prefill
+                self._alone = cost if self._alone is None else _smooth(self._alone, cost, _SMOOTHING)
+        elif self.step is not None and prefill >= MIN_CHUNK // 2:
+            cost = max(seconds - self.step, seconds * 0.05) / prefill
+            known = self.token
+            self._mixed = cost if known is None else _smooth(known, cost, 0.5 if cost > known else 0.1)
 
     def budget(self, capacity: int, streams: int = 1, prompts: int = 1) -> int:
         """Prompt tokens that fit into a step beside so many running streams, while so many prompts wait to be read.
@@ -120,11 +135,12 @@ class StepCosts:
         A step may take `stall` times the usual; where more prompts wait than streams run, longer in that proportion, because each
         millisecond of it delays few and serves many.
         """
-        if self.step is None or self.token is None:
+        token = self.token
+        if self.step is None or token is None:
             return min(FIRST_CHUNK * max(1, prompts // max(1, streams)), capacity)
         extra = self.step * (self.stall - 1) * max(1.0, prompts / max(1, streams))
-        return max(MIN_CHUNK, min(capacity, int(max(extra, FREE_STEP - self.step) / self.token)))
+        return max(MIN_CHUNK, min(capacity, int(max(extra, FREE_STEP - self.step) / token)))
 
 
-def _smooth(old: float | None, new: float) -> float:
-    return new if old is None else old + _SMOOTHING * (new - old)
+def _smooth(old: float, new: float, share: float) -> float:
+    return old + share * (new - old)

@@ -337,7 +337,7 @@ def check_grammar(text: str) -> None:
         elif quoted is not None:
             if character == quoted:
                 quoted = None
-        elif character in "\"#":
+        elif character in '"#':
             quoted = '"' if character == '"' else "\n"
         elif character == "[":
             quoted = "]"

@@ -31,6 +31,10 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 """Each is one token of the random vocabulary, and no two of them merge."""
 
 
+ANSWER = "root ::= [A-Z0-9]{24}"
+"""Answers of conversations: random weights write no text, and the next turn must repeat the very tokens."""
+
+
 @dataclass
 class Reply:
     """One streamed answer: when each chunk came (seconds, monotonic), its text, and the usage."""
@@ -163,7 +167,7 @@ def conversations(server: Server) -> dict[str, float]:
         messages = [{"role": "system", "content": system}]
         for turn in range(6):
             messages.append({"role": "user", "content": prompt(number * 100 + turn, 40)})
-            reply = ask(server, "/v1/chat/completions", {**sampling(server), "messages": messages, "max_tokens": 24})
+            reply = ask(server, "/v1/chat/completions", {**sampling(server), "messages": messages, "max_tokens": 32, "grammar": ANSWER})
             messages.append({"role": "assistant", "content": reply.text})
             with lock:
                 details = reply.usage.get("prompt_tokens_details") or {}

@@ -78,7 +78,7 @@ def test_any_split_gives_the_same(case: tuple[str, Dialect, list[Part]], cuts: l
     assert parts(text, dialect, cuts) == expected
 
 
-@given(st.text("<think>/ol_ca{}\"\n ", max_size=60), st.lists(st.integers(0, 100)))
+@given(st.text('<think>/ol_ca{}"\n ', max_size=60), st.lists(st.integers(0, 100)))
 def test_nothing_is_lost_and_no_split_matters(text: str, cuts: list[int]) -> None:
     whole = parts(text, HERMES)
     assert parts(text, HERMES, cuts) == whole

@@ -1,9 +1,10 @@
 """The scheduler's decisions on plain views."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llamacpp.scheduler import FIRST_CHUNK, MIN_CHUNK, StepCosts, Work, admit, share
+from engines.llamacpp.scheduler import FIRST_CHUNK, MIN_CHUNK, MIXED_FACTOR, StepCosts, Work, admit, share
 
 
 def work(priority: int = 1, arrival: int = 0, prompt: int = 10, **more: object) -> Work:
@@ -68,11 +69,16 @@ def test_a_step_never_exceeds_its_bounds_and_always_moves(running: list[Work], c
         assert plan
 
 
-def test_the_budget_follows_from_what_steps_cost() -> None:
+def measured(step: float, token: float) -> StepCosts:
     costs = StepCosts(stall=2.5)
-    assert costs.budget(512) == FIRST_CHUNK
-    costs.observe(decode=8, prefill=0, seconds=0.050)
-    costs.observe(decode=0, prefill=500, seconds=1.0)
+    costs.observe(decode=8, prefill=0, seconds=step)
+    costs.observe(decode=0, prefill=500, seconds=token / MIXED_FACTOR * 500)
+    return costs
+
+
+def test_the_budget_follows_from_what_steps_cost() -> None:
+    assert StepCosts().budget(512) == FIRST_CHUNK
+    costs = measured(0.050, 0.002)
     assert costs.budget(512) == 37  # (2.5 - 1) * 50 ms at 2 ms a token
     assert costs.budget(20) == 20
     costs.observe(decode=0, prefill=1, seconds=9.0)  # too short to learn a token's cost from
@@ -80,24 +86,24 @@ def test_the_budget_follows_from_what_steps_cost() -> None:
 
 
 def test_few_streams_wait_longer_where_many_prompts_are_read() -> None:
-    costs = StepCosts(stall=2.5)
-    assert costs.budget(512, streams=1, prompts=7) == 7 * FIRST_CHUNK
-    costs.observe(decode=1, prefill=0, seconds=0.050)
-    costs.observe(decode=0, prefill=500, seconds=1.0)
+    assert StepCosts().budget(512, streams=1, prompts=7) == 7 * FIRST_CHUNK
+    costs = measured(0.050, 0.002)
     assert costs.budget(512, streams=1, prompts=4) == 150 and costs.budget(512, streams=7, prompts=1) == 37
 
 
 def test_steps_so_short_that_nobody_notices_may_grow() -> None:
-    costs = StepCosts()
-    costs.observe(8, 0, 0.002)
-    costs.observe(0, 500, 0.050)
-    assert costs.budget(512) in (229, 230)  # 23 ms at 0.1 ms a token
+    assert measured(0.002, 0.0001).budget(512) in (229, 230)  # 23 ms at 0.1 ms a token
 
 
-def test_a_mixed_step_teaches_the_cost_of_its_prompt_tokens() -> None:
-    costs = StepCosts()
-    costs.observe(8, 0, 0.050)
-    costs.observe(8, 100, 0.150)
-    assert costs.token == 0.001
+def test_a_mixed_step_teaches_the_cost_of_its_prompt_tokens_sooner_when_it_rises() -> None:
+    costs = measured(0.050, 0.001)
+    costs.observe(8, 100, 0.250)
+    assert costs.token == pytest.approx(0.0015)
+    costs.observe(8, 100, 0.100)
+    assert costs.token == pytest.approx(0.0014)
     costs.observe(8, 100, 0.010)  # faster than without: noise must not make tokens free
-    assert costs.token is not None and costs.token > 0
+    assert costs.token is not None and 0.001 < costs.token < 0.0014
+    fresh = StepCosts()
+    fresh.observe(8, 0, 0.050)
+    fresh.observe(8, 100, 0.150)
+    assert fresh.token == pytest.approx(0.001)

@@ -96,7 +96,7 @@ def test_ordinary_grammars_pass(grammar: str) -> None:
 
 @pytest.mark.parametrize(
     "grammar",
-    ["root ::= " + "(" * 100, 'root ::= "a"{99999}', 'root ::= "a"{1,5000}', '# "\nroot ::= ' + "(" * 100, "root ::= [\"] " + "(" * 100],
+    ["root ::= " + "(" * 100, 'root ::= "a"{99999}', 'root ::= "a"{1,5000}', '# "\nroot ::= ' + "(" * 100, 'root ::= ["] ' + "(" * 100],
 )
 def test_grammars_that_would_hurt_are_refused(grammar: str) -> None:
     with pytest.raises(SchemaError):
