@@ -62,9 +62,13 @@ def error_codes() -> set[str]:
                 and isinstance(node.value.value, str)
             ):
                 found.add(node.value.value)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                if any(isinstance(t, ast.Name) and t.id == "default_code" for t in node.targets):
-                    found.add(node.value.value)
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Constant)
+                and isinstance(node.value.value, str)
+                and any(isinstance(t, ast.Name) and t.id == "default_code" for t in node.targets)
+            ):
+                found.add(node.value.value)
     return found
 
 

@@ -82,9 +82,7 @@ def test_python_errors(real: Gatehouse, client: openai.OpenAI) -> None:
 def test_python_cancel_frees_the_slot_and_is_recorded(real: Gatehouse, client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(model="demo-chat", messages=QUESTION, stream=True, max_tokens=400, temperature=1.5)  # type: ignore[call-overload]
     request_id = stream.response.headers["x-request-id"]
-    seen = 0
-    for _ in stream:
-        seen += 1
+    for seen, _ in enumerate(stream, 1):
         if seen == 3:
             break
     stream.response.close()
