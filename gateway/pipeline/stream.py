@@ -15,6 +15,7 @@ from gateway.core.types import ResponseHead, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange
 from gateway.wire.openai import CHUNK, ChunkView, usage_from, usage_of
+from gateway.wire.sse import data_of
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_EVENT_BYTES = 256 * 1024
@@ -162,12 +163,12 @@ class StreamRelay(AnswerRelay):
         """Reads usage and errors out of whole events; returns what is to be forwarded."""
         kept: list[bytes] = []
         for event in data.split(b"\n\n")[:-1]:
-            payload = event[5:].lstrip() if event.startswith(b"data:") else b""
+            payload = event[5:].lstrip() if event.startswith(b"data:") and b"\n" not in event else data_of(event)
             view = decode_chunk(payload)
             if view is None:
                 kept.append(event)
                 continue
-            if view.error is not msgspec.UNSET and view.error != b"null":
+            if view.error is not msgspec.UNSET and bytes(view.error) != b"null":
                 if kept:
                     self._forward(b"\n\n".join(kept) + b"\n\n")
                 raise EngineError("The engine failed while it was answering.")
@@ -180,6 +181,8 @@ class StreamRelay(AnswerRelay):
 
     def on_end(self) -> None:
         if self._streaming:
+            if self._carry.endswith(b"\n\r"):  # the lone CR is no half of a CRLF: it ends the last event
+                self.on_body(b"\n")
             self.close_stream()
         else:
             exchange = self.exchange
