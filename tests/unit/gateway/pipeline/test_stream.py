@@ -1,0 +1,298 @@
+"""Streams: however the engine's bytes are cut into reads, the client gets the same bytes, at event boundaries."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.errors import EngineError
+from gateway.core.types import ResponseHead, Usage
+from gateway.pipeline import stream
+from gateway.pipeline.stream import MAX_EVENT_BYTES, decode_chunk
+from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
+
+WITH_USAGE = STREAM_BODY[:-1] + b',"stream_options":{"include_usage":true}}'
+EVENTS = st.sampled_from(
+    [
+        chunk("", role="assistant"),
+        chunk("a"),
+        chunk("na\u00efve \U0001f600"),
+        chunk("ends\n\nhere"),
+        chunk(None, finish="stop"),
+        b": comment\n\n",
+        b"event: message\nid: 7\n" + chunk("named"),
+        b"data: {\ndata: \"choices\": []}\n\n",
+        b"data: not json\n\n",
+        USAGE,
+        b"event: message\n" + USAGE,
+        b": ping\n" + USAGE,
+    ]
+)
+
+
+def relayed(data: bytes, cuts: list[int], body: bytes = STREAM_BODY) -> tuple[Client, World]:
+    """What becomes of an engine's stream that arrives in these pieces."""
+    world = World()
+    _, client = world.start(body)
+    call = world.call.head(SSE_HEAD)
+    places = [0, *sorted(cuts), len(data)]
+    for start, end in zip(places, places[1:], strict=False):
+        if end > start:
+            call.body(data[start:end])
+    call.end()
+    return client, world
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[bytes], bytes, list[int]]:
+    events = [*draw(st.lists(EVENTS, max_size=8)), DONE]
+    line = draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
+    data = b"".join(events).replace(b"\n", line)
+    cuts = draw(st.lists(st.integers(0, len(data)), max_size=12))
+    return events, data, cuts
+
+
+@given(streams())
+def test_any_split_of_a_stream_gives_the_same_bytes(case: tuple[list[bytes], bytes, list[int]]) -> None:
+    events, data, cuts = case
+    client, world = relayed(data, cuts)
+    expected = b"".join(event for event in events if b'"usage"' not in event)
+    reported = any(b'"usage"' in event for event in events)
+    assert client.body == expected
+    assert client.complete
+    assert world.outcome.outcome == "ok"
+    assert world.limiter.reservations[0].settled[0].estimated is not reported  # type: ignore[union-attr]
+
+
+def test_every_single_cut_of_a_stream() -> None:
+    for line in (b"\n", b"\r\n", b"\r"):
+        data = (chunk("a") + chunk("b") + USAGE + DONE).replace(b"\n", line)
+        for cut in range(len(data) + 1):
+            client, _ = relayed(data, [cut])
+            assert client.body == chunk("a") + chunk("b") + DONE, (line, cut)
+
+
+def test_one_byte_at_a_time() -> None:
+    data = chunk("a") + USAGE + DONE
+    client, _ = relayed(data, list(range(len(data))))
+    assert client.body == chunk("a") + DONE
+    assert client.complete
+
+
+def test_what_reaches_the_client_ends_at_event_boundaries() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    whole = chunk("a") + chunk("b")
+    world.call.head(SSE_HEAD).body(whole[:-1])
+    assert client.body == chunk("a")
+    world.call.body(whole[-1:])
+    assert client.body == whole
+
+
+def test_the_head_of_a_stream_goes_out_with_the_engines() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD)
+    assert client.status == 200
+    headers = client.headers
+    assert headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert headers["transfer-encoding"] == "chunked"
+    assert headers["cache-control"] == "no-cache"
+    assert "content-length" not in headers
+
+
+@pytest.mark.parametrize(("body", "kept"), [(STREAM_BODY, False), (WITH_USAGE, True)])
+def test_usage_is_withheld_from_a_client_that_did_not_ask(body: bytes, kept: bool) -> None:
+    client, world = relayed(chunk("a") + USAGE + DONE, [], body)
+    assert (USAGE in client.body) is kept
+    assert world.limiter.reservations[0].settled == [Usage(7, 3, 0)]
+    assert json.loads(world.call.request_body)["stream_options"] == {"include_usage": True}
+
+
+def test_usage_in_a_chunk_with_choices_is_read_and_kept() -> None:
+    event = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
+    client, world = relayed(event + DONE, [])
+    assert client.body == event + DONE
+    assert world.limiter.reservations[0].settled == [Usage(1, 2, 0)]
+
+
+@pytest.mark.parametrize("text", ['"usage":{', '"error":', '{"error":{}}', '"usage": {"prompt_tokens":1}'])
+def test_words_inside_a_text_are_no_fields(text: str) -> None:
+    client, world = relayed(chunk(text) + DONE, [])
+    assert client.body == chunk(text) + DONE
+    assert world.outcome.outcome == "ok"
+    assert world.outcome.estimated
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    event = b'data: {"choices":[],"error":null}\n\n'
+    assert relayed(event + DONE, [])[0].body == event + DONE
+
+
+def test_the_end_is_added_when_the_engine_forgot_it() -> None:
+    assert relayed(chunk("a"), [])[0].body == chunk("a") + DONE
+    assert relayed(b"", [])[0].body == DONE
+
+
+@pytest.mark.parametrize("name", [b"", b"event: error\n"])
+def test_an_engines_error_event_ends_the_stream_with_ours(name: bytes) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a") + name + b'data: {"error":{"message":"secret trace"}}\n\n' + chunk("b"))
+    assert client.complete
+    first, error, end = client.body.split(b"\n\n")[:3]
+    assert first + b"\n\n" == chunk("a")
+    assert json.loads(error[6:])["error"]["code"] == "engine_failed"
+    assert b"secret trace" not in client.body
+    assert end + b"\n\n" == DONE
+    assert world.call.over
+    assert world.outcome.outcome == "failed"
+
+
+def test_a_stream_cut_inside_an_event_is_an_error() -> None:
+    client, world = relayed(chunk("a") + b'data: {"cut', [])
+    assert client.complete
+    assert client.body.startswith(chunk("a"))
+    assert b'"engine_failed"' in client.body
+    assert b"cut" not in client.body
+    assert world.outcome.outcome == "failed"
+
+
+@pytest.mark.parametrize("size", [MAX_EVENT_BYTES, 3 * MAX_EVENT_BYTES])
+def test_an_event_without_end_is_not_gathered(size: int) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD)
+    data = b"data: " + b"x" * size
+    for start in range(0, len(data), 65536):
+        world.call.body(data[start : start + 65536])
+    assert world.call.over
+    assert client.complete
+    assert b'"engine_failed"' in client.body
+
+
+def test_an_event_at_the_bound_passes() -> None:
+    event = b"data: " + b"x" * (MAX_EVENT_BYTES - 8) + b"\n\n"
+    assert relayed(event + DONE, [100, len(event) - 1])[0].body == event + DONE
+
+
+def test_comments_while_the_engine_is_silent() -> None:
+    world = World(keep_alive=15.0)
+    exchange, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD)
+    assert exchange.wake_at == 1015.0
+    world.plane.now = 1010.0
+    world.call.body(chunk("a"))
+    exchange.expired(1015.0)
+    assert client.body == chunk("a"), "only five seconds of silence"
+    assert exchange.wake_at == 1025.0
+    exchange.expired(1025.0)
+    assert client.body == chunk("a") + b": keep-alive\n\n"
+    assert exchange.wake_at == 1040.0
+    world.call.body(DONE).end()
+    assert client.complete
+
+
+def test_no_comment_inside_an_event_that_is_held() -> None:
+    world = World(keep_alive=15.0)
+    exchange, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a")[:20])
+    exchange.expired(1015.0)
+    world.call.body(chunk("a")[20:] + DONE).end()
+    assert client.body == b": keep-alive\n\n" + chunk("a") + DONE
+
+
+def test_no_comments_before_the_head_or_when_switched_off() -> None:
+    world = World(keep_alive=0.0)
+    exchange, client = world.start(STREAM_BODY)
+    assert exchange.relay is not None
+    assert exchange.relay.tick(1100.0) == exchange.deadline
+    assert not client.written
+    world.call.head(SSE_HEAD)
+    assert exchange.relay.tick(1500.0) == exchange.deadline
+    assert client.body == b""
+
+
+def test_the_deadline_comes_before_the_comments() -> None:
+    exchange, _ = (world := World(keep_alive=15.0, request_timeout=5.0)).start(STREAM_BODY)
+    world.call.head(SSE_HEAD)
+    assert exchange.wake_at == exchange.deadline == 1005.0
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"text/html", None])
+def test_an_answer_that_is_no_stream_is_a_whole_answer(kind: bytes | None) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    headers = [] if kind is None else [(b"content-type", kind)]
+    world.call.answer(ANSWER, ResponseHead(200, headers))
+    assert client.body == ANSWER
+    assert client.headers["content-length"] == str(len(ANSWER))
+    assert world.limiter.reservations[0].settled == [Usage(7, 3, 2)]
+
+
+def test_an_engines_refusal_of_a_stream_is_an_http_error() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.answer(b'{"error":{"message":"too long","code":"context_length_exceeded"}}', ResponseHead(400, []))
+    assert client.status == 400
+    assert json.loads(client.body)["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_whole_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_ANSWER_BYTES", 100)
+    world = World()
+    _, client = world.start()
+    world.call.head().body(b"x" * 60).body(b"x" * 41)
+    assert client.status == 502
+    assert world.call.over
+
+
+def test_a_whole_answer_in_pieces() -> None:
+    world = World()
+    _, client = world.start()
+    call = world.call.head()
+    for place in range(0, len(ANSWER), 7):
+        call.body(ANSWER[place : place + 7])
+    assert not client.written
+    call.end()
+    assert client.body == ANSWER
+
+
+def test_time_to_the_first_chunk_is_counted_once() -> None:
+    _, world = relayed(chunk("a") + chunk("b") + DONE, [5, 60, 100])
+    assert sum(world.entry.meter.ttft.counts) == 1  # type: ignore[attr-defined]
+
+
+def test_bytes_are_counted_without_the_transfer_coding() -> None:
+    _, world = relayed(chunk("a") + USAGE + DONE, [9])
+    assert world.outcome.bytes == len(chunk("a") + DONE)
+
+
+def test_a_failure_after_the_first_byte_keeps_what_was_counted() -> None:
+    world = World()
+    world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("", role="assistant") + chunk("a")).fail(EngineError("broken"))
+    assert world.limiter.reservations[0].settled == [Usage(len(STREAM_BODY) >> 2, 1, 0, True)]
+
+
+@pytest.mark.parametrize("payload", [b"[DONE]", b"", b"{", b'{"choices":5}', b"[1]", b"\xff{"])
+def test_what_is_no_chunk(payload: bytes) -> None:
+    assert decode_chunk(payload) is None
+
+
+def test_tensors_keep_the_length_of_their_json_part() -> None:
+    world = World()
+    body: dict[str, Any] = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2]}]}
+    _, client = world.start(json.dumps(body).encode(), path=b"/v2/models/m/infer")
+    answer = b'{"model_name":"m","outputs":[{"name":"y","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}]}'
+    head = ResponseHead(200, [(b"inference-header-content-length", b"%d" % len(answer))])
+    world.call.answer(answer + b"\x01\x00\x00\x00", head)
+    assert client.headers["inference-header-content-length"] == str(len(answer))
+    assert client.headers["content-type"] == "application/octet-stream"
+    assert client.body == answer + b"\x01\x00\x00\x00"
+    assert world.limiter.reservations[0].settled == [Usage(2)]
+    assert world.outcome.detail == {"outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "elements": 1}]}
