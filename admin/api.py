@@ -109,7 +109,10 @@ class Api:
         if operation.body is not None and operation.body is not bytes:
             body = values.decode(raw or b"null", operation.body)
             values.refuse_masks(msgspec.to_builtins(body))
-        return Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request))
+        call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request))
+        if operation.creates:
+            idempotency.key_of(call)
+        return call
 
     # --- running
 
@@ -117,7 +120,7 @@ class Api:
         operation = call.operation
         if not operation.writes or call.dry_run:
             return await operation.handler(call)
-        if operation.creates and (key := call.request.headers.get("idempotency-key")) is not None:
+        if operation.creates and (key := idempotency.key_of(call)) is not None:
             return await idempotency.once(call, key, lambda: self._write(call))
         return await self._write(call)
 

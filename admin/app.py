@@ -8,7 +8,8 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from admin.api import Api
 from admin.context import Ports
@@ -19,7 +20,7 @@ from admin.resources import table
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-def create_app(scrape: Callable[[], bytes], ready: Ready, ports: Ports | None = None) -> Starlette:
+def create_app(scrape: Callable[[], bytes], ready: Ready, ports: Ports | None = None) -> ASGIApp:
     """scrape: the Prometheus text. ready: whether traffic is welcome, and the report. ports: without them there is no admin API."""
 
     async def metrics(request: Request) -> Response:
@@ -32,10 +33,19 @@ def create_app(scrape: Callable[[], bytes], ready: Ready, ports: Ports | None = 
         welcome, report = ready()
         return JSONResponse(report, status_code=200 if welcome else 503)
 
-    routes: list[BaseRoute] = [Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz)]
-    if ports is not None:
-        routes.append(Mount(PREFIX, app=create_api(ports)))
-    return Starlette(routes=routes)
+    rest = Starlette(routes=[Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz)])
+    return rest if ports is None else Split(create_api(ports), rest)
+
+
+class Split:
+    """What begins with /admin/v1 goes to the API whatever follows (it decodes its paths itself), everything else to the rest."""
+
+    def __init__(self, api: ASGIApp, rest: ASGIApp) -> None:
+        self._api, self._rest = api, rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        below = scope["type"] == "http" and (scope["path"] == PREFIX or scope["path"].startswith(f"{PREFIX}/"))
+        await (self._api if below else self._rest)(scope, receive, send)
 
 
 def create_api(ports: Ports) -> Api:

@@ -31,10 +31,16 @@ class _Kept(msgspec.Struct):
     location: str | None
 
 
+def key_of(call: Call) -> str | None:
+    """The key of a request, if it has one. Raises RequestError."""
+    key = call.request.headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise RequestError("Idempotency-Key takes 1 to 255 visible ASCII characters.", code="invalid_header", param="idempotency-key")
+    return key
+
+
 async def once(call: Call, key: str, write: Callable[[], Awaitable[Answer]]) -> Answer:
     """The answer of the first request with this key. Raises 409 while that one is under way, 422 when it was another request."""
-    if not _KEY.fullmatch(key):
-        raise RequestError("Idempotency-Key takes 1 to 255 visible ASCII characters.", code="invalid_header", param="idempotency-key")
     route = f"{call.operation.method} {call.request.scope['path']}"[:255]
     fingerprint = hashlib.sha256(call.request.scope["query_string"] + b"\0" + call.raw).hexdigest()
     found = await call.store.begin_idempotent(key, call.actor, route, fingerprint)

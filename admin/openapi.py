@@ -97,8 +97,12 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
     if operation.query is NoQuery:
         return []
     _, components = msgspec.json.schema_components([operation.query], ref_template=_REF)
-    properties: dict[str, Any] = components[operation.query.__name__]["properties"]
-    return [{"name": name, "in": "query", "required": False, "schema": _given(schema)} for name, schema in properties.items()]
+    described = components[operation.query.__name__]
+    required = described.get("required", ())
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _given(schema)}
+        for name, schema in described["properties"].items()
+    ]
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +150,7 @@ def _success(operation: Operation, answers: list[Any]) -> dict[str, Any]:
 def statuses(operation: Operation) -> list[int]:
     """The errors that an operation may answer with."""
     found = {400, 401, 403, 429, 500, 503}
-    if "{" in operation.path or operation.body is not None:
+    if "{" in operation.path or operation.body is not None or operation.finds:
         found.add(404)
     if operation.body is not None:
         found |= {413, 415}

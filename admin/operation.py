@@ -55,7 +55,7 @@ class Operation:
 
     body: the struct of a JSON body; bytes: taken as it is (media types in `accepts`). answer: the type of the JSON answer, for the
     document. media: the answer's type where it is no JSON. conditional: If-Match is looked at, and 412 possible.
-    creates: takes an Idempotency-Key. engine: may fail because of an engine (502).
+    creates: takes an Idempotency-Key. engine: may fail because of an engine (502). finds: looks for what a parameter names (404).
     """
 
     method: Method
@@ -74,6 +74,7 @@ class Operation:
     creates: bool = False
     engine: bool = False
     quiet: bool = False
+    finds: bool = False
 
     @property
     def writes(self) -> bool:

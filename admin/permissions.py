@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 
 from gateway.core.errors import PermissionDenied
 from gateway.core.types import Principal
@@ -94,6 +94,10 @@ ROLES: Final = MappingProxyType(
         )
     }
 )
+
+
+RoleName = Literal["admin", "auditor", "operator", "tenant-admin", "viewer"]
+"""The names in ROLES, for schemas."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 Source = Literal["file", "store"]
 Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Prefix = Annotated[str, Meta(max_length=255)]
-Cursor = Annotated[str, Meta(max_length=1024)]
+Cursor = Annotated[str, Meta(pattern=r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$")]
 Tenants = str | Sequence[str] | None
 
 
@@ -186,7 +186,7 @@ class Collection(Generic[S]):
         name, tenant = call.path["name"], self.tenant_of(body)
         call.target = f"{self.kind}/{name}"
         if body["name"] != name:
-            raise RequestError(f"The body is for {body['name']!r}; names do not change.", param="name")
+            raise problems.simple(409, "name_mismatch", f"The body is for {body['name']!r}; names do not change.", param="name")
         before = await self._writable(call, "update")
         call.require(f"{self.kind}:update", tenant)
         await self.check(call, settings, before.body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -13,6 +13,7 @@ from gateway.core.errors import RequestError
 from gateway.core.secret import MASK
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`(?: - at `\$\.?([^`]*)`)?")
 _PLACE = re.compile(r"(.*?) - at `\$\.?([^`]*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
@@ -22,9 +23,15 @@ _MAX_SHOWN = 200
 
 
 def decode(data: bytes, wanted: type[T]) -> T:
-    """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field, for an unknown one with the nearest."""
+    """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field, for an unknown one with the nearest.
+
+    A whole number may be written as 3.0 (JSON Schema, 6.1.1).
+    """
     try:
-        return msgspec.json.decode(data, type=wanted)
+        try:
+            return msgspec.json.decode(data, type=wanted)
+        except msgspec.ValidationError:
+            return msgspec.convert(_whole(msgspec.json.decode(data)), wanted)
     except msgspec.ValidationError as error:
         raise _explained(str(error), wanted) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -33,12 +40,42 @@ def decode(data: bytes, wanted: type[T]) -> T:
         raise RequestError("The body is nested too deeply.", code="invalid_json") from None
 
 
-def convert(values: dict[str, str], wanted: type[T]) -> T:
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole(member) for member in value]
+    if isinstance(value, dict):
+        return {key: _whole(member) for key, member in value.items()}
+    return value
+
+
+def convert(values: dict[str, str], wanted: type[S]) -> S:
     """Query parameters, all texts, to a struct. Raises RequestError."""
+    types = {field.encode_name: _bases(field.type) for field in msgspec.structs.fields(wanted)}
     try:
-        return msgspec.convert(values, wanted, strict=False)
+        return msgspec.convert({name: _typed(value, types.get(name, frozenset())) for name, value in values.items()}, wanted)
     except msgspec.ValidationError as error:
         raise _explained(str(error), wanted) from None
+
+
+def _bases(kind: Any) -> frozenset[type]:
+    """The plain types that a parameter may have."""
+    if get_origin(kind) is Literal:
+        return frozenset(type(value) for value in get_args(kind))
+    inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+    return frozenset(base for part in inner for base in _bases(part)) if inner else frozenset({kind})
+
+
+def _typed(text: str, bases: frozenset[type]) -> Any:
+    """A number or a truth value as JSON writes it, where that is wanted; else the text itself."""
+    if str in bases or not bases & {int, float, bool}:
+        return text
+    try:
+        value = msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text
+    return text if value is None else value
 
 
 def _explained(message: str, wanted: Any) -> RequestError:

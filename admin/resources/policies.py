@@ -68,4 +68,6 @@ async def _principal(call: Call, id: str) -> tuple[Principal, str]:
 
 
 def operations() -> list[Operation]:
-    return [Operation("GET", "policies/test", "policies:test", "Say what would be decided", test, PolicyResult, query=PolicyQuery)]
+    return [
+        Operation("GET", "policies/test", "policies:test", "Say what would be decided", test, PolicyResult, query=PolicyQuery, finds=True)
+    ]
