@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from time import gmtime, strftime
 from typing import TypeVar
@@ -22,7 +23,7 @@ from gateway.core.storage import StoreChange, UsageRow
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import OutcomeRecord
 from gateway.identity import keys
-from gateway.identity.stored import StoredKeys
+from gateway.identity.stored import USED_SECONDS, StoredKeys
 from gateway.store.feed import CHANGE, RESYNC, ChangePoller
 from gateway.store.pepper import VARIABLE
 from gateway.store.store import Store
@@ -32,6 +33,8 @@ log = logging.getLogger("gatehouse.store")
 WRITE_SECONDS = 5.0
 PRUNE_SECONDS = 600.0
 MAX_USAGE_ROWS = 100_000
+BATCH = 1000
+"""Rows that are written in one transaction."""
 POLICIES = ("limits", "guardrails")
 """Kinds of resources that are part of what is in force."""
 P = TypeVar("P", LimitSpec, GuardrailSpec)
@@ -76,7 +79,7 @@ class Control:
         await self._poller.aclose()
         await self._tasks.aclose()
         if self._started:
-            await self.write()
+            await self.write(0.0)
         await self.store.aclose()
 
     async def merged(self, spec: ConfigSpec) -> ConfigSpec:
@@ -121,19 +124,26 @@ class Control:
         elif kind == RESYNC:
             self.keys.clear()
 
-    async def write(self) -> None:
-        """Usage and last use into the store. What cannot be written now is kept for the next time."""
+    async def write(self, interval: float = USED_SECONDS) -> None:
+        """Usage and last use into the store, in small transactions. What cannot be written now is kept for the next time.
+
+        interval: each key's last use is written at most once in so many seconds.
+        """
         counts = self.usage.take()
-        used, self._used = self._used | self.keys.take_used(), {}
+        self._used.update(self.keys.take_used(interval))
         try:
-            if counts:
-                await self.store.add_usage(rows(counts))
-                counts = {}
-            await self.store.touch_keys(used)
+            while counts:
+                part = dict(islice(counts.items(), BATCH))
+                await self.store.add_usage(rows(part))
+                counts = {key: numbers for key, numbers in counts.items() if key not in part}
+            while self._used:
+                used = dict(islice(self._used.items(), BATCH))
+                await self.store.touch_keys(used)
+                for id in used:
+                    del self._used[id]
         except GatehouseError as error:
             log.warning("usage could not be written yet: %s", error.message)
             self.usage.merge(counts)
-            self._used = used | self._used
 
 
 def touches_policies(change: Change) -> bool:

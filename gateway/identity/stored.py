@@ -37,16 +37,18 @@ GUESSES = 32
 """Unknown keys that one peer may present in a row; it gets one more each `GUESS_SECONDS`."""
 GUESS_SECONDS = 0.25
 PEERS = 4096
+USED_SECONDS = 60.0
 
 
 class Entry:
-    """One known key. `used`: a request has used it since the last `take_used`."""
+    """One known key. `used`: a request has used it since that was last reported, at `reported` (monotonic)."""
 
-    __slots__ = ("digest", "networks", "principal", "used")
+    __slots__ = ("digest", "networks", "principal", "reported", "used")
 
     def __init__(self, digest: bytes, principal: Principal, networks: tuple[Network, ...]) -> None:
         self.digest, self.principal, self.networks = digest, principal, networks
         self.used = False
+        self.reported = float("-inf")
 
 
 class Flight:
@@ -234,12 +236,19 @@ class StoredKeys:
             flight.missed = True
         log.warning("changes of API keys were missed: %d keys are looked up anew when they are used", dropped)
 
-    def take_used(self) -> dict[str, float]:
-        """Ids of the keys that were used since the last call, with the time now (seconds since the epoch)."""
+    def take_used(self, interval: float = USED_SECONDS) -> dict[str, float]:
+        """Ids of the keys that were used since they were last reported, with the time now (seconds since the epoch); each at most
+        once in `interval` seconds."""
+        now, wall = self._clock.monotonic(), self._clock.wall()
         used, self._used = self._used, []
+        reported: dict[str, float] = {}
         for entry in used:
-            entry.used = False
-        return dict.fromkeys((entry.principal.id for entry in used), self._clock.wall())
+            if now - entry.reported < interval:
+                self._used.append(entry)  # later
+                continue
+            entry.used, entry.reported = False, now
+            reported[entry.principal.id] = wall
+        return reported
 
 
 class Guesses:

@@ -134,6 +134,30 @@ async def test_counts_are_written_at_the_end_and_kept_while_the_store_is_away(tm
     await again.aclose()
 
 
+async def test_much_usage_is_written_in_small_parts_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.control.BATCH", 10)
+    control = Control(spec(tmp_path), {}, LocalFeed())
+    await control.start()
+    for number in range(25):
+        control.usage.add(OutcomeRecord(NEW_YEAR, "r", "ok", 200, tenant="t", principal=f"k{number}", model="m", attempts=1))
+    add, calls = control.store.add_usage, []
+
+    async def fails_the_second_time(part: list[UsageRow]) -> None:
+        calls.append(len(part))
+        if len(calls) == 2:
+            raise StoreUnavailable("away")
+        await add(part)
+
+    monkeypatch.setattr(control.store, "add_usage", fails_the_second_time)
+    await control.write()
+    assert [row["requests"] for row in await control.store.report_usage()] == [10]
+    await control.write()
+    assert calls == [10, 10, 10, 5]
+    report = await control.store.report_usage(("key",))
+    assert len(report) == 25 and {row["requests"] for row in report} == {1}
+    await control.aclose()
+
+
 async def test_a_store_that_cannot_be_used_is_a_configuration_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         Control(spec(tmp_path), {"GATEHOUSE_PEPPER": "short"}, LocalFeed())

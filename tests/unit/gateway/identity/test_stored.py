@@ -328,7 +328,7 @@ async def test_questions_under_way_are_bounded(store: Asked, clock: FakeClock) -
     await tasks.aclose()
 
 
-async def test_used_keys_are_reported_once(store: Asked, cache: Cache, clock: FakeClock) -> None:
+async def test_used_keys_are_reported_once_a_minute(store: Asked, cache: Cache, clock: FakeClock) -> None:
     for name in ("a", "b"):
         store.table[name] = record(name)
     await cache.get("a")
@@ -337,8 +337,12 @@ async def test_used_keys_are_reported_once(store: Asked, cache: Cache, clock: Fa
     assert cache.take_used() == {"a": clock.wall()} and cache.take_used() == {}
     cache.now("a")
     await cache.get("b")
+    clock.advance(59)
+    assert cache.take_used() == {"b": clock.wall()}  # the first use of a key is told at once
     clock.advance(1)
-    assert cache.take_used() == {"a": clock.wall(), "b": clock.wall()}
+    assert cache.take_used() == {"a": clock.wall()}
+    cache.now("a")
+    assert cache.take_used() == {} and cache.take_used(0.0) == {"a": clock.wall()}
 
 
 STEPS = st.lists(
