@@ -27,7 +27,7 @@ def test_urls_that_are_no_store(tmp_path: Path, url: str) -> None:
 
 
 def test_a_password_is_in_no_error(tmp_path: Path) -> None:
-    for url in ("mysql://user:hunter2@host/x", "postgresql://user:hunter2@host:nonsense/x", "postgresql:/user:hunter2"):
+    for url in ("mysql://user:hunter2@host/x", "postgresql://user:hunter2@host:nonsense/x", "postgresql://u@h/x?password=hunter2"):
         with pytest.raises(ConfigError) as caught:
             make_engine(url, tmp_path, 5.0)
         assert "hunter2" not in str(caught.value)
