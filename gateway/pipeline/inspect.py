@@ -19,7 +19,7 @@ from gateway.core.types import ALLOW, Verdict
 from gateway.core.waiting import Maybe
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
-from gateway.wire.openai import answer_texts, replace_answer_texts, with_texts
+from gateway.wire.openai import MESSAGE_TEXTS, answer_texts, replace_answer_texts, with_texts
 
 log = logging.getLogger("gatehouse.guardrails")
 HOLD_LIMIT = 1024 * 1024
@@ -55,7 +55,11 @@ class Guarded:
             return ALLOW
 
     def stream(self) -> StreamMatcher:
-        matcher = self._guardrail.stream()
+        try:
+            matcher = self._guardrail.stream()
+        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+            self._failed(error)
+            return _Passing()
         return _GuardedMatcher(self, matcher if matcher is not None else _Whole(self))
 
 
@@ -82,6 +86,16 @@ class _GuardedMatcher:
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._owner._failed(error)
             return ""
+
+
+class _Passing:
+    """In the place of a matcher that could not be made, when the fail mode is `open`."""
+
+    def feed(self, text: str) -> str:
+        return text
+
+    def finish(self) -> str:
+        return ""
 
 
 class _Whole:
@@ -199,6 +213,9 @@ class InspectedRelay(StreamRelay):
     def _choice(self, choice: dict[str, Any]) -> bool:
         """Feeds the texts of one choice's delta; says whether the event must be written anew."""
         index, changed = choice.get("index", 0), False
+        if choice.get("logprobs") is not None:  # the same text again, token by token, ahead of what the matchers hold
+            choice["logprobs"] = None
+            changed = True
         for kind, holder, key in _texts(choice):
             channel = self._channels.get((index, kind))
             if channel is None:
@@ -272,7 +289,7 @@ def _texts(choice: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
         found.append(("text", choice, "text"))
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        found += [(key, delta, key) for key in ("content", "reasoning_content", "refusal") if isinstance(delta.get(key), str)]
+        found += [(key, delta, key) for key in MESSAGE_TEXTS if isinstance(delta.get(key), str)]
         for call in delta.get("tool_calls") or ():
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("arguments"), str):
@@ -285,13 +302,15 @@ def _append(choice: dict[str, Any], kind: str, text: str) -> None:
     if kind == "text":
         choice["text"] = (choice.get("text") or "") + text
         return
-    delta = choice.setdefault("delta", {})
+    delta = choice["delta"] = choice.get("delta") or {}
     if not kind.startswith("tool"):
         delta[kind] = (delta.get(kind) or "") + text
         return
-    calls, index = delta.setdefault("tool_calls", []), int(kind[4:])
+    calls, index = delta.get("tool_calls") or [], int(kind[4:])
+    delta["tool_calls"] = calls
     for call in calls:
         if call.get("index", 0) == index:
-            call["function"]["arguments"] = call["function"].get("arguments", "") + text
+            function = call["function"] = call.get("function") or {}
+            function["arguments"] = (function.get("arguments") or "") + text
             return
     calls.append({"index": index, "function": {"arguments": text}})

@@ -37,6 +37,8 @@ class Part(Struct, gc=False):
     type: str
     text: str | None = None
     image_url: ImageUrl | str | None = None
+    video_url: ImageUrl | str | None = None
+    audio_url: ImageUrl | str | None = None
 
 
 class FunctionCall(Struct, gc=False):
@@ -111,19 +113,33 @@ class ChatRequest(Generation, gc=False, kw_only=True):
                     call.function.arguments = next(new)
 
 
+Prompt = str | list[str | int | list[int]]
+"""One text, or several texts and token lists."""
+
+
+def _strings_of(prompt: Prompt) -> list[str]:
+    return [prompt] if isinstance(prompt, str) else [p for p in prompt if isinstance(p, str)]
+
+
+def _replaced(prompt: Prompt, texts: list[str]) -> Prompt:
+    new = iter(texts)
+    return next(new) if isinstance(prompt, str) else [next(new) if isinstance(p, str) else p for p in prompt]
+
+
 class CompletionRequest(Generation, gc=False, kw_only=True):
-    prompt: str | list[str | int | list[int]] = ""
+    prompt: Prompt = ""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Choices | None = None
     suffix: str | None = None
 
     def texts(self) -> list[str]:
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        return [p for p in self.prompt if isinstance(p, str)]
+        found = _strings_of(self.prompt)
+        return found if self.suffix is None else [*found, self.suffix]
 
     def replace(self, texts: list[str]) -> None:
-        self.prompt = texts[0] if isinstance(self.prompt, str) else list(texts)
+        if self.suffix is not None:
+            *texts, self.suffix = texts
+        self.prompt = _replaced(self.prompt, texts)
 
 
 class EmbeddingRequest(Struct, gc=False, kw_only=True):
@@ -139,12 +155,10 @@ class EmbeddingRequest(Struct, gc=False, kw_only=True):
     extra_headers: Raw | UnsetType = UNSET
 
     def texts(self) -> list[str]:
-        if isinstance(self.input, str):
-            return [self.input]
-        return [p for p in self.input if isinstance(p, str)]
+        return _strings_of(self.input)
 
     def replace(self, texts: list[str]) -> None:
-        self.input = texts[0] if isinstance(self.input, str) else list(texts)
+        self.input = _replaced(self.input, texts)
 
 
 class ClassifyRequest(EmbeddingRequest, gc=False, kw_only=True):
@@ -253,7 +267,7 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     stream = include_usage = False
     wanted = 0
     if operation == "chat":
-        _check_images(view)
+        _check_media(view)
         stream, wanted = view.stream is True, (view.max_completion_tokens or view.max_tokens or 0) * (view.n or 1)
     elif operation == "completions":
         stream, wanted = view.stream is True, (view.max_tokens or 0) * (view.n or 1)
@@ -265,26 +279,23 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     return InferenceRequest(operation, path, view.model, fields, view, stream, include_usage, len(body) >> 2, wanted)
 
 
-def _check_images(view: ChatRequest) -> None:
+def _check_media(view: ChatRequest) -> None:
     """No engine is made to fetch what a user names (security.md 7)."""
     for i, message in enumerate(view.messages):
         if not isinstance(message.content, list):
             continue
         for j, part in enumerate(message.content):
-            image = part.image_url
-            if image is None:
-                continue
-            url = image if isinstance(image, str) else image.url
-            if not url.startswith("data:"):
-                param = f"messages[{i}].content[{j}].image_url"
-                raise RequestError(f"{param}: remote images are not fetched; send a data: URL.", param=param)
+            for name, media in (("image_url", part.image_url), ("video_url", part.video_url), ("audio_url", part.audio_url)):
+                if media is not None and not (media if isinstance(media, str) else media.url).startswith("data:"):
+                    param = f"messages[{i}].content[{j}].{name}"
+                    raise RequestError(f"{param}: remote media are not fetched; send a data: URL.", param=param)
 
 
 def with_texts(request: InferenceRequest) -> None:
     """Writes the fields that hold texts anew from what was decoded here: rewritten by a guardrail, or only to be unambiguous
     inside too (a key given twice in a message). All other fields keep what the client sent."""
     view, fields = request.view, request.fields
-    for name in ("prompt", "input", "query", "documents"):
+    for name in ("prompt", "suffix", "input", "query", "documents"):
         if name in fields:
             fields[name] = Raw(msgspec.json.encode(getattr(view, name)))
     if isinstance(view, ChatRequest):
@@ -345,6 +356,8 @@ class ChunkView(Struct, gc=False):
     error: Raw | UnsetType = UNSET
 
 
+MESSAGE_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+"""Where a message or a delta holds text; `reasoning` is the newer name of `reasoning_content` in vLLM and Ollama."""
 _ANSWER = msgspec.json.Decoder(AnswerView)
 CHUNK = msgspec.json.Decoder(ChunkView)
 
@@ -371,8 +384,12 @@ def answer_texts(document: dict[str, Any]) -> list[str]:
 
 
 def replace_answer_texts(document: dict[str, Any], texts: list[str]) -> None:
+    """Puts one text in the place of each that `answer_texts` gave. Log probabilities go: they hold the old text, token by token."""
     for (holder, key), text in zip(_answer_places(document), texts, strict=True):
         holder[key] = text
+    for choice in document["choices"]:
+        if isinstance(choice, dict) and choice.get("logprobs") is not None:
+            choice["logprobs"] = None
 
 
 def _answer_places(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
@@ -384,7 +401,7 @@ def _answer_places(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]
         message = choice.get("message")
         holders = [(choice, "text")]
         if isinstance(message, dict):
-            holders += [(message, "content"), (message, "reasoning_content"), (message, "refusal")]
+            holders += [(message, key) for key in MESSAGE_TEXTS]
             for call in message.get("tool_calls") or ():
                 if isinstance(call, dict) and isinstance(call.get("function"), dict):
                     holders.append((call["function"], "arguments"))
