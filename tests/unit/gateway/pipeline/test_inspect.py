@@ -1,0 +1,425 @@
+"""Guardrails over requests, answers and streams: what must not pass does not, however it is cut; a failing guardrail denies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.errors import GuardrailViolation
+from gateway.core.ports import Guardrail, StreamMatcher
+from gateway.core.types import ALLOW, Verdict
+from gateway.core.waiting import Maybe, Signal
+from gateway.pipeline.inspect import HOLD_LIMIT, Guarded, raise_verdict
+from policies.guardrails.denylist import DenyList
+from policies.guardrails.phrases import PhraseSet
+from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
+
+PHRASE = "red falcon"
+MASKED = "[removed]"
+
+
+def deny(*, mask: bool, phrase: str = PHRASE, name: str = "words") -> Guarded:
+    return Guarded(DenyList(name, PhraseSet([phrase]), mask=mask, replacement=MASKED), False, lambda *event: None)
+
+
+class Scripted:
+    """A guardrail that does what the test says. `check_with`: a verdict or an exception; `matcher`: what `stream` gives."""
+
+    def __init__(self, verdict: Maybe[Verdict] | Exception = ALLOW, matcher: StreamMatcher | Exception | None = None) -> None:
+        self.name = "scripted"
+        self.verdict, self.matcher = verdict, matcher
+        self.seen: list[list[str]] = []
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
+        self.seen.append(list(texts))
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict
+
+    def stream(self) -> StreamMatcher | None:
+        if isinstance(self.matcher, Exception):
+            raise self.matcher
+        return self.matcher
+
+
+class Failing:
+    """A matcher that fails in one of its methods."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def feed(self, text: str) -> str:
+        if self.place == "feed":
+            raise ZeroDivisionError("secret text")
+        return text
+
+    def finish(self) -> str:
+        if self.place == "finish":
+            raise ZeroDivisionError("secret text")
+        return ""
+
+
+def stream(guardrails: Sequence[Guardrail], pieces: Sequence[bytes], *, end: bool = True) -> tuple[Client, World]:
+    world = World(response=guardrails)
+    _, client = world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    for piece in pieces:
+        call.body(piece)
+    if end:
+        call.end()
+    return client, world
+
+
+def documents(client: Client) -> list[dict[str, Any]]:
+    return [json.loads(event[6:]) for event in client.body.split(b"\n\n") if event.startswith(b"data: {")]
+
+
+def text_of(client: Client, index: int = 0, key: str = "content") -> str:
+    """What a client puts together of one choice."""
+    found = ""
+    for document in documents(client):
+        for choice in document.get("choices", []):
+            if choice["index"] == index:
+                found += (choice.get("text") if key == "text" else (choice.get("delta") or {}).get(key)) or ""
+    return found
+
+
+def arguments_of(client: Client, call: int = 0) -> str:
+    found = ""
+    for document in documents(client):
+        for choice in document["choices"]:
+            for entry in (choice.get("delta") or {}).get("tool_calls") or ():
+                if entry["index"] == call:
+                    found += entry["function"].get("arguments") or ""
+    return found
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_phrase_split_between_events_at_every_place_never_leaves(mask: bool) -> None:
+    text = f"say {PHRASE} now"
+    for cut in range(len(text) + 1):
+        client, world = stream([deny(mask=mask)], [chunk(text[:cut]) + chunk(text[cut:]) + chunk(None, finish="stop") + USAGE + DONE])
+        seen = text_of(client)
+        assert "falcon" not in seen
+        assert client.complete
+        if mask:
+            assert seen == f"say {MASKED} now"
+            assert world.outcome.outcome == "ok"
+        else:
+            assert seen in ("", "say ")
+            assert (world.outcome.outcome, world.outcome.code) == ("denied", "words")
+
+
+def test_a_phrase_split_by_reads_at_every_byte_never_leaves() -> None:
+    data = chunk("say red f") + chunk("alcon now") + chunk(None, finish="stop") + DONE
+    for cut in range(len(data) + 1):
+        client, _ = stream([deny(mask=True)], [data[:cut], data[cut:]])
+        assert text_of(client) == f"say {MASKED} now", cut
+        assert client.body.endswith(DONE) and client.body.count(b"[DONE]") == 1
+
+
+@given(st.lists(st.sampled_from(["red", " ", "falcon", "fal", "con", "r", "x", "\u00e9", "RED FALCON", "\u200b"]), max_size=12), st.data())
+def test_how_a_text_is_cut_into_events_does_not_matter(words: list[str], data: st.DataObject) -> None:
+    text = "".join(words)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    end = chunk(None, finish="stop") + DONE
+    cut, _ = stream([deny(mask=True)], [b"".join(chunk(piece) for piece in pieces) + end])
+    whole, _ = stream([deny(mask=True)], [chunk(text) + end])
+    assert text_of(cut) == text_of(whole)
+
+
+def test_text_that_is_clean_is_forwarded_as_it_came() -> None:
+    data = chunk("hello") + chunk(" there") + chunk(None, finish="stop") + DONE
+    client, _ = stream([deny(mask=True)], [data])
+    assert client.body == data
+
+
+def test_choices_do_not_mix() -> None:
+    data = chunk("red ", 0) + chunk("blue ", 1) + chunk("falcon", 1) + chunk("sky", 0) + chunk(None, 0, "stop") + chunk(None, 1, "stop")
+    client, _ = stream([deny(mask=True)], [data + DONE])
+    assert text_of(client, 0) == "red sky"
+    assert text_of(client, 1) == "blue falcon"
+
+
+def test_each_choice_is_inspected() -> None:
+    data = chunk("red ", 0) + chunk("red ", 1) + chunk("falcon", 1) + chunk("sky", 0) + chunk(None, 0, "stop") + chunk(None, 1, "stop")
+    client, _ = stream([deny(mask=True)], [data + DONE])
+    assert (text_of(client, 0), text_of(client, 1)) == ("red sky", MASKED)
+
+
+@pytest.mark.parametrize("key", ["content", "reasoning_content", "reasoning", "refusal"])
+def test_every_text_of_a_delta_is_inspected(key: str) -> None:
+    data = chunk(**{key: "a red fal"}) + chunk(**{key: "con"}) + chunk(None, finish="stop") + DONE
+    assert text_of(stream([deny(mask=True)], [data])[0], key=key) == f"a {MASKED}"
+
+
+def test_completions_are_inspected() -> None:
+    def piece(text: str, finish: str | None = None) -> bytes:
+        return b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "text": text, "finish_reason": finish}]}).encode()
+
+    client, _ = stream([deny(mask=True)], [piece("a red ") + piece("falcon") + piece(" b", "stop") + DONE])
+    assert text_of(client, key="text") == f"a {MASKED} b"
+
+
+def call_piece(arguments: str, index: int = 0, **more: Any) -> bytes:
+    return chunk(tool_calls=[{"index": index, "function": {"arguments": arguments}}], **more)
+
+
+@pytest.mark.parametrize("last", [{}, {"tool_calls": None}, {"tool_calls": []}, {"refusal": None}])
+def test_arguments_of_tool_calls_are_inspected_and_what_was_held_comes_at_the_end(last: dict[str, Any]) -> None:
+    data = call_piece('{"q":"red ') + call_piece("falcon", 1) + call_piece("falcon") + call_piece(" red", 1)
+    client, _ = stream([deny(mask=True)], [data + chunk(None, finish="tool_calls", **last) + DONE])
+    assert arguments_of(client, 0) == '{"q":"' + MASKED
+    assert arguments_of(client, 1) == "falcon red"
+
+
+def test_held_text_goes_out_when_the_last_delta_is_null() -> None:
+    last = b'data: {"choices":[{"index":0,"delta":null,"finish_reason":"stop"}]}\n\n'
+    assert text_of(stream([deny(mask=True)], [chunk("a red") + last + DONE])[0]) == "a red"
+
+
+def test_held_arguments_go_into_a_call_without_a_function() -> None:
+    last = chunk(None, finish="tool_calls", tool_calls=[{"index": 0}])
+    assert arguments_of(stream([deny(mask=True)], [call_piece("a red") + last + DONE])[0]) == "a red"
+
+
+@pytest.mark.parametrize("ending", [DONE, b""])
+def test_held_text_goes_out_at_the_end_of_a_stream_without_a_finish_reason(ending: bytes) -> None:
+    client, _ = stream([deny(mask=True)], [chunk("a red") + ending])
+    assert text_of(client) == "a red"
+    assert client.complete and client.body.endswith(DONE) and client.body.count(b"[DONE]") == 1
+    assert documents(client)[-1]["id"] == "c"
+
+
+def test_log_probabilities_do_not_carry_what_is_held() -> None:
+    choice = {"index": 0, "delta": {"content": "red"}, "logprobs": {"content": [{"token": "red"}]}}
+    event = b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode()
+    client, _ = stream([deny(mask=True)], [event], end=False)
+    assert b"red" not in client.body
+
+
+def test_matchers_stand_one_behind_the_other() -> None:
+    first, second = deny(mask=True, phrase="grey owl"), deny(mask=True)
+    data = chunk("grey o") + chunk("wl red fal") + chunk("con") + chunk(None, finish="stop") + DONE
+    assert text_of(stream([first, second], [data])[0]) == f"{MASKED} {MASKED}"
+
+
+def test_what_one_matcher_releases_at_the_end_the_next_one_reads() -> None:
+    first = deny(mask=True, phrase="red falcon nest")
+    assert text_of(stream([first, deny(mask=True)], [chunk("red falcon") + chunk(None, finish="stop") + DONE])[0]) == MASKED
+
+
+@pytest.mark.parametrize("event", [b"data: {not json\n\n", b"data: [1]\n\n", b'data: "text"\n\n'])
+def test_what_cannot_be_read_is_not_passed_on(event: bytes) -> None:
+    client, world = stream([deny(mask=True)], [chunk("a") + event + chunk("b")])
+    assert event not in client.body
+    assert text_of(client) == "a" or text_of(client) == ""
+    assert world.outcome.outcome == "failed"
+    assert world.call.over
+
+
+def test_data_in_several_lines_is_read_as_one() -> None:
+    event = b'data: {"choices":[{"index":0,\ndata: "delta":{"content":"red falcon"}}]}\n\n'
+    client, _ = stream([deny(mask=True)], [event + chunk(None, finish="stop") + DONE])
+    assert text_of(client) == MASKED
+
+
+def test_a_block_ends_the_engines_work() -> None:
+    client, world = stream([deny(mask=False)], [chunk("say " + PHRASE + "!")], end=False)
+    assert world.call.over
+    assert json.loads(client.body.split(b"\n\n")[-3][6:])["error"]["type"] == "guardrail_violation"
+    assert world.route.attempts[0].results == ["neutral"]
+
+
+# --- the failure boundary
+
+
+@pytest.mark.parametrize("place", ["make", "feed", "finish"])
+def test_a_matcher_that_fails_denies(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    events: list[tuple[str, str]] = []
+    matcher: Any = ZeroDivisionError("boom") if place == "make" else Failing(place)
+    guarded = Guarded(Scripted(matcher=matcher), False, lambda *event: events.append(event))
+    client, world = stream([guarded], [chunk("hello") + chunk(None, finish="stop") + DONE])
+    assert (world.outcome.outcome, world.outcome.code) == ("denied", "scripted")
+    assert client.complete
+    assert b"secret" not in client.body and b"boom" not in client.body
+    assert events == [("scripted", "closed")]
+    if place != "finish":
+        assert text_of(client) == ""
+
+
+@pytest.mark.parametrize("place", ["make", "feed", "finish"])
+def test_a_matcher_that_fails_open_passes_and_is_counted(place: str) -> None:
+    events: list[tuple[str, str]] = []
+    matcher: Any = ZeroDivisionError("boom") if place == "make" else Failing(place)
+    guarded = Guarded(Scripted(matcher=matcher), True, lambda *event: events.append(event))
+    client, world = stream([guarded], [chunk("hello") + chunk(None, finish="stop") + DONE])
+    assert text_of(client) == "hello"
+    assert world.outcome.outcome == "ok"
+    assert events == [("scripted", "open")]
+
+
+def test_a_guardrail_that_fails_denies_requests() -> None:
+    events: list[tuple[str, str]] = []
+    world = World(request=[Guarded(Scripted(ZeroDivisionError("boom")), False, lambda *event: events.append(event))])
+    _, client = world.start()
+    assert client.status == 400
+    assert json.loads(client.body)["error"]["code"] == "scripted"
+    assert world.engine.calls == []
+    assert events == [("scripted", "closed")]
+
+
+def test_a_guardrail_that_fails_open_passes_requests() -> None:
+    world = World(request=[Guarded(Scripted(ZeroDivisionError("boom")), True, lambda *event: None)])
+    world.start()
+    assert len(world.engine.calls) == 1
+
+
+@pytest.mark.parametrize("fail_open", [True, False])
+def test_a_guardrail_that_fails_after_waiting(fail_open: bool) -> None:
+    verdict: Signal[Verdict] = Signal()
+    world = World(request=[Guarded(Scripted(verdict), fail_open, lambda *event: None)])
+    _, client = world.start()
+    assert world.engine.calls == [] and not client.written
+    verdict.fail(ZeroDivisionError("boom"))
+    assert len(world.engine.calls) == (1 if fail_open else 0)
+
+
+def test_a_guardrail_that_must_wait_is_waited_for() -> None:
+    verdict: Signal[Verdict] = Signal()
+    world = World(request=[Guarded(Scripted(verdict), False, lambda *event: None)])
+    world.start()
+    verdict.set(ALLOW)
+    assert len(world.engine.calls) == 1
+
+
+def test_a_guardrail_for_whole_texts_holds_the_stream() -> None:
+    guardrail = Scripted(Verdict("rewrite", "scripted", "", ("other",)))
+    guarded = Guarded(guardrail, False, lambda *event: None)
+    client, _ = stream([guarded], [chunk("hel") + chunk("lo")], end=False)
+    assert text_of(client) == ""
+    client, _ = stream([guarded], [chunk("hel") + chunk("lo") + chunk(None, finish="stop") + DONE])
+    assert text_of(client) == "other"
+    assert guardrail.seen == [["hello"]]
+
+
+def test_a_guardrail_for_whole_texts_holds_no_more_than_its_bound() -> None:
+    piece = chunk("x" * 65536)
+    client, world = stream([Guarded(Scripted(), False, lambda *event: None)], [piece] * (HOLD_LIMIT // 65536 + 1), end=False)
+    assert world.outcome.code == "scripted"
+    assert text_of(client) == ""
+
+
+# --- requests and whole answers
+
+
+def test_a_request_is_forwarded_as_it_was_rewritten() -> None:
+    world = World(request=[deny(mask=True)])
+    world.start(BODY.replace(b"hi", b"a red falcon"))
+    assert json.loads(world.call.request_body)["messages"] == [{"role": "user", "content": f"a {MASKED}"}]
+
+
+def test_a_blocked_request_reaches_no_engine_and_no_audit_intent() -> None:
+    world = World(request=[deny(mask=False)])
+    _, client = world.start(BODY.replace(b"hi", b"a red falcon"))
+    assert client.status == 400
+    assert json.loads(client.body)["error"] | {"message": ""} == {
+        "message": "", "type": "guardrail_violation", "param": None, "code": "words",
+    }  # fmt: skip
+    assert world.engine.calls == [] and world.audit.intents == []
+    assert world.outcome.guardrail == "words"
+    assert world.limiter.reservations[0].settled == [None]
+
+
+def test_what_is_read_is_what_is_forwarded() -> None:
+    world = World(request=[deny(mask=False)])
+    world.start(b'{"model":"m","messages":[{"role":"user","content":"red falcon","content":"hi"}]}')
+    assert b"falcon" not in world.call.request_body
+
+
+def test_a_request_that_is_held_says_so() -> None:
+    world = World(request=[Scripted(Verdict("hold", "scripted", "ask-7"))])
+    _, client = world.start()
+    assert client.status == 409
+    assert client.headers["x-should-retry"] == "false"
+
+
+def whole(answer: dict[str, Any], *guardrails: Guardrail) -> tuple[Client, World]:
+    world = World(response=guardrails)
+    _, client = world.start()
+    world.call.answer(json.dumps(answer).encode())
+    return client, world
+
+
+def test_a_whole_answer_is_rewritten() -> None:
+    answer = {
+        "id": "c",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "content": "a red falcon",
+                    "reasoning": "red falcon?",
+                    "tool_calls": [{"function": {"name": "f", "arguments": '{"q":"red falcon"}'}}],
+                },
+                "logprobs": {"content": [{"token": "falcon"}]},
+            }
+        ],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
+    client, world = whole(answer, deny(mask=True))
+    assert b"falcon" not in client.body
+    assert client.headers["content-length"] == str(len(client.body))
+    choice = json.loads(client.body)["choices"][0]
+    assert choice["message"]["content"] == f"a {MASKED}"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"q":"%s"}' % MASKED}
+    assert world.outcome.guardrail == "words"
+    assert world.outcome.completion_tokens == 2
+
+
+def test_a_whole_answer_that_is_clean_is_forwarded_byte_by_byte() -> None:
+    world = World(response=[deny(mask=True)])
+    _, client = world.start()
+    body = b'{ "choices" : [ {"message": {"content": "fine"}} ] }'
+    world.call.answer(body)
+    assert client.body == body
+
+
+def test_a_blocked_answer_is_charged() -> None:
+    answer = {"choices": [{"message": {"content": PHRASE}}], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    client, world = whole(answer, deny(mask=False))
+    assert client.status == 400
+    assert b"falcon" not in client.written
+    usage = world.limiter.reservations[0].settled[0]
+    assert usage is not None and usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize("body", [b"red falcon", b'["red falcon"]', b"\xff"])
+def test_an_answer_that_cannot_be_read_is_not_passed_on(body: bytes) -> None:
+    world = World(response=[deny(mask=True)])
+    _, client = world.start()
+    world.call.answer(body)
+    assert client.status == 502
+    assert b"falcon" not in client.written
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"), [(ALLOW, False), (Verdict("allow", "x"), False), (Verdict("rewrite", "x", "", ("t",)), True)]
+)
+def test_verdicts_that_pass(verdict: Verdict, expected: bool) -> None:
+    assert raise_verdict(verdict, "n") is expected
+
+
+def test_a_block_names_its_guardrail() -> None:
+    with pytest.raises(GuardrailViolation) as caught:
+        raise_verdict(Verdict("block"), "named")
+    assert caught.value.code == "named"
