@@ -391,7 +391,7 @@ class Batcher:
         except GrammarError as exc:
             self._end(job, Event(None, error=ApiError(400, str(exc), param="grammar", code="invalid_grammar")))
             return 0
-        if self._model.is_end(token) and not job.ignore_eos:
+        if self._model.is_end(token) and not (job.ignore_eos and not job.sampler.constrained):  # after a grammar's end nothing can follow
             self._end(job, Event(None, finish="stop"))
             return 0
         scores = logprobs_of(self._context.logits(job.output), token, job.logprobs) if job.logprobs is not None else None

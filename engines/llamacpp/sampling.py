@@ -80,6 +80,11 @@ class Sampler:
         add(self._chain, llama_cpp.llama_sampler_init_temp(params.temperature))
         add(self._chain, llama_cpp.llama_sampler_init_dist(params.seed))
 
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar decides what may follow."""
+        return self._grammar is not None
+
     def _add_bias(self, bias: tuple[tuple[int, float], ...]) -> None:
         items = (llama_cpp.llama_logit_bias * len(bias))()
         for item, (token, value) in zip(items, bias, strict=True):

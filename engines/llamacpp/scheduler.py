@@ -98,9 +98,9 @@ class StepCosts:
     """What steps cost, smoothed: seconds of a step that only decodes, and seconds a prompt token adds to one.
 
     A token costs more in a small chunk beside streams than in a prompt that is read alone, so the two are kept apart; the second
-    serves as a first guess (times `MIXED_FACTOR`). Costs are believed sooner when they rise than when they fall: too
-    large a chunk stalls every stream, too small a one only the prompt. `stall` is how much longer than a usual step one
-    may become by prompt tokens in it.
+    serves as a first guess (times `MIXED_FACTOR`). The cautious news are believed sooner, a cheaper step and a dearer token: too
+    large a chunk stalls every stream, too small a one only the prompt, and a step that other processes delayed is not usual.
+    `stall` is how much longer than a usual step one may become by prompt tokens in it.
     """
 
     def __init__(self, stall: float = 2.5) -> None:
@@ -119,7 +119,7 @@ class StepCosts:
     def observe(self, decode: int, prefill: int, seconds: float) -> None:
         """Learn from a step with so many decoded sequences and prompt tokens."""
         if prefill == 0:
-            self.step = seconds if self.step is None else _smooth(self.step, seconds, _SMOOTHING)
+            self.step = seconds if self.step is None else _smooth(self.step, seconds, 0.3 if seconds < self.step else 0.05)
         elif decode == 0:
             if prefill >= MIN_CHUNK:
                 cost = seconds / prefill

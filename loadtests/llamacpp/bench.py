@@ -147,8 +147,11 @@ def gap(server: Server) -> dict[str, float]:
     during = [b - a for reply in streams for a, b in _pairs(reply.times) if b > long.started and a < end]
     usual = sorted(before)[len(before) // 2]
     first = long.times[0] - long.started
-    return {"usual gap ms": round(usual * 1000, 1), "longest gap ms": round(max(during) * 1000, 1),
-            "ratio": round(max(during) / usual, 2), "long prompt's first token s": round(first, 2)}  # fmt: skip
+    during.sort()
+    return {"usual gap ms": round(usual * 1000, 1), "longest gap before ms": round(max(before) * 1000, 1),
+            "median gap ms": round(during[len(during) // 2] * 1000, 1), "p95 gap ms": round(during[len(during) * 95 // 100] * 1000, 1),
+            "longest gap ms": round(during[-1] * 1000, 1), "ratio": round(during[-1] / usual, 2),
+            "ratio p95": round(during[len(during) * 95 // 100] / usual, 2), "long prompt's first token s": round(first, 2)}  # fmt: skip
 
 
 def _pairs(times: list[float]) -> list[tuple[float, float]]:
@@ -167,7 +170,8 @@ def conversations(server: Server) -> dict[str, float]:
         messages = [{"role": "system", "content": system}]
         for turn in range(6):
             messages.append({"role": "user", "content": prompt(number * 100 + turn, 40)})
-            reply = ask(server, "/v1/chat/completions", {**sampling(server), "messages": messages, "max_tokens": 32, "grammar": ANSWER})
+            reply = ask(server, "/v1/chat/completions", {"model": "bench", "temperature": 0.0, "messages": messages, "max_tokens": 32,
+                                                         "grammar": ANSWER})  # fmt: skip
             messages.append({"role": "assistant", "content": reply.text})
             with lock:
                 details = reply.usage.get("prompt_tokens_details") or {}

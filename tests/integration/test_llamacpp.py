@@ -270,7 +270,9 @@ def test_structured_output_always_parses(tiny: Sidecar) -> None:
         answer = tiny.complete(max_tokens=120, seed=seed, temperature=1.5, response_format=form)
         value = json.loads(answer["choices"][0]["text"])
         assert value["kind"] in "ab" and 3 <= value["count"] <= 17
-    assert tiny.complete(grammar='root ::= "yes" | "no"', max_tokens=9)["choices"][0]["text"] in ("yes", "no")
+    for settings in ({}, {"ignore_eos": True}):
+        choice = tiny.complete(grammar='root ::= "yes" | "no"', max_tokens=9, **settings)["choices"][0]
+        assert choice["text"] in ("yes", "no") and choice["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,15 @@ def test_the_budget_follows_from_what_steps_cost() -> None:
     assert costs.budget(512) == 37
 
 
+def test_a_step_that_was_delayed_does_not_count_as_usual() -> None:
+    costs = measured(0.050, 0.002)
+    costs.observe(8, 0, 1.0)
+    assert costs.step is not None and costs.step < 0.1
+    costs.observe(8, 0, 0.040)
+    costs.observe(8, 0, 0.040)
+    assert costs.step < 0.070
+
+
 def test_few_streams_wait_longer_where_many_prompts_are_read() -> None:
     assert StepCosts().budget(512, streams=1, prompts=7) == 7 * FIRST_CHUNK
     costs = measured(0.050, 0.002)
