@@ -107,6 +107,10 @@ class _Walk:
         waiting = [entry for entry in segments if entry[0] >= self._first]
         while waiting:
             number, path = waiting.pop(0)
+            overlooked = directory / segment_name(self.report.writer, expected)
+            if number > expected and overlooked.exists():  # a listing taken while segments are made can miss one
+                waiting.insert(0, (number, path))
+                number, path = expected, overlooked
             self._file, self._line = path.name, 0
             if number != expected:
                 self._problem(f"segment {expected} is missing before this one")
