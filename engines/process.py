@@ -157,7 +157,7 @@ class SidecarProcess:
             self._on_event("engine_fallback", spec.name, {"wanted": spec.device, "device": "cpu"})
         settings = SidecarSpec(
             name=spec.name, runtime="onnx" if spec.runtime == "onnx" else "llama.cpp", model=spec.model or "", socket=str(self.socket),
-            state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, slots=spec.slots, context=spec.context,
+            state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, slots=spec.start_slots, context=spec.context,
             queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching, options=spec.options,
         )  # fmt: skip
         environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
@@ -214,7 +214,7 @@ class SidecarProcess:
             self._move("ready")
             self.reason = None
             self._ready_at = time.monotonic()
-            self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.slots))
+            self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.start_slots))
             if not self._first.done():
                 self._first.set_result(None)
         elif state == "failed" and self.state != "failed":

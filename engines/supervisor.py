@@ -133,7 +133,7 @@ class Supervisor:
     async def resume(self, endpoint: str) -> None:
         process = self._processes.get(endpoint)
         if process is not None and process.state == "ready":
-            self._observer.engine_ready(endpoint, process.address, process.spec.slots)
+            self._observer.engine_ready(endpoint, process.address, process.spec.start_slots)
 
     # --- FleetView
 

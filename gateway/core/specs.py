@@ -16,6 +16,8 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
+DEFAULT_SLOTS = 8
+"""Requests that run at once in an engine when neither the configuration nor the engine says."""
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -117,7 +119,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     device: Annotated[str, Meta(pattern=r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$")] = "cpu"
     fallback: Literal["cpu"] | None = None
-    slots: Annotated[int, Meta(ge=1, le=1024)] = 8
+    slots: Annotated[int, Meta(ge=1, le=1024)] | None = None
     context: Annotated[int, Meta(ge=64, le=4 * 1024 * 1024)] = 2048
     queue: Annotated[int, Meta(ge=0, le=10000)] = 64
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
@@ -133,6 +135,11 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeouts: TimeoutsSpec = TimeoutsSpec()
     max_idle_connections: Positive = 128
 
+    @property
+    def start_slots(self) -> int:
+        """Requests that run at once, as long as an engine for which nothing is configured has said nothing itself."""
+        return DEFAULT_SLOTS if self.slots is None else self.slots
+
 
 class BreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Circuit breaker of every endpoint: opens after consecutive failures, stays open with growing time."""
@@ -144,10 +151,11 @@ class BreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class QueueSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Admission beyond the engines' slots: a bounded queue per pool with a deadline for each entry."""
+    """Admission beyond the engines' slots: a bounded queue per pool, a deadline for each entry, shares by the tenants' weights."""
 
     size: Natural = 256
     timeout: Seconds = 30.0
+    weights: dict[Name, Annotated[float, Meta(gt=0, le=1000)]] = {}
 
 
 class RetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

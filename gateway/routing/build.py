@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gateway.core.errors import ConfigError
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec, PoolMemberSpec
 from gateway.routing.endpoints import Endpoint
@@ -18,26 +16,23 @@ def build_router(
     models: tuple[ModelSpec, ...],
     engines: tuple[EngineSpec, ...],
     registry: EndpointRegistry,
-    tenant_weights: Mapping[str, float] | None = None,
 ) -> FleetRouter:
     """A router over the registry's endpoints; changes nothing until `registry.activate(router)`.
 
-    Reads only, so that a large fleet's rings can be built in a worker thread. tenant_weights: shares of the queues, 1.0 for
-    tenants that are not named. Raises ConfigError with the setting's path.
+    Reads only, so that a large fleet's rings can be built in a worker thread. Raises ConfigError with the setting's path.
     """
     _check_names(models)
     known = _engines(engines)
     members: _Members = {}
-    weights = dict(tenant_weights or {})
     routes = []
     old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
     for number, spec in enumerate(models):
         pool = _pool(spec, number, known, members, registry)
         previous = old.get(spec.name)
-        if previous is not None and previous.equals(spec, pool, weights):
+        if previous is not None and previous.equals(spec, pool):
             routes.append(previous)
         else:
-            routes.append(PoolRoute(spec, pool, registry, weights))
+            routes.append(PoolRoute(spec, pool, registry))
     return FleetRouter(routes, members)
 
 

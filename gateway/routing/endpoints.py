@@ -5,7 +5,7 @@ sources feed one state: the supervisor (`engine_ready`, `engine_down`, `engine_d
 requests (`ended`). Selection reads two numbers only: `in_flight` and `limit`.
 
     state       limit                meaning
-    starting    0                    its engine has not reported yet
+    starting    0                    its engine has not reported yet, or says that it loads its model
     ready       slots                (fewer while it starts slowly)
     half_open   one request          its breaker lets one probe request through
     open        0                    its breaker is open
@@ -94,6 +94,7 @@ class Endpoint:
         "reason",
         "refused",
         "reserve",
+        "said_slots",
         "slots",
         "spec",
         "state",
@@ -105,7 +106,8 @@ class Endpoint:
         self.name, self.spec, self._effects = spec.name, spec, effects
         self.address: str | None = None
         self.client: EngineClient | None = None
-        self.slots = spec.slots
+        self.said_slots: int | None = None
+        self.slots = spec.start_slots
         self.in_flight = 0
         self.limit = 0
         """Requests that may be in flight now."""
@@ -170,8 +172,11 @@ class Endpoint:
 
     # -- what the supervisor, the probes, the clock and operators do ----------------------------------------------------------------
 
-    def ready(self, address: str, slots: int, client: EngineClient) -> None:
-        """The engine serves at this address through this client. A new client is a new process: its slots are all free."""
+    def ready(self, address: str, slots: int | None, client: EngineClient) -> None:
+        """The engine serves at this address through this client. A new client is a new process: its slots are all free.
+
+        slots: how many requests it runs at once; None as long as it has not said so.
+        """
         if client is not self.client:
             self._retire()
             self.client, self.address = client, address
@@ -180,7 +185,8 @@ class Endpoint:
             self.health.reset()
             self.refused = False
         self.process = "ready"
-        self.slots = slots
+        self.said_slots = slots
+        self._count_slots()
         self._judge("the engine is ready")
 
     def set_process(self, process: Process, reason: str) -> None:
@@ -191,15 +197,16 @@ class Endpoint:
         """Takes the result of an active probe. decisive: it was asked because a request had failed, so that a failure settles it."""
         changed = self.health.observe(result, decisive)
         self.details = result.details
-        if result.refused or (decisive and not result.ok):
+        if result.refused or (decisive and not result.ok and not result.loading):
             self.refused, self.tripped = result.refused, True
             changed = self.breaker.trip(self._effects.now()) or changed
         elif result.ok and self.tripped and self.breaker.state == "open":
             self.tripped = False
             self.breaker.until = self._effects.now()  # it answers again: no reason to wait any longer
             changed = self.breaker.due(self.breaker.until) or changed
-        if result.slots is not None and result.slots != self.slots:
-            self.slots, changed = result.slots, True
+        if result.slots is not None:
+            self.said_slots = result.slots
+            changed = self._count_slots() or changed
         if changed:
             self._judge(result.reason or "the probes succeed")
 
@@ -222,9 +229,8 @@ class Endpoint:
 
     def reconfigure(self, spec: EngineSpec, breaker: BreakerSpec) -> None:
         """Takes over settings that need no new connections."""
-        if self.spec.slots != spec.slots and self.slots == self.spec.slots:
-            self.slots = spec.slots
         self.spec, self.health.spec, self.breaker.spec = spec, spec.health, breaker
+        self._count_slots()
         self._judge("")
 
     def when_idle(self) -> Signal[None]:
@@ -268,6 +274,14 @@ class Endpoint:
 
     # -- inside ---------------------------------------------------------------------------------------------------------------------
 
+    def _count_slots(self) -> bool:
+        """What an external engine may run at once is the operator's decision where it was made (several gateways, or other callers, may
+        share the engine); a sidecar runs what it was started with, and knows it best. True when the number changed."""
+        spec, before = self.spec, self.slots
+        configured = spec.slots if spec.runtime == "external" else None
+        self.slots = configured or self.said_slots or spec.start_slots
+        return self.slots != before
+
     def _judge(self, reason: str) -> None:
         """Makes one state and its limits out of what the three sources said."""
         old, old_slots = self.state, self.limit
@@ -300,7 +314,7 @@ class Endpoint:
         if self.drained:
             return "draining", "drained by an operator"
         if forced is None and not self.health.healthy:
-            return "unhealthy", self.health.reason
+            return "starting" if self.health.loading else "unhealthy", self.health.reason
         breaker = self.breaker.effective
         return ("ready", "ready") if breaker == "closed" else (breaker, f"its breaker is {breaker}")
 

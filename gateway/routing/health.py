@@ -25,11 +25,13 @@ PATIENCE = 0.5
 
 
 class ProbeResult(Struct, frozen=True):
-    """What one probe saw. refused: nothing accepts connections there. slots: how many requests it runs at once, if it said so."""
+    """What one probe saw. refused: nothing accepts connections there. loading: the engine says that it still loads its model.
+    slots: how many requests it runs at once, if it said so."""
 
     ok: bool
     reason: str = ""
     refused: bool = False
+    loading: bool = False
     slots: int | None = None
     details: dict[str, Any] = {}
 
@@ -49,7 +51,7 @@ class Probe(Protocol):
 class Health:
     """Rise and fall. An endpoint is healthy until probes say otherwise: traffic itself tells sooner than a schedule."""
 
-    __slots__ = ("healthy", "reason", "refused", "spec", "streak")
+    __slots__ = ("healthy", "loading", "reason", "refused", "spec", "streak")
 
     def __init__(self, spec: HealthSpec) -> None:
         self.spec = spec
@@ -57,21 +59,23 @@ class Health:
 
     def reset(self) -> None:
         """A new process: the old one's record is gone."""
-        self.healthy, self.refused, self.streak, self.reason = True, False, 0, ""
+        self.healthy, self.refused, self.loading, self.streak, self.reason = True, False, False, 0, ""
 
     def observe(self, result: ProbeResult, decisive: bool = False) -> bool:
-        """Takes one result; True when `healthy` changed. A decisive failure needs no others."""
+        """Takes one result; True when `healthy` or `loading` changed. A decisive failure needs no others, nor does one that the engine
+        itself explains."""
+        before = (self.healthy, self.loading)
         if result.ok == self.healthy:
             self.streak = 0
-            self.refused = result.refused
+            self.refused, self.loading = result.refused, result.loading
             if not result.ok:
                 self.reason = result.reason
-            return False
+            return before != (self.healthy, self.loading)
         self.streak += 1
-        enough = self.spec.rise if result.ok else 1 if decisive or result.refused else self.spec.fall
+        enough = self.spec.rise if result.ok else 1 if decisive or result.refused or result.loading else self.spec.fall
         if self.streak < enough:
             return False
-        self.healthy, self.refused, self.streak, self.reason = result.ok, result.refused, 0, result.reason
+        self.healthy, self.refused, self.loading, self.streak, self.reason = result.ok, result.refused, result.loading, 0, result.reason
         return True
 
 

@@ -1,7 +1,7 @@
 """The active probe over HTTP: GET `health.path`, or /health and, where there is none, /v1/models.
 
-Any 2xx is good. A body that names a `state` must name `ready` (a sidecar answers 200 while it loads); one that
-names `slots` tells how many requests the engine runs at once. Addresses are those of
+Any 2xx is good. A body that names a `state` must name `ready` (a sidecar answers 200 while it loads; llama.cpp's own server 503 with
+the message "Loading model"); one that names `slots` tells how many requests the engine runs at once. Addresses are those of
 gateway.transport.address.
 """
 
@@ -19,6 +19,7 @@ from gateway.routing.health import ProbeResult
 from gateway.transport.address import parse_address, tls_context
 
 _DETAILS = ("state", "device", "model", "sha256", "slots", "in_use", "queue", "kv_used", "tokens_per_second", "vram_bytes")
+_LOADING = ("starting", "loading")
 _MAX_BODY = 64 * 1024
 
 
@@ -94,7 +95,9 @@ async def _get(client: httpx.AsyncClient, spec: EngineSpec, path: str) -> ProbeR
                 break
     details: dict[str, Any] = {"status": response.status_code}
     if not response.is_success:
-        return ProbeResult(False, f"{path} answered {response.status_code}", details=details)
+        loading = response.status_code == 503 and _says_loading(body)
+        reason = "it loads its model" if loading else f"{path} answered {response.status_code}"
+        return ProbeResult(False, reason, loading=loading, details=details)
     if response.headers.get("content-type", "").startswith("application/json") and len(body) <= _MAX_BODY:
         try:
             said = httpx.Response(200, content=body).json()
@@ -105,8 +108,21 @@ async def _get(client: httpx.AsyncClient, spec: EngineSpec, path: str) -> ProbeR
     state, slots = details.get("state"), details.get("slots")
     known = slots if isinstance(slots, int) and not isinstance(slots, bool) and 1 <= slots <= 65536 else None
     if isinstance(state, str) and state != "ready":
-        return ProbeResult(False, f"state is {state}", slots=known, details=details)
+        return ProbeResult(False, f"state is {state}", slots=known, loading=state in _LOADING, details=details)
     return ProbeResult(True, slots=known, details=details)
+
+
+def _says_loading(body: bytes) -> bool:
+    """Whether the body of a 503 tells that the model is being loaded: a sidecar's state, or the error of llama.cpp's own server."""
+    try:
+        said = httpx.Response(503, content=body).json()
+    except ValueError:
+        return False
+    if not isinstance(said, dict):
+        return False
+    error = said.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    return said.get("state") in _LOADING or message == "Loading model"
 
 
 def _open(spec: EngineSpec, address: str) -> httpx.AsyncClient:

@@ -242,8 +242,9 @@ class EndpointRegistry:
     def _connect(self, endpoint: Endpoint) -> None:
         """Gives an endpoint its client when its address is known, and the process state that was reported for it."""
         spec = endpoint.spec
+        slots: int | None = None
         if spec.runtime == "external" and spec.url is not None:
-            address, slots = spec.url.rstrip("/").removesuffix("/v1"), spec.slots  # paths bring their own /v1
+            address = spec.url.rstrip("/").removesuffix("/v1")  # paths bring their own /v1
         elif (report := self._reports.get(spec.name)) is None:
             return
         elif report.process != "ready" or report.address is None:

@@ -93,10 +93,10 @@ class Waiting(Signal[PoolAttempt]):
 class PoolRoute:
     """The way to one model. See gateway.core.ports.Route. `fallbacks`: models to try, in order, when this one cannot serve."""
 
-    def __init__(self, spec: ModelSpec, members: tuple[Member, ...], registry: EndpointRegistry, weights: Mapping[str, float]) -> None:
+    def __init__(self, spec: ModelSpec, members: tuple[Member, ...], registry: EndpointRegistry) -> None:
         routing = spec.routing
         self.spec, self.model, self.fallbacks = spec, spec.name, spec.fallbacks
-        self.members, self.weights = members, weights
+        self.members = members
         self.in_flight = 0
         self.budget = RetryBudget(routing.retry, registry.clock, registry.entropy)
         self._registry = registry
@@ -104,7 +104,7 @@ class PoolRoute:
         self._selector = SELECTORS[routing.policy](members, routing.bound, registry.entropy)
         self._single = members[0] if len(members) == 1 else None
         self._key = key_function(routing.key) if self._selector.keyed and self._single is None else None
-        self._queue = AdmissionQueue(routing.queue.size, weights)
+        self._queue = AdmissionQueue(routing.queue.size, routing.queue.weights)
         self._waiting: dict[Entry, Waiting] = {}
         self._avoiding = 0
         """How many of them are retries, for which a free slot may be at the wrong endpoint."""
@@ -165,10 +165,10 @@ class PoolRoute:
         """Requests that wait for a slot."""
         return len(self._waiting)
 
-    def equals(self, spec: ModelSpec, members: tuple[Member, ...], weights: Mapping[str, float]) -> bool:
+    def equals(self, spec: ModelSpec, members: tuple[Member, ...]) -> bool:
         """Whether a route made of these would be the same but for its counters and its queue."""
         mine, theirs = ([member.settings for member in pool] for pool in (self.members, members))
-        return self.spec == spec and self.weights == weights and mine == theirs
+        return self.spec == spec and mine == theirs
 
     # -- selection ----------------------------------------------------------------------------------------------------------------
 
@@ -219,8 +219,7 @@ class PoolRoute:
         self._panic = ejected > max(1.0, self.spec.routing.breaker.max_ejected * len(self.members))
 
     def _unavailable(self) -> EngineError:
-        states = {member.endpoint.state for member in self.members}
-        if states == {"starting"}:
+        if any(member.endpoint.state == "starting" for member in self.members):  # whatever the others do, that one will serve
             return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=2.0)
         now = self._now()
         opens = [m.endpoint.breaker.until - now for m in self.members if m.endpoint.state == "open" and m.endpoint.breaker.forced is None]
@@ -273,7 +272,7 @@ class PoolRoute:
 
     def _give_up(self) -> None:
         """Every endpoint failed: nobody comes back soon. While an engine is being restarted or drained, those that wait go on waiting."""
-        if not any(member.endpoint.returns for member in self.members):
+        if not any(member.endpoint.returns or member.endpoint.health.loading for member in self.members):
             error = self._unavailable()
             for entry in list(self._queue):
                 if self._queue.cancel(entry):

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.secret import Secret
-from gateway.core.specs import EngineSpec, HealthSpec, ModelSpec, PoolMemberSpec, RoutingSpec, TimeoutsSpec
+from gateway.core.specs import DEFAULT_SLOTS, EngineSpec, HealthSpec, ModelSpec, PoolMemberSpec, RoutingSpec, TimeoutsSpec
 from gateway.routing.build import build_router
 from gateway.routing.health import ProbeResult
-from tests.unit.gateway.routing.fleet import FAILURE, REFUSED, SUCCESS, Fleet
+from tests.unit.gateway.routing.fleet import FAILURE, NEUTRAL, REFUSED, SUCCESS, Fleet
 
 
 def sidecar(name: str = "a", **options: object) -> EngineSpec:
@@ -334,14 +334,101 @@ def test_a_failed_request_and_a_failed_probe_together_say_it_hangs():
     assert fleet.state("a") == "half_open"
 
 
-def test_a_probe_tells_the_slots():
+def slots(fleet: Fleet) -> int:
+    return int(fleet.registry.endpoints()[0]["slots"])
+
+
+def test_an_engine_of_which_nothing_is_configured_tells_its_slots():
+    fleet = Fleet(1, engine={"weight": 1.0})
+    assert slots(fleet) == DEFAULT_SLOTS
+    for _ in range(DEFAULT_SLOTS):
+        fleet.attempt()
+    waiting = fleet.wait()
+    probed(fleet, "a", ProbeResult(True, slots=12, details={"slots": 12, "kv_used": 0.5}))
+    fleet.scheduler.run()
+    assert waiting.done
+    assert slots(fleet) == 12
+    assert fleet.registry.endpoints()[0]["health"]["kv_used"] == 0.5
+
+
+def test_configured_slots_of_an_external_engine_count_whatever_it_says():
     fleet = Fleet(1, engine={"slots": 1})
     fleet.attempt()
     waiting = fleet.wait()
-    probed(fleet, "a", ProbeResult(True, slots=4, details={"slots": 4, "kv_used": 0.5}))
+    probed(fleet, "a", ProbeResult(True, slots=4, details={"slots": 4}))
     fleet.scheduler.run()
-    assert waiting.done
-    assert fleet.registry.endpoints()[0]["health"]["kv_used"] == 0.5
+    assert not waiting.done
+    assert slots(fleet) == 1
+    assert fleet.registry.endpoints()[0]["health"]["slots"] == 4
+
+
+def test_a_reload_changes_the_slots_at_once_and_knows_what_the_engine_had_said():
+    fleet = Fleet(1, engine={"slots": 2})
+    probed(fleet, "a", ProbeResult(True, slots=4))
+    for configured, expected in ((3, 3), (None, 4), (1, 1)):
+        fleet.load(engines=(EngineSpec(name="a", runtime="external", url="http://a:80", slots=configured),))
+        assert (slots(fleet), fleet.registry.endpoints()[0]["limit"]) == (expected, expected)
+
+
+async def test_a_sidecar_knows_its_slots_best():
+    fleet = Fleet(1, engine={"slots": 2})
+    fleet.load(engines=(sidecar("a", slots=6),))
+    fleet.registry.engine_ready("a", "unix:/a.sock", 5)
+    assert slots(fleet) == 5
+    probed(fleet, "a", ProbeResult(True, slots=4))
+    assert slots(fleet) == 4
+
+
+LOADING = ProbeResult(False, "state is loading", loading=True)
+
+
+@pytest.mark.parametrize("other", ["starting", "draining", "open"])
+def test_an_engine_that_says_it_loads_is_loading_whatever_the_others_do(other: str):
+    fleet = Fleet(2)
+    probed(fleet, "a", LOADING)
+    assert (fleet.state("a"), fleet.events[-1]) == ("starting", ("a", "ready", "starting", "state is loading"))
+    assert fleet.attempt().endpoint_name == "b"
+    if other == "starting":
+        probed(fleet, "b", LOADING)
+    elif other == "draining":
+        fleet.registry.drain("b")
+    else:
+        fleet.fail("b", 1, REFUSED)
+    with pytest.raises(EngineError) as caught:
+        fleet.acquire()
+    assert (caught.value.code, caught.value.status, caught.value.retry_after) == ("model_loading", 503, 2.0)
+    probed(fleet, "a", ProbeResult(True))
+    assert fleet.attempt().endpoint_name == "a"
+
+
+@pytest.mark.parametrize("state", ["unhealthy", "open", "draining"])
+def test_a_pool_without_an_engine_that_loads_has_no_healthy_endpoint(state: str):
+    fleet = Fleet(1)
+    if state == "unhealthy":
+        probed(fleet, "a", LOADING)
+        probed(fleet, "a", ProbeResult(False, "500"))
+    elif state == "open":
+        fleet.fail("a", 1, REFUSED)
+    else:
+        fleet.registry.drain("a")
+    assert fleet.state("a") == state
+    with pytest.raises(EngineError) as caught:
+        fleet.acquire()
+    assert (caught.value.code, caught.value.status) == ("no_healthy_endpoint", 503)
+    assert caught.value.retry_after is not None and caught.value.retry_after >= 1.0
+
+
+def test_loading_is_no_failure_of_a_suspect_and_those_that_wait_go_on_waiting():
+    fleet = Fleet(1, engine={"slots": 1})
+    running, waiting = fleet.attempt(), fleet.wait()
+    fleet.registry._endpoints["a"].probed(LOADING, decisive=True)
+    running.close(NEUTRAL)
+    fleet.scheduler.run()
+    assert not waiting.done
+    assert fleet.registry.endpoints()[0]["breaker"]["state"] == "closed"
+    probed(fleet, "a", ProbeResult(True))
+    fleet.scheduler.run()
+    assert waiting.done and waiting.error is None
 
 
 def test_an_engine_that_accepts_connections_again_is_tried_at_once():

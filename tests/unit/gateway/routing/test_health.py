@@ -34,6 +34,16 @@ def test_rise_and_fall(results: list[ProbeResult], healthy: list[bool]):
     assert seen == healthy
 
 
+def test_an_engine_that_loads_is_believed_at_once():
+    health = Health(HealthSpec(rise=1, fall=3))
+    assert health.observe(ProbeResult(False, "state is loading", loading=True))
+    assert (health.healthy, health.loading) == (False, True)
+    assert health.observe(BAD)
+    assert (health.healthy, health.loading, health.reason) == (False, False, "500")
+    assert health.observe(GOOD)
+    assert (health.healthy, health.loading) == (True, False)
+
+
 def test_the_reason_is_that_of_the_last_failure():
     health = Health(HealthSpec(fall=1))
     health.observe(BAD)

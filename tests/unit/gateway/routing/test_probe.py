@@ -117,6 +117,27 @@ async def test_answers(probe: HttpProbe, sent: bytes, ok: bool, reason: str):
     assert not result.refused
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "loading"),
+    [
+        (200, b'{"state": "loading", "slots": 4}', True),
+        (200, b'{"state": "starting"}', True),
+        (503, b'{"state": "loading"}', True),
+        (503, b'{"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}', True),
+        (200, b'{"state": "failed"}', False),
+        (503, b'{"error": {"message": "no room"}}', False),
+        (503, b'{"error": "Loading model"}', False),
+        (503, b"[1]", False),
+        (503, b"Loading model", False),
+        (500, b'{"state": "loading"}', False),
+    ],
+)
+async def test_an_engine_that_loads_says_so(probe: HttpProbe, status: int, body: bytes, loading: bool):
+    async with answering(answer(status, body)) as (address, _):
+        result = await probe.probe(spec(), address, 5.0)
+    assert (result.ok, result.loading) == (False, loading)
+
+
 @pytest.mark.parametrize("slots", [b"0", b"-3", b"true", b'"8"', b"1.5", b"100000000"])
 async def test_nonsense_slots_are_not_believed(probe: HttpProbe, slots: bytes):
     async with answering(answer(200, b'{"state": "ready", "slots": ' + slots + b"}")) as (address, _):

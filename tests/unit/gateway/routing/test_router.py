@@ -406,6 +406,30 @@ def test_a_greedy_tenants_newest_gives_way_to_another_tenant():
     assert not modest.done and not greedy[0].done
 
 
+def test_tenants_that_wait_are_served_in_the_ratio_of_their_weights():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(weights={"paying": 3.0})))
+    running = fleet.attempt()
+    waiting = {tenant: [fleet.wait(tenant=tenant, tokens=100) for _ in range(60)] for tenant in ("free", "paying")}
+    for _ in range(40):
+        running.close(SUCCESS)
+        fleet.scheduler.run()
+        running = next(
+            w.value for line in waiting.values() for w in line if w.value is not None and w.value.endpoint_name and w.value._open
+        )
+    served = {tenant: sum(w.done for w in line) for tenant, line in waiting.items()}
+    assert served == {"free": 10, "paying": 30}
+
+
+def test_other_weights_make_another_route_and_the_same_ones_keep_it():
+    fleet = Fleet(1)
+    first = fleet.route
+    models = tuple(ModelSpec(name="m", pool=("a",), routing=RoutingSpec(queue=QueueSpec(weights={"t": 2.0}))) for _ in range(2))
+    fleet.load(models=models[:1])
+    weighted = fleet.route
+    fleet.load(models=models[1:])
+    assert first is not weighted and weighted is fleet.route
+
+
 def test_nobody_waits_longer_than_the_queue_allows_nor_than_their_deadline():
     fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(timeout=5.0)))
     fleet.attempt()
