@@ -53,7 +53,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     mmap: bool = True
     mlock: bool = False
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    stall: Annotated[float, Meta(ge=1.1, le=100)] = 2.5
+    stall: Annotated[float, Meta(ge=1.1, le=100)] = 2.2
     """How much longer than usual a step may become by prompts being read beside running streams."""
     sampling: Defaults | None = None
     template: str | None = None
