@@ -19,6 +19,7 @@ from gateway import administration
 from gateway.build import PLUGINS, Gateway, resolve_models
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec
 from gateway.quickstart import Credentials, environment, greeting
 from gateway.server.app import DataApplication
@@ -145,6 +146,7 @@ class Process:
         if not await plane.drained(listen.drain_timeout):
             for exchange in list(plane.exchanges):
                 exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
+        gateway.feed.publish(STOPPING, {})  # streams of events end, or they would hold the admin listener
         admin_side.should_exit = True
         data_side.force_exit = admin_side.force_exit = True
         await asyncio.wait(running, timeout=5.0)

@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 
 from admin.operation import Answer, Call, Operation
 from gateway.core.errors import Overloaded
+from gateway.core.feed import STOPPING
 from gateway.core.ports import Change, Feed
 
 SSE: Final = "text/event-stream"
@@ -44,7 +45,7 @@ class Readers:
 
         def take(change: Change) -> None:
             nonlocal lost
-            if kind is not None and change[1] != kind:
+            if kind is not None and change[1] not in (kind, STOPPING):
                 return
             try:
                 waiting.put_nowait(change)
@@ -63,6 +64,8 @@ class Readers:
                     yield b": keep-alive\n\n"
                     continue
                 yield encode(change)
+                if change[1] == STOPPING:
+                    return
             yield b"event: lost\ndata: {}\n\n"
         finally:
             unsubscribe()

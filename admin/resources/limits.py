@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,6 +10,9 @@ from admin.operation import Call
 from admin.resource import Collection
 from gateway.core.errors import RequestError
 from gateway.core.specs import LimitSpec
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+_PATTERN = re.compile(r"[A-Za-z0-9._:/*-]{1,128}")
 
 
 def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -18,12 +22,14 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 def tenant_of(body: dict[str, Any]) -> str:
     tenant = str(body.get("match", {}).get("tenant", "*"))
-    return "" if "*" in tenant else tenant
+    return tenant if _NAME.fullmatch(tenant) else ""
 
 
 async def check(call: Call, settings: LimitSpec, before: dict[str, Any] | None) -> None:
     if settings.requests is None and settings.tokens is None and settings.concurrent is None:
         raise RequestError("A limit needs at least one of requests, tokens and concurrent.", param="requests")
+    if not _PATTERN.fullmatch(settings.match.tenant):
+        raise RequestError("This fits no tenant's name.", param="match.tenant")
     await call.ports.check("limits", call.body_builtins())
 
 

@@ -95,7 +95,7 @@ class Reloader(Generic[T]):
 
         def read() -> ConfigSpec:
             if expected is not None and expected != self.version:
-                error = VersionMismatch(f"The configuration has version {self.version}, not {expected}: read it again.")
+                error = VersionMismatch(f"The configuration has version {self.version} by now: read it again.")
                 error.current = self.version
                 raise error
             return self._steps.parse(text)

@@ -7,6 +7,9 @@ from typing import Any
 
 from gateway.core.ports import Change
 
+STOPPING = "stopping"
+"""The last change that is published: whoever follows the feed for somebody else lets go."""
+
 
 class LocalFeed:
     """Publishes numbered changes to subscribers in the same process, in order, synchronously."""
