@@ -43,10 +43,12 @@ class Signal(Generic[T]):
 
     def _finish(self) -> None:
         self.done = True
-        callbacks, self._callbacks = self._callbacks, None
-        if callbacks:
-            for callback in callbacks:
-                callback()
+        callbacks = self._callbacks
+        if callbacks is not None:
+            callbacks.reverse()
+            while callbacks:  # one of them may remove another that has not been called yet
+                callbacks.pop()()
+            self._callbacks = None
 
     def add_callback(self, callback: Callable[[], None]) -> None:
         """Calls back once when complete; at once when it is so already. Callbacks must not raise."""
