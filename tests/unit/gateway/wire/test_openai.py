@@ -1,0 +1,410 @@
+"""Typed views of OpenAI requests: bounds, errors, what is forwarded, which texts are read and written."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.errors import RequestError
+from gateway.core.types import InferenceRequest, Usage
+from gateway.wire import openai
+from gateway.wire.openai import answer_texts, check_depth, parse, replace_answer_texts, usage_of, with_texts
+
+CHAT, COMPLETIONS, EMBEDDINGS = b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"
+CLASSIFY, RERANK = b"/v1/classify", b"/v1/rerank"
+SMALLEST: dict[bytes, dict[str, Any]] = {
+    CHAT: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+    COMPLETIONS: {"model": "m", "prompt": "hi"},
+    EMBEDDINGS: {"model": "m", "input": "hi"},
+    CLASSIFY: {"model": "m", "input": "hi"},
+    RERANK: {"model": "m", "query": "q", "documents": ["d"]},
+}
+
+
+def request(path: bytes, **fields: Any) -> InferenceRequest:
+    return parse(path, json.dumps({**SMALLEST[path], **fields}).encode())
+
+
+def refused(path: bytes, **fields: Any) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        request(path, **fields)
+    return caught.value
+
+
+def forwarded(found: InferenceRequest) -> dict[str, Any]:
+    """What an engine would read."""
+    return dict(json.loads(msgspec.json.encode(found.fields)))
+
+
+# --- bounds
+
+GENERATION: dict[str, tuple[list[Any], list[Any]]] = {
+    "model": (["x", "x" * 256], ["", "x" * 257, 5, None]),
+    "stream": ([True, False, None], ["yes", 1]),
+    "stream_options": ([None, {}, {"include_usage": None}, {"include_usage": True, "other": 1}], [[], {"include_usage": "x"}]),
+    "max_tokens": ([1, 10_000_000, None], [0, -1, 10_000_001, 1.5, "1", 10**30]),
+    "n": ([1, 128, None], [0, 129]),
+    "temperature": ([0, 2, 0.5, None], [-0.01, 2.01, "1"]),
+    "top_p": ([0, 1, None], [-0.01, 1.01]),
+    "presence_penalty": ([-2, 2, None], [-2.01, 2.01]),
+    "frequency_penalty": ([-2, 2, None], [-2.01, 2.01]),
+    "stop": (["x", ["x"] * 16, ["x" * 1024], None], [["x"] * 17, ["x" * 1025], 5, [5]]),
+    "user": (["x" * 512, None], ["x" * 513, 5]),
+    "logit_bias": ([{}, {"5": -100}, {str(i): 1 for i in range(1024)}, None], [{str(i): 1 for i in range(1025)}, {"5": "x"}]),
+}
+BOUNDS: dict[bytes, dict[str, tuple[list[Any], list[Any]]]] = {
+    CHAT: GENERATION
+    | {
+        "messages": ([[{"role": "user"}], [{"role": "u", "content": "x"}] * 4096], [[], [{"role": "u"}] * 4097, [{}], "x", [{"role": "x" * 65}]]),
+        "max_completion_tokens": ([1, None], [0, 10_000_001]),
+        "logprobs": ([True, None], [1]),
+        "top_logprobs": ([0, 20, None], [-1, 21]),
+    },
+    COMPLETIONS: GENERATION
+    | {
+        "prompt": (["", ["a", "b"], [1, 2], [[1], [2]]], [5, [1.5], None, [{}]]),
+        "logprobs": ([0, 20, None], [-1, 21, True]),
+        "best_of": ([1, 128], [0, 129]),
+        "suffix": (["x", None], [5]),
+    },
+    EMBEDDINGS: {
+        "input": (["", ["a"], [1], [[1, 2]]], [[], 5, None, [[]] * 3 + [["x"]]]),
+        "dimensions": ([1, 65536, None], [0, 65537]),
+        "user": (["x" * 512], ["x" * 513]),
+    },
+    CLASSIFY: {"input": (["a", ["a"]], [[], 5])},
+    RERANK: {
+        "query": (["", "x"], [5, None]),
+        "documents": ([["d"], [{"text": "d"}], ["d"] * 2048], [[], ["d"] * 2049, [5], "d"]),
+        "top_n": ([1, 2048, None], [0, 2049]),
+    },
+}
+
+
+@pytest.mark.parametrize(("path", "field"), [(p, f) for p, fields in BOUNDS.items() for f in fields])
+def test_bounds(path: bytes, field: str) -> None:
+    good, bad = BOUNDS[path][field]
+    for value in good:
+        request(path, **{field: value})
+    for value in bad:
+        error = refused(path, **{field: value})
+        assert error.status == 400
+        assert (error.param or "").startswith(field), (value, error.param)
+
+
+@pytest.mark.parametrize("path", list(SMALLEST))
+def test_the_smallest_request(path: bytes) -> None:
+    found = request(path)
+    assert (found.model, found.path, found.stream, found.max_tokens) == ("m", path, False, 0)
+    assert forwarded(found) == SMALLEST[path]
+
+
+def test_fields_that_nobody_knows_pass_untouched() -> None:
+    found = parse(CHAT, b'{"model":"m","messages":[{"role":"user","x":1.50}],"top_k":1e2,"tools":[{"a" : "\\u00e9"}]}')
+    assert bytes(found.fields["top_k"]) == b"1e2"
+    assert bytes(found.fields["tools"]) == b'[{"a" : "\\u00e9"}]'
+    assert bytes(found.fields["messages"]) == b'[{"role":"user","x":1.50}]'
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "param", "message"),
+    [
+        (b"", "invalid_json", None, "The body is not valid JSON: Input data was truncated."),
+        (b"{", "invalid_json", None, "The body is not valid JSON: Input data was truncated."),
+        (b"nope", "invalid_json", None, None),
+        (b'{"model":"m","messages":[{"role":"\xff"}]}', "invalid_json", None, None),
+        (b'{"model":"\\ud800","messages":[{"role":"u"}]}', "invalid_json", None, None),
+        (b"[]", "invalid_value", None, "Expected `object`, got `array`."),
+        (b'{"messages":[{"role":"u"}]}', "missing_required_parameter", "model", "model is required."),
+        (b'{"model":"m"}', "missing_required_parameter", "messages", "messages is required."),
+        (b'{"model":"m","messages":[{}]}', "missing_required_parameter", "messages[0].role", "messages[0].role is required."),
+        (b'{"model":"m","messages":[{"role":"u"}],"n":0}', "invalid_value", "n", "n: Expected `int` >= 1."),
+        (b'{"model":"m","messages":[{"role":5}]}', "invalid_value", "messages[0].role", "messages[0].role: Expected `str`, got `int`."),
+        (b'{"model":"m","messages":[{"role":"u"}]} x', "invalid_json", None, None),
+    ],
+)
+def test_errors_name_the_field(body: bytes, code: str, param: str | None, message: str | None) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(CHAT, body)
+    assert (caught.value.code, caught.value.param) == (code, param)
+    if message is not None:
+        assert caught.value.message == message
+
+
+@given(st.binary(max_size=60))
+def test_whatever_comes_is_a_request_or_a_request_error(body: bytes) -> None:
+    try:
+        parse(CHAT, body)
+    except RequestError as error:
+        assert error.status == 400
+
+
+# --- depth
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(alphabet='[]{}"\\ab\u00e9', max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(alphabet='[{"\\k', max_size=3), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, list):
+        return 1 + max((depth_of(v) for v in value), default=0)
+    if isinstance(value, dict):
+        return 1 + max((depth_of(v) for v in value.values()), default=0)
+    return 0
+
+
+@given(JSON, st.booleans())
+def test_depth_is_exact(value: Any, ascii: bool) -> None:
+    body = json.dumps(value, ensure_ascii=ascii).encode()
+    depth = depth_of(value)
+    check_depth(body, depth)
+    if depth:
+        with pytest.raises(RequestError, match="nested deeper"):
+            check_depth(body, depth - 1)
+
+
+@pytest.mark.parametrize(("depth", "passes"), [(64, True), (65, False), (100_000, False)])
+def test_the_configured_depth(depth: int, passes: bool) -> None:
+    body = b'{"model":"m","messages":[{"role":"u"}],"x":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+    if passes:
+        parse(CHAT, body)
+    else:
+        with pytest.raises(RequestError) as caught:
+            parse(CHAT, body)
+        assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize("tail", [b'"' + b'\\"' * 200_000, b'"' + b"\\" * 400_001, b'"' + b"a" * 400_000, b'""' * 200_000])
+def test_the_depth_of_hostile_strings_takes_linear_time(tail: bytes) -> None:
+    start = time.process_time()
+    check_depth(b"[]," * 100 + tail, 64)
+    assert time.process_time() - start < 2.0, "quadratic: some hours"
+
+
+# --- what is forwarded
+
+
+def test_keys_are_forwarded_once_and_unescaped() -> None:
+    body = b'{"model":"a","mod\\u0065l":"m","messages":[{"role":"user"}],"top_k":1,"top_k":2}'
+    found = parse(CHAT, body)
+    assert found.model == "m"
+    written = msgspec.json.encode(found.fields)
+    assert written.count(b'"model"') == 1 and b"\\u" not in written and written.count(b"top_k") == 1
+    assert json.loads(written)["model"] == "m"
+    assert json.loads(written)["top_k"] == 2
+
+
+KEYS = st.sampled_from(["model", "mod\\u0065l", "user", "\\u0075ser", "x"])
+
+
+@given(st.lists(st.tuples(KEYS, st.sampled_from(["a", "b", "c"])), max_size=6))
+def test_what_was_read_is_what_is_forwarded(pairs: list[tuple[str, str]]) -> None:
+    body = '{"messages":[{"role":"u"}],"model":"m"' + "".join(f',"{key}":"{value}"' for key, value in pairs) + "}"
+    found = parse(CHAT, body.encode())
+    sent = msgspec.json.encode(found.fields)
+    assert sent.count(b'"model"') == 1
+    assert json.loads(sent)["model"] == found.model == found.view.model
+    assert json.loads(sent).get("user") == found.view.user
+
+
+@pytest.mark.parametrize("path", list(SMALLEST))
+@pytest.mark.parametrize("name", ["api_base", "base_url", "api_key", "api_version", "extra_headers"])
+@pytest.mark.parametrize("value", ["http://127.0.0.1:1", None, {"a": 1}])
+def test_names_of_upstreams_never_pass(path: bytes, name: str, value: Any) -> None:
+    assert forwarded(request(path, **{name: value}, other=1)) == {**SMALLEST[path], "other": 1}
+
+
+def test_names_of_upstreams_spelled_with_escapes_never_pass() -> None:
+    found = parse(CHAT, b'{"model":"m","messages":[{"role":"user"}],"api\\u005fbase":"http://x","\\u0061pi_key":1}')
+    assert set(forwarded(found)) == {"model", "messages"}
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("given_options", [None, {}, {"include_usage": False}, {"include_usage": None}, "absent"])
+def test_usage_is_asked_of_streams(path: bytes, given_options: Any) -> None:
+    options = {} if given_options == "absent" else {"stream_options": given_options}
+    found = request(path, stream=True, **options)
+    assert (found.stream, found.include_usage) == (True, False)
+    assert forwarded(found)["stream_options"] == {"include_usage": True}
+
+
+def test_a_client_that_asks_for_usage_keeps_its_options() -> None:
+    found = request(CHAT, stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
+    assert found.include_usage
+    assert forwarded(found)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+@pytest.mark.parametrize("stream", [False, None])
+def test_nothing_is_added_to_what_is_no_stream(stream: bool | None) -> None:
+    found = request(CHAT, stream=stream)
+    assert not found.stream
+    assert "stream_options" not in forwarded(found)
+
+
+def test_embeddings_never_stream() -> None:
+    assert request(EMBEDDINGS, stream=True).stream is False
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        (CHAT, {}, 0),
+        (CHAT, {"max_tokens": 5}, 5),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": 7, "n": 3}, 21),
+        (CHAT, {"max_tokens": 5, "n": 128}, 640),
+        (COMPLETIONS, {"max_tokens": 5, "n": 2}, 10),
+    ],
+)
+def test_what_may_be_generated(path: bytes, fields: dict[str, Any], expected: int) -> None:
+    assert request(path, **fields).max_tokens == expected
+
+
+def test_the_estimate_of_the_prompt_is_a_quarter_of_the_bytes() -> None:
+    body = json.dumps(SMALLEST[CHAT]).encode()
+    assert parse(CHAT, body).prompt_tokens == len(body) // 4
+
+
+@pytest.mark.parametrize("kind", ["image_url", "video_url", "audio_url"])
+@pytest.mark.parametrize("url", ["http://10.0.0.1/x", "https://x", "file:///etc/passwd", "", " data:x", "DATA:x", "ftp://x"])
+@pytest.mark.parametrize("nested", [True, False])
+def test_no_engine_is_made_to_fetch(kind: str, url: str, nested: bool) -> None:
+    part = {"type": kind, kind: {"url": url} if nested else url}
+    error = refused(CHAT, messages=[{"role": "user"}, {"role": "user", "content": [{"type": "text", "text": "x"}, part]}])
+    assert error.param == f"messages[1].content[1].{kind}"
+
+
+def test_data_urls_pass() -> None:
+    content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}}]
+    found = request(CHAT, messages=[{"role": "user", "content": content}])
+    assert forwarded(found)["messages"][0]["content"] == content
+
+
+# --- texts
+
+TEXTS: list[tuple[bytes, dict[str, Any], list[str]]] = [
+    (CHAT, {"messages": [{"role": "system", "content": "a"}, {"role": "user", "content": "b", "name": "n"}]}, ["a", "b"]),
+    (
+        CHAT,
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:x"}}]},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "b"}},
+                        {"id": "2", "function": {"name": "g"}},
+                        {"id": "3"},
+                        {"id": "4", "function": {"name": "h", "arguments": "c"}},
+                    ],
+                },
+                {"role": "tool", "content": "d", "tool_call_id": "1"},
+                {"role": "user", "content": ""},
+                {"role": "user", "content": []},
+            ]
+        },
+        ["a", "b", "c", "d", ""],
+    ),
+    (COMPLETIONS, {"prompt": "a"}, ["a"]),
+    (COMPLETIONS, {"prompt": "a", "suffix": "b"}, ["a", "b"]),
+    (COMPLETIONS, {"prompt": ["a", "b"]}, ["a", "b"]),
+    (COMPLETIONS, {"prompt": ["a", [1, 2], "b"]}, ["a", "b"]),
+    (COMPLETIONS, {"prompt": [1, 2]}, []),
+    (EMBEDDINGS, {"input": "a"}, ["a"]),
+    (EMBEDDINGS, {"input": ["a", [5], "b"]}, ["a", "b"]),
+    (CLASSIFY, {"input": ["a", "b"]}, ["a", "b"]),
+    (RERANK, {"query": "a", "documents": ["b", {"text": "c", "title": "t"}]}, ["a", "b", "c"]),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "texts"), TEXTS)
+def test_texts_are_read_in_order_and_written_back(path: bytes, fields: dict[str, Any], texts: list[str]) -> None:
+    found = request(path, **fields)
+    before = forwarded(found)
+    assert found.view.texts() == texts
+    with_texts(found)
+    assert forwarded(found) == before, "writing what was read changes nothing"
+    changed = [f"<{text}>" for text in texts]
+    found.view.replace(changed)
+    with_texts(found)
+    assert found.view.texts() == changed
+    again = parse(path, msgspec.json.encode(found.fields))
+    assert again.view.texts() == changed
+    old = json.dumps(before)
+    for text in texts:
+        if text:
+            old = old.replace(f'"{text}"', f'"<{text}>"')
+    assert forwarded(found).keys() == before.keys()
+    if "" not in texts:
+        assert forwarded(found) == json.loads(old)
+
+
+def test_writing_texts_makes_the_inside_of_messages_unambiguous() -> None:
+    found = parse(CHAT, b'{"model":"m","messages":[{"role":"user","content":"bad","content":"good"}]}')
+    assert b"bad" in msgspec.json.encode(found.fields)
+    with_texts(found)
+    assert b"bad" not in msgspec.json.encode(found.fields)
+
+
+# --- answers
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}', Usage(1, 2, 0)),
+        (b'{"usage":{"prompt_tokens":1,"total_tokens":1}}', Usage(1, 0, 0)),
+        (b'{"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":8}}}', Usage(9, 2, 8)),
+        (b'{"usage":{"prompt_tokens":9,"completion_tokens":null,"prompt_tokens_details":null}}', Usage(9, 0, 0)),
+        (b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":null}}}', Usage(9, 0, 0)),
+        (b'{"usage":null}', None),
+        (b"{}", None),
+        (b"no json", None),
+        (b'{"usage":{"prompt_tokens":"many"}}', None),
+    ],
+)
+def test_usage_of_an_answer(body: bytes, expected: Usage | None) -> None:
+    assert usage_of(body) == expected
+
+
+def answer() -> dict[str, Any]:
+    return {
+        "choices": [
+            {"message": {"content": "a", "reasoning_content": "b", "reasoning": "c", "refusal": "d"}, "logprobs": {"content": []}},
+            {"message": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "e"}}, {"custom": 1}, "odd"]}},
+            {"text": "f"},
+            "odd",
+            {"message": None},
+        ]
+    }
+
+
+def test_texts_of_an_answer() -> None:
+    document = answer()
+    assert answer_texts(document) == ["a", "b", "c", "d", "e", "f"]
+    replace_answer_texts(document, list("ABCDEF"))
+    assert answer_texts(document) == list("ABCDEF")
+    assert document["choices"][0]["logprobs"] is None
+    assert document["choices"][1]["message"]["tool_calls"][0]["function"]["name"] == "f"
+
+
+@pytest.mark.parametrize("document", [{}, {"choices": None}, {"choices": 5}, {"choices": []}, {"data": [{"embedding": [1.0]}]}])
+def test_an_answer_without_texts(document: dict[str, Any]) -> None:
+    assert answer_texts(document) == []
+
+
+def test_every_operation_has_a_decoder_that_names_the_forbidden() -> None:
+    for _, view in openai.OPERATIONS.values():
+        assert {"api_base", "base_url", "api_key", "api_version", "extra_headers"} <= set(view.__struct_fields__)
