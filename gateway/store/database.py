@@ -32,8 +32,8 @@ FILE = "gatehouse.db"
 THREADS = 4
 MAX_PENDING = 512
 """Calls under way or waiting for a thread; more than that are refused at once."""
-BUSY_TIMEOUT = 2.0
-"""Seconds that SQLite waits for another process' write."""
+BUSY_SHARE = 0.8
+"""SQLite waits for another process' write for this share of a call's deadline."""
 CONNECT_TIMEOUT = 2
 WRITING = "gatehouse_write"
 
@@ -41,7 +41,7 @@ WRITING = "gatehouse_write"
 def make_engine(url: str, state_dir: Path, statement_timeout: float) -> sa.Engine:
     """An engine for `sqlite` (a file in the state directory, 0600) or a PostgreSQL URL. Connects to nothing yet. Raises ConfigError."""
     if url == "sqlite":
-        return _sqlite(state_dir / FILE)
+        return _sqlite(state_dir / FILE, statement_timeout * BUSY_SHARE)
     try:
         parsed = sa.make_url(url)
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
@@ -57,7 +57,7 @@ def _dumps(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def _sqlite(path: Path) -> sa.Engine:
+def _sqlite(path: Path, busy_timeout: float) -> sa.Engine:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
@@ -65,7 +65,7 @@ def _sqlite(path: Path) -> sa.Engine:
         raise ConfigError(f"the store {path} cannot be written: {error.strerror}", path="state_dir") from None
     engine = sa.create_engine(
         sa.URL.create("sqlite+pysqlite", database=str(path)),
-        connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False},
+        connect_args={"timeout": busy_timeout, "check_same_thread": False},
         pool_size=THREADS + 1,
         max_overflow=0,
         json_serializer=_dumps,
@@ -75,7 +75,7 @@ def _sqlite(path: Path) -> sa.Engine:
         connection.isolation_level = None  # no implicit transactions: `begun` says when one begins, and how
         for pragma in ("synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
             connection.execute(f"PRAGMA {pragma}").close()
-        _write_ahead(connection)
+        _write_ahead(connection, busy_timeout)
 
     def begun(connection: sa.Connection) -> None:
         # A write takes its lock first: one that begins by reading would fail, without waiting, when another has written since.
@@ -86,9 +86,9 @@ def _sqlite(path: Path) -> sa.Engine:
     return engine
 
 
-def _write_ahead(connection: Any) -> None:
+def _write_ahead(connection: Any, seconds: float) -> None:
     """Of several processes that meet a new file, one turns the log on. SQLite does not let the others wait for that: they ask again."""
-    end = time.monotonic() + BUSY_TIMEOUT
+    end = time.monotonic() + seconds
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL").close()

@@ -37,7 +37,7 @@ class Place:
         self.opened: list[Store] = []
 
     def make(self, **options: Any) -> Store:
-        store = Store(self.url, self.directory, keys, given_pepper=PEPPER, clock=self.clock, **options)
+        store = Store(self.url, self.directory, keys, given_pepper=PEPPER, clock=self.clock, **{"deadline": 30.0, **options})
         self.opened.append(store)
         return store
 
@@ -434,7 +434,7 @@ async def test_changes_that_are_forgotten_are_a_gap(place: Place) -> None:
 
 async def test_numbers_grow_in_the_order_of_commits_under_parallel_writers(place: Place) -> None:
     """A reader that polls while two replicas write never sees a number after a higher one: nothing can be missed."""
-    stores = [await place.open(deadline=60.0), await place.open(deadline=60.0)]
+    stores = [await place.open(), await place.open()]
     reader = await place.open()
     seen: list[int] = []
 
@@ -455,7 +455,7 @@ async def test_numbers_grow_in_the_order_of_commits_under_parallel_writers(place
 
 
 async def test_one_of_parallel_updates_wins(place: Place) -> None:
-    stores = [await place.open(deadline=60.0), await place.open(deadline=60.0)]
+    stores = [await place.open(), await place.open()]
     await stores[0].create("models", "m", {"n": 0}, actor="x")
 
     async def add(store: Store) -> int:

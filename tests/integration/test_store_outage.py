@@ -121,14 +121,14 @@ async def test_a_frozen_server_costs_the_deadline_and_no_thread(
     postgres: PostgresServer,  # noqa: F811
     opened: Callable[..., Awaitable[Store]],
 ) -> None:
-    store = await opened(deadline=0.5)
+    store = await opened(deadline=1.5)
     await asyncio.gather(*(store.list("models") for _ in range(8)))
     postgres.freeze()
     try:
         started = time.monotonic()
         results = await asyncio.gather(*(store.list("models") for _ in range(8)), return_exceptions=True)
         assert all(isinstance(result, StoreUnavailable) for result in results), results
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 1.5 * 3
         await until(lambda: done(store.pending == 0), "the end of what hung", 10.0)
     finally:
         postgres.thaw()
@@ -151,7 +151,7 @@ async def test_a_start_without_a_server_fails_in_time(tmp_path: Path) -> None:
 
 
 async def test_a_locked_sqlite_file_costs_the_deadline_and_heals(tmp_path: Path) -> None:
-    store = Store("sqlite", tmp_path, keys, deadline=0.3)
+    store = Store("sqlite", tmp_path, keys, deadline=1.0)
     await store.start()
     await store.create("models", "m", {}, actor="x")
     blocker = sqlite3.connect(tmp_path / "gatehouse.db", isolation_level=None)
@@ -159,7 +159,7 @@ async def test_a_locked_sqlite_file_costs_the_deadline_and_heals(tmp_path: Path)
     started = time.monotonic()
     with pytest.raises(StoreUnavailable):
         await store.create("models", "n", {}, actor="x")
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 3.0
     assert (await store.get("models", "m")).version == 1  # readers do not wait for a writer
     blocker.execute("ROLLBACK").close()
     blocker.close()
