@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from engines.devices import Binding, bind
+from engines.devices import bind
 from engines.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
 from gateway.core.errors import ConfigError
 from gateway.core.ports import EndpointObserver
@@ -49,7 +49,7 @@ class SidecarProcess:
         self.silent = False
         self._failures = 0
         self._ready_at = 0.0
-        self._binding: Binding | None = None
+        self._fallback_reason: str | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
         self._gone = asyncio.Event()
@@ -108,7 +108,6 @@ class SidecarProcess:
 
     def describe(self) -> dict[str, Any]:
         """What operators see."""
-        fell_back = self._binding is not None and self._binding.fell_back
         known = {k: v for k, v in self.health.items() if k not in ("state", "name", "runtime", "wanted", "reason_code")}
         return {
             **known,
@@ -117,7 +116,8 @@ class SidecarProcess:
             "state": self.state,
             "reason": self.reason,
             "wanted_device": self.spec.device,
-            "fallback": fell_back,
+            "fallback": self._fallback_reason is not None,
+            "fallback_reason": self._fallback_reason,
             "restarts": self.restarts,
             "pid": self._process.pid if self._process is not None and self._process.returncode is None else None,
         }
@@ -151,14 +151,14 @@ class SidecarProcess:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         spec = self.spec
-        binding = self._binding = bind(spec.device, spec.fallback, spec.name)
+        self._fallback_reason = None
+        binding = bind(spec.device, spec.fallback, spec.name)
         if binding.fell_back:
-            log.warning("engine %s: device %s is not on this machine, falling back to cpu", spec.name, spec.device)
-            self._on_event("engine_fallback", spec.name, {"wanted": spec.device, "device": "cpu"})
+            self._fell_back(f"device {spec.device} is not on this machine")
         settings = SidecarSpec(
             name=spec.name, runtime="onnx" if spec.runtime == "onnx" else "llama.cpp", model=spec.model or "", socket=str(self.socket),
-            state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, slots=spec.start_slots, context=spec.context,
-            queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching, options=spec.options,
+            state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, fallback=spec.fallback, slots=spec.start_slots,
+            context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching, options=spec.options,
         )  # fmt: skip
         environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
         with self._open_log() as log_file:
@@ -170,6 +170,11 @@ class SidecarProcess:
         process.stdin.write(msgspec.json.encode(settings) + b"\n")
         self._process = process
         return process
+
+    def _fell_back(self, reason: str) -> None:
+        self._fallback_reason = reason
+        log.warning("engine %s runs on the cpu: %s", self.spec.name, reason)
+        self._on_event("engine_fallback", self.spec.name, {"wanted": self.spec.device, "device": "cpu", "reason": reason})
 
     def _log_path(self) -> Path:
         return self._state_dir / "logs" / f"{self.socket.stem.rsplit('-', 1)[0]}.log"
@@ -214,6 +219,8 @@ class SidecarProcess:
             self._move("ready")
             self.reason = None
             self._ready_at = time.monotonic()
+            if isinstance(reason := report.get("fallback_reason"), str):
+                self._fell_back(reason)
             self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.start_slots))
             if not self._first.done():
                 self._first.set_result(None)

@@ -23,7 +23,7 @@ from gateway.core.waiting import Maybe
 from gateway.server.health import Health
 from policies import guardrails
 from policies.limits import LimitRules
-from policies.patterns import matches
+from policies.patterns import matches, within
 
 
 def ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
@@ -37,7 +37,7 @@ def ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
         audit=gateway.audit,
         audit_reader=Log(gateway),
         feed=gateway.feed,
-        matches=matches,
+        matches=within,
         store=gateway.control.store,
         check=Check(),
     )

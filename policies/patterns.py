@@ -18,3 +18,20 @@ def matches(pattern: str, name: str) -> bool:
             return False
         position = found + len(part)
     return True
+
+
+def names(pattern: str, model: str, version: str = "") -> bool:
+    """Whether a pattern of models means this one: `model` (every version of it) or `model@version` (only calls whose path names
+    that version). The two halves are matched apart, as callers choose what stands in the path; no model's name has an `@`."""
+    wanted, at, wanted_version = pattern.rpartition("@")
+    if at:
+        return version != "" and matches(wanted, model) and matches(wanted_version, version)
+    return matches(pattern, model)
+
+
+def within(outer: str, inner: str) -> bool:
+    """Whether a pattern of models means no more than another: `demo-*` is within `*`, `demo-chat@1` within `demo-*`."""
+    model, at, version = inner.rpartition("@")
+    if not at:
+        return "@" not in outer and matches(outer, inner)
+    return names(outer, model, version)

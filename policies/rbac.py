@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from gateway.core.specs import ModelSpec
 from gateway.core.types import Decision, InferenceRequest, Principal
-from policies.patterns import matches
+from policies.patterns import names
 
 MEMO_SIZE = 16384
 """Decisions remembered; the oldest is forgotten first."""
@@ -21,7 +21,10 @@ _UNKNOWN = Decision(False, "There is no such model for this credential.", "unkno
 
 
 class ModelAccess:
-    """Allows a model when one of the principal's patterns (`*`, `demo-*`) names it, or the model that the alias stands for."""
+    """Allows a model when one of the principal's patterns (`*`, `demo-*`) names it, or the model that the alias stands for.
+
+    `model@version` allows the calls whose path names that version, and no others; no model's name has an `@`.
+    """
 
     def __init__(self, models: Iterable[ModelSpec], *, memo_size: int = MEMO_SIZE) -> None:
         self._names: dict[str, tuple[str, ...]] = {}
@@ -33,7 +36,8 @@ class ModelAccess:
 
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
         """The memoised decision. Unknown models are denied and not remembered: callers choose those names freely."""
-        key = (principal, request.model, request.operation)
+        version = request.version
+        key = (principal, request.model, f"{request.operation}:{version}" if version else request.operation)
         decision = self._memo.get(key)
         if decision is not None:
             return decision
@@ -42,19 +46,19 @@ class ModelAccess:
         if principal.operations and request.operation not in principal.operations:
             decision = _OPERATION
         else:
-            decision = self._evaluate(principal, request.model)
+            decision = self._evaluate(principal, request.model, version)
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
         self._memo[key] = decision
         return decision
 
-    def may_see(self, principal: Principal, model: str) -> bool:
-        """Whether the model exists and is listed for this principal."""
-        return model in self._names and self._evaluate(principal, model).allow
+    def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
+        """Whether the model (or this version of it) exists for this principal."""
+        return model in self._names and self._evaluate(principal, model, version).allow
 
-    def _evaluate(self, principal: Principal, model: str) -> Decision:
+    def _evaluate(self, principal: Principal, model: str, version: str = "") -> Decision:
         for name in self._names[model]:
             for pattern in principal.models:
-                if matches(pattern, name):
+                if names(pattern, name, version):
                     return Decision(True, "", f"models:{pattern}")
         return _DENIED

@@ -26,8 +26,8 @@ class OnnxOptions(Spec, frozen=True):
     batching: `auto` batches when a probe at load shows that rows do not influence one another; max_batch_tokens bounds the
     padded size of a text batch. inter_op_threads, spinning, arena, arena_limit_bytes, arena_shrink, memory_pattern,
     deterministic, optimization, cache: ONNX Runtime's session settings. io_binding: keep tensors on the device (auto: on GPUs).
-    gpu_memory_limit_bytes, provider: of the CUDA provider. fallback: run on the CPU where the device cannot be had.
-    checksums: file name -> SHA-256 of files in the model's folder. max_body_bytes: of one request (the shell's).
+    gpu_memory_limit_bytes, provider: of the CUDA provider. checksums: file name -> SHA-256 of files in the
+    model's folder. max_body_bytes: of one request (the shell's).
     """
 
     task: Literal["auto"] | Task = "auto"
@@ -54,7 +54,6 @@ class OnnxOptions(Spec, frozen=True):
     io_binding: Literal["auto", "on", "off"] = "auto"
     gpu_memory_limit_bytes: Natural = 0
     provider: dict[str, str | int | bool] = field(default_factory=dict)
-    fallback: Literal["cpu"] | None = None
     checksums: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]] = field(default_factory=dict)
     max_body_bytes: Positive = 64 * 1024 * 1024
 

@@ -159,17 +159,17 @@ class Loaded(NamedTuple):
 
 
 def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded:
-    """Check the file, then load it on the spec's device, or on the CPU where the options allow it. Raises LoadError."""
+    """Check the file, then load it on the spec's device, or on the CPU where the spec allows it. Raises LoadError."""
     sha256 = verify_sha256(graph, spec.sha256)
     model = read_model_file(graph)
     check_model_file(model, supported_opsets())
     if options.arena_limit_bytes:
         limit_arena(options.arena_limit_bytes)
-    device, fallback = choose_device(spec.device, ort.get_available_providers(), options.fallback)
+    device, fallback = choose_device(spec.device, ort.get_available_providers(), spec.fallback)
     try:
         session, cached = _open(spec, model, sha256, device, options)
     except LoadError as error:
-        if device == "cpu" or options.fallback != "cpu":
+        if device == "cpu" or spec.fallback != "cpu":
             raise
         device, fallback = "cpu", str(error)
         session, cached = _open(spec, model, sha256, device, options)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from gateway.audit.crypto import BodyHasher, load_body_key, load_signer
+from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
 from gateway.audit.sinks import local_sink
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.worker import Worker
@@ -60,7 +60,7 @@ class AuditBroker:
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
         self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
-        self.hash_body: Callable[[bytes], str] = BodyHasher(load_body_key(state_dir))
+        self.hash_body: Callable[[bytes | memoryview], str] = BodyHasher(load_body_key(state_dir)) if spec.body_hashes else no_hash
         self._worker: Worker[Job] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = _completed()

@@ -44,7 +44,7 @@ class Authorizer(Protocol):
 
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision: ...
 
-    def may_see(self, principal: Principal, model: str) -> bool:
+    def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model is listed for this principal."""
         ...
 
@@ -128,8 +128,8 @@ class AuditLog(Protocol):
         """Why no record is accepted, or None."""
         ...
 
-    def hash_body(self, body: bytes) -> str:
-        """A keyed hash (BLAKE2b) of a body, in hex; "" when body hashes are off."""
+    def hash_body(self, body: bytes | memoryview) -> str:
+        """A keyed hash of a body or of a tensor's data, in hex; "" when body hashes are off."""
         ...
 
     async def aclose(self) -> None: ...

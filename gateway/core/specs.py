@@ -281,12 +281,13 @@ class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The audit log; `write` survives kill -9 of the process, `fsync` survives power loss."""
+    """The audit log; `write` survives kill -9 of the process, `fsync` survives power loss. `body_hashes`: records prove bodies."""
 
     durability: Literal["async", "write", "fsync"] = "write"
     sinks: tuple[SinkSpec, ...] = (SinkSpec(type="file"),)
     encryption: dict[str, Any] | None = None
     checkpoint: CheckpointSpec = CheckpointSpec()
+    body_hashes: bool = True
     queue: Positive = 65536
     timeout: Seconds = 5.0
 
@@ -331,7 +332,8 @@ class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a supervisor tells a sidecar it starts: one JSON line on standard input, which then stays open as the lifeline.
 
     `device` is the device as the sidecar sees it after placement (`cpu`, or `cuda:0` with one visible device); `wanted`
-    is what the configuration asked for, so that health can show a fallback. `socket` is a Unix socket path (mode 0600).
+    is what the configuration asked for, so that health can show a fallback; `fallback` is what the runtime may use instead
+    where it cannot use the device (its library has no support for it). `socket` is a Unix socket path (mode 0600).
     """
 
     name: str
@@ -341,6 +343,7 @@ class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     state_dir: str
     device: str = "cpu"
     wanted: str = "cpu"
+    fallback: Literal["cpu"] | None = None
     slots: int = 8
     context: int = 2048
     queue: int = 64

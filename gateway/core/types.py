@@ -58,7 +58,7 @@ class InferenceRequest(Struct, eq=False):
 
     operation: chat, completions, embeddings, rerank, classify, infer. model: the public name asked for.
     prompt_tokens: an estimate until the engine counts (for tensors: elements). max_tokens: the bound on what may be generated
-    (0: nothing is). content: the header lines about the body that the engine gets.
+    (0: nothing is). content: the header lines about the body that the engine gets. version: of the model, where the path names one.
     """
 
     operation: str
@@ -72,6 +72,7 @@ class InferenceRequest(Struct, eq=False):
     max_tokens: int = 0
     content: bytes = b"content-type: application/json\r\n"
     raw: bytes = b""
+    version: str = ""
 
 
 class Decision(Struct, frozen=True):

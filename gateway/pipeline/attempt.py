@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from hashlib import blake2b
 from time import perf_counter_ns
 from typing import Any
 
@@ -18,10 +19,10 @@ from gateway.core.errors import (
 )
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
-from gateway.core.types import ResponseHead
+from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.stream import AnswerRelay
+from gateway.pipeline.stream import GENERATION, AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
 from gateway.wire.requests import target
 
@@ -118,16 +119,25 @@ async def _sleep(seconds: float) -> None:
 def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
     trace = exchange.headers.get(b"traceparent")
+    request: InferenceRequest = exchange.request  # type: ignore[assignment]
+    content = request.content
+    if request.operation not in GENERATION:
+        content += b"x-gatehouse-client: %b\r\n" % client_name(exchange.principal)  # type: ignore[arg-type]
     return b"POST %b%b HTTP/1.1\r\n%bx-request-id: %b\r\nx-gatehouse-priority: %b\r\nx-gatehouse-deadline-ms: %d\r\n%b%b" % (
         attempt.client.base_path,
         path,
-        exchange.request.content,  # type: ignore[union-attr]
+        content,
         exchange.request_id,
         exchange.principal.priority.encode(),  # type: ignore[union-attr]
         (exchange.deadline - exchange.plane.now) * 1000,
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
     )
+
+
+def client_name(principal: Principal) -> bytes:
+    """A caller's name for the engine, which keeps one client's requests in order: a hash, as engines need not know who it is."""
+    return blake2b(f"{principal.tenant}\n{principal.kind}\n{principal.id}".encode(), digest_size=8).hexdigest().encode()
 
 
 def _result(head: ResponseHead | None) -> AttemptResult:

@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
+from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation, RequestError
 from gateway.core.ports import Guardrail, StreamMatcher
-from gateway.core.types import ALLOW, Verdict
+from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 from gateway.wire.openai import MESSAGE_TEXTS, answer_texts, replace_answer_texts, with_texts
+from gateway.wire.requests import json_part, parse_answer, summary, texts_of
 
 log = logging.getLogger("gatehouse.guardrails")
 HOLD_LIMIT = 1024 * 1024
@@ -170,6 +171,25 @@ async def answer(x: Exchange, guardrails: Sequence[Guardrail], body: bytes) -> b
         return body
     replace_answer_texts(document, list(replaced))
     return msgspec.json.encode(document)
+
+
+async def tensors(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHead, body: bytes) -> bytes | memoryview:
+    """Phase 10 for an infer answer: its shapes and hashes for the record, the BYTES outputs read by the guardrails.
+
+    Returns what the record's body hash covers. A tensor is never rewritten: what would have to be is refused, and so is, where
+    there are guardrails, an answer that is not what the protocol says. Without any it is passed on as it is, recorded by one hash.
+    """
+    try:
+        response, json_length = parse_answer(head, body)
+        texts = texts_of(response.outputs) if guardrails else []
+    except (EngineError, RequestError) as error:
+        if not guardrails:
+            return body
+        raise EngineError(f"The engine's answer cannot be inspected: {error.message}") from None
+    if texts and await _checked(x, guardrails, texts) is not None:
+        raise GuardrailViolation("A tensor has content that a policy would rewrite.", code=x.guardrail or "guardrail")
+    x.detail = {"outputs": summary(response.outputs, x.snapshot.audit.hash_body)}
+    return json_part(body, json_length)
 
 
 class InspectedRelay(StreamRelay):

@@ -17,7 +17,7 @@ from gateway.core.waiting import Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
-from gateway.wire.requests import answer_detail, rename
+from gateway.wire.requests import json_part, rename
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -72,11 +72,14 @@ async def serve(x: Exchange) -> None:
         relay = await attempt.run(x, entry, ticket, relay_type)
     if not relay.started:
         head, body = _whole_answer(relay)
+        evidence: bytes | memoryview
         if request.operation == "infer":
-            x.detail = answer_detail(body, head.get(b"inference-header-content-length"))
-        elif entry.response_guardrails:
-            body = await inspect.answer(x, entry.response_guardrails, body)
-        _send(x, head, body)
+            evidence = await inspect.tensors(x, entry.response_guardrails, head, body)
+        else:
+            if entry.response_guardrails:
+                body = await inspect.answer(x, entry.response_guardrails, body)
+            evidence = body
+        _send(x, head, body, evidence)
     x.settle("ok", 200)  # 11
 
 
@@ -112,6 +115,10 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
     audit = x.snapshot.audit
     entry = x.entry
     assert entry is not None
+    evidence: bytes | memoryview = body
+    detail = None
+    if request.operation == "infer":
+        evidence, detail = json_part(body, request.view.json_length), request.view.detail(audit.hash_body)
     ticket = audit.intent(
         IntentRecord(
             time.time(),
@@ -124,10 +131,10 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             entry.name,
             request.stream,
             len(body),
-            audit.hash_body(body),
+            audit.hash_body(evidence),
             x.decision_rule,
             x.snapshot.version,
-            request.view.detail() if request.operation == "infer" else None,
+            detail,
         )
     )
     x.intended = True
@@ -159,9 +166,10 @@ def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
     return head, body
 
 
-def _send(x: Exchange, head: ResponseHead, body: bytes) -> None:
+def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
+    """`evidence`: what of the body its hash in the audit record covers."""
     x.answer_bytes = len(body)
-    x.answer_hash = x.snapshot.audit.hash_body(body)
+    x.answer_hash = x.snapshot.audit.hash_body(evidence)
     x.client.send(answer_head(x, head, len(body)) + body)
     x.head_sent = True
     if x.marks is not None:

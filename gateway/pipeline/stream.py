@@ -23,6 +23,9 @@ KEEP_ALIVE = b"e\r\n: keep-alive\n\n\r\n"
 DONE = b"data: [DONE]\n\n"
 STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 OK = b"200 OK"
+TRUNCATED = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
+GENERATION = frozenset({"chat", "completions"})
+"""The operations that generate text; all others answer with vectors, scores or tensors."""
 
 
 class AnswerRelay:
@@ -239,6 +242,12 @@ def decode_chunk(payload: bytes) -> ChunkView | None:
 
 def answer_head(exchange: Exchange, head: ResponseHead, length: int) -> bytes:
     """The head of a whole, successful answer of `length` bytes: JSON, or binary tensors with the length of their JSON part."""
+    request = exchange.request
+    if request is None or request.operation in GENERATION:
+        return exchange.head(OK, b"content-type: application/json\r\ncontent-length: %d\r\n" % length)
+    truncated = head.get(b"x-gatehouse-truncated")
+    if truncated is not None and truncated.isdigit():
+        return exchange.head(OK, TRUNCATED % (length, truncated))
     tensors = head.get(b"inference-header-content-length")
     if tensors is not None and tensors.isdigit():
         lines = b"content-type: application/octet-stream\r\ninference-header-content-length: %b\r\ncontent-length: %d\r\n"

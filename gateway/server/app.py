@@ -114,7 +114,7 @@ class DataApplication:
         snapshot = self._plane.current()
         target = oip.parse_path(unquote(scope["raw_path"].decode("latin-1")))
         entry = snapshot.models.get(target.model) if target is not None else None
-        if entry is None or target is None or not snapshot.authorizer.may_see(principal, entry.name):
+        if entry is None or target is None or not snapshot.authorizer.may_see(principal, entry.name, target.version):
             raise ModelNotFound(f"The model {(target.model if target else '')[:128]!r} does not exist.", param="model")
         path = infer_path(entry.name, target.version, "ready" if target.action == "ready" else "")
         status, body = await fetch(entry, principal, path, scope["state"]["request_id"], self._plane.now + DEADLINE_SECONDS)

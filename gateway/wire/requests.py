@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GuardrailViolation, RequestError
-from gateway.core.types import Headers, InferenceRequest
+from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.types import Headers, InferenceRequest, ResponseHead
 from gateway.wire import oip, oip_data, openai
 from gateway.wire.openai import OPERATIONS
 
 _ENCODER = msgspec.json.Encoder()
+HashBody = Callable[[bytes | memoryview], str]
 V2_MODELS = b"/v2/models/"
 JSON = b"content-type: application/json\r\n"
 BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
@@ -33,32 +34,44 @@ def parse(path: bytes, body: bytes, headers: Headers, max_depth: int = 64) -> In
 
 
 class TensorView:
-    """What policy reads of an infer request: its texts are the elements of BYTES inputs."""
+    """What policy reads of an infer request: its texts are the elements of BYTES inputs. json_length: where the JSON part ends."""
 
-    __slots__ = ("request", "version")
+    __slots__ = ("json_length", "request", "version")
 
-    def __init__(self, request: oip.InferRequest, version: str) -> None:
-        self.request, self.version = request, version
+    def __init__(self, request: oip.InferRequest, version: str, json_length: int | None = None) -> None:
+        self.request, self.version, self.json_length = request, version, json_length
 
     def texts(self) -> list[str]:
-        found: list[str] = []
-        for tensor in self.request.inputs:
-            if tensor.datatype == "BYTES":
-                found += _strings(tensor)
-        return found
+        return texts_of(self.request.inputs)
 
     def replace(self, texts: Sequence[str]) -> None:
         """Tensors are not rewritten: what would have to be is refused."""
         raise GuardrailViolation("A tensor has content that a policy would rewrite.", code="guardrail")
 
-    def detail(self) -> dict[str, Any]:
-        """Names, types and shapes for the audit record."""
-        return {"version": self.version, "inputs": summary(self.request.summary())}
+    def detail(self, hash_body: HashBody) -> dict[str, Any]:
+        """Version, and the inputs' names, types, shapes and hashes, for the audit record."""
+        return {"version": self.version, "inputs": summary(self.request.inputs, hash_body)}
 
 
-def summary(tensors: Sequence[oip.TensorSummary]) -> list[dict[str, Any]]:
-    """Tensors as plain values, without their data."""
-    return [{"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "elements": t.elements} for t in tensors]
+def summary(tensors: Sequence[oip.Tensor], hash_body: HashBody) -> list[dict[str, Any]]:
+    """Tensors as plain values, with a hash of their data as it was sent (none where hashes are off) and without the data."""
+    found = []
+    for t in tensors:
+        entry = {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "elements": t.elements}
+        if digest := hash_body(t.raw):
+            entry["hash"] = digest
+        found.append(entry)
+    return found
+
+
+def json_part(body: bytes, json_length: int | None) -> bytes | memoryview:
+    """What of a tensor message the record's body hash covers: the JSON part. Binary tensors have hashes of their own."""
+    return body if json_length is None else memoryview(body)[:json_length]
+
+
+def texts_of(tensors: Sequence[oip.Tensor]) -> list[str]:
+    """The elements of the BYTES tensors, in order. Raises TensorError where they are not as the shape says."""
+    return [text for tensor in tensors if tensor.datatype == "BYTES" for text in _strings(tensor)]
 
 
 def _strings(tensor: oip.Tensor) -> list[str]:
@@ -78,7 +91,15 @@ def parse_infer(path: bytes, body: bytes, headers: Headers, max_depth: int) -> I
     elements = sum(tensor.elements for tensor in view.inputs)
     content = JSON if length is None else BINARY % length
     return InferenceRequest(
-        "infer", path, place.model, {}, TensorView(view, place.version), prompt_tokens=elements, content=content, raw=body
+        "infer",
+        path,
+        place.model,
+        {},
+        TensorView(view, place.version, length),
+        prompt_tokens=elements,
+        content=content,
+        raw=body,
+        version=place.version,
     )
 
 
@@ -106,9 +127,10 @@ def rename(request: InferenceRequest, model: str) -> None:
         request.fields["model"] = Raw(_ENCODER.encode(model))
 
 
-def answer_detail(body: bytes, header_length: bytes | None) -> dict[str, Any] | None:
-    """Shapes of an infer answer for the audit record; None when it is not what the protocol says."""
+def parse_answer(head: ResponseHead, body: bytes) -> tuple[oip.InferResponse, int | None]:
+    """An engine's infer answer and the length of its JSON part (None: all of it). Raises EngineError when it is not the protocol's."""
     try:
-        return {"outputs": summary(oip.parse_response(body, oip.header_length(header_length, len(body))).summary())}
-    except RequestError:
-        return None
+        length = oip.header_length(head.get(oip.HEADER_LENGTH.lower().encode()), len(body))
+        return oip.parse_response(body, length), length
+    except RequestError as error:
+        raise EngineError(f"The engine's answer is not what the Open Inference Protocol says: {error.message}") from None

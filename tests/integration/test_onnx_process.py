@@ -87,7 +87,7 @@ def test_models_that_are_refused(tmp_path: Path, content: bytes | None, settings
 
 def test_a_fallback_is_visible(tmp_path: Path) -> None:
     models.save(models.affine(), tmp_path / "model.onnx")
-    with OnnxProcess(tmp_path, device="cuda:0", wanted="cuda:0", options={"fallback": "cpu"}) as process:
+    with OnnxProcess(tmp_path, device="cuda:0", wanted="cuda:0", fallback="cpu") as process:
         report = process.wait_state("ready")
     assert (report["device"], report["wanted"]) == ("cpu", "cuda:0")
     assert "CUDA" in report["fallback_reason"]

@@ -70,7 +70,7 @@ class Audit:
 
     def event(self, record: Any) -> Any: ...
 
-    def hash_body(self, body: bytes) -> str:
+    def hash_body(self, body: bytes | memoryview) -> str:
         return "h"
 
     def outcome(self, record: OutcomeRecord) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.patterns import matches
+from policies.patterns import matches, within
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,23 @@ def test_many_stars_take_linear_time() -> None:
     started = time.perf_counter()
     assert not matches("a*" * 1000 + "b", "a" * 10_000)
     assert time.perf_counter() - started < 1.0
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "expected"),
+    [
+        ("*", "a", True),
+        ("*", "a@1", True),
+        ("a*", "ab@1", True),
+        ("a*", "b@1", False),
+        ("*-small", "big@x-small", False),
+        ("a@1", "a@1", True),
+        ("a@1*", "a@1*", True),
+        ("a@1", "a", False),
+        ("*@*", "a", False),
+        ("a@1", "a@2", False),
+        ("*@1", "b@x@1", True),
+    ],
+)
+def test_what_a_pattern_of_models_may_hand_on(outer: str, inner: str, expected: bool) -> None:
+    assert within(outer, inner) is expected

@@ -19,6 +19,10 @@ def request(model: str, operation: str = "chat") -> InferenceRequest:
     return InferenceRequest(operation, b"/", model, {}, None)
 
 
+def versioned(model: str, version: str) -> InferenceRequest:
+    return InferenceRequest("infer", b"/", model, {}, None, version=version)
+
+
 def principal(*models: str) -> Principal:
     return Principal("p", "t", "api_key", models)
 
@@ -70,3 +74,36 @@ def test_names_that_callers_make_up_are_not_remembered_and_the_memo_is_bounded()
     for number in range(100):
         assert access.decide(caller, request("secret", f"operation-{number}")).allow
     assert len(access._memo) == 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "model", "version", "allowed"),
+    [
+        ("secret", "secret", "1", True),
+        ("secret", "secret", "2", True),
+        ("secret@1", "secret", "1", True),
+        ("secret@1", "secret", "2", False),
+        ("secret@1", "secret", "", False),
+        ("demo-*@1", "demo-embed", "1", True),
+        ("demo-*@1", "secret", "1", False),
+        ("*@1*", "secret", "12", True),
+        ("gpt-small@1", "gpt-small", "1", True),
+        ("demo-chat@1", "gpt-small", "1", True),
+        ("*-embed", "secret", "x-embed", False),
+        ("*-embed", "secret", "@x-embed", False),
+        ("secret@*", "secret", "", False),
+    ],
+)
+def test_a_version_can_be_allowed_alone(pattern: str, model: str, version: str, allowed: bool) -> None:
+    access, caller = ModelAccess(MODELS), principal(pattern)
+    for _ in range(2):
+        assert access.decide(caller, versioned(model, version)).allow is allowed
+    assert access.may_see(caller, model, version) is allowed
+    assert access.may_see(caller, model) is ("@" not in pattern and access.may_see(caller, model, version))
+
+
+def test_versions_are_remembered_apart() -> None:
+    access, caller = ModelAccess(MODELS), principal("secret@1")
+    assert access.decide(caller, versioned("secret", "1")).allow
+    assert not access.decide(caller, versioned("secret", "2")).allow
+    assert not access.decide(caller, InferenceRequest("infer", b"/", "secret", {}, None)).allow

@@ -106,5 +106,5 @@ def test_options_are_strict(options: dict[str, Any]) -> None:
 
 def test_options_defaults_and_values() -> None:
     assert read_options({}) == OnnxOptions()
-    found = read_options({"dimensions": [64, 128], "provider": {"cudnn_conv_use_max_workspace": True}, "fallback": "cpu"})
-    assert (found.dimensions, found.fallback) == ((64, 128), "cpu")
+    found = read_options({"dimensions": [64, 128], "provider": {"cudnn_conv_use_max_workspace": True}})
+    assert (found.dimensions, found.provider) == ((64, 128), {"cudnn_conv_use_max_workspace": True})

@@ -161,7 +161,7 @@ def test_provider_options() -> None:
 def test_fallback_is_explicit_and_shown(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="cuda:0"):
         load(tmp_path, models.affine(), device="cuda:0")
-    loaded = load(tmp_path, models.affine(), OnnxOptions(fallback="cpu"), device="cuda:0")
+    loaded = load(tmp_path, models.affine(), device="cuda:0", fallback="cpu")
     assert loaded.session.device == "cpu"
     assert "cuda:0" in (loaded.fallback or "")
 

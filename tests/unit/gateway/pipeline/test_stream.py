@@ -25,7 +25,7 @@ EVENTS = st.sampled_from(
         chunk(None, finish="stop"),
         b": comment\n\n",
         b"event: message\nid: 7\n" + chunk("named"),
-        b"data: {\ndata: \"choices\": []}\n\n",
+        b'data: {\ndata: "choices": []}\n\n',
         b"data: not json\n\n",
         USAGE,
         b"event: message\n" + USAGE,
@@ -295,4 +295,5 @@ def test_tensors_keep_the_length_of_their_json_part() -> None:
     assert client.headers["content-type"] == "application/octet-stream"
     assert client.body == answer + b"\x01\x00\x00\x00"
     assert world.limiter.reservations[0].settled == [Usage(2)]
-    assert world.outcome.detail == {"outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "elements": 1}]}
+    assert world.outcome.detail == {"outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "elements": 1, "hash": "hash-4"}]}
+    assert world.outcome.body_hash == f"hash-{len(answer)}"

@@ -282,7 +282,7 @@ class Audit:
     def event(self, record: Any) -> Signal[None]:
         raise AssertionError("exchanges record no events")
 
-    def hash_body(self, body: bytes) -> str:
+    def hash_body(self, body: bytes | memoryview) -> str:
         return f"hash-{len(body)}"
 
     async def aclose(self) -> None: ...
@@ -308,7 +308,7 @@ class Authorizer:
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
         return Decision(self.allow, "" if self.allow else "Not yours.", "rule-1")
 
-    def may_see(self, principal: Principal, model: str) -> bool:
+    def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         return self.visible
 
 
