@@ -196,6 +196,7 @@ class InspectedRelay(StreamRelay):
     """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice."""
 
     __slots__ = ("_channels", "_frame", "_tail")
+    plain = False
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)

@@ -6,6 +6,7 @@ guardrail reads the stream, `InspectedRelay` (gateway.pipeline.inspect) takes it
 
 from __future__ import annotations
 
+import re
 from time import perf_counter_ns
 
 import msgspec
@@ -23,6 +24,8 @@ KEEP_ALIVE = b"e\r\n: keep-alive\n\n\r\n"
 DONE = b"data: [DONE]\n\n"
 STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 OK = b"200 OK"
+_MUST_BE_READ = re.compile(rb'\r|"(?:usage": ?\{|error":)').search
+"""One pass over a chunk for what settle or the framing must look at; three substring tests cost three times as much."""
 TRUNCATED = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 GENERATION = frozenset({"chat", "completions"})
 """The operations that generate text; all others answer with vectors, scores or tensors."""
@@ -86,10 +89,14 @@ class StreamRelay(AnswerRelay):
     An answer that is no event stream (an engine's error) is gathered like a whole answer.
     """
 
-    __slots__ = ("_carry", "_ended", "_events", "_last_write", "_streaming", "_usage")
+    __slots__ = ("_carry", "_ended", "_events", "_last_write", "_relays_plainly", "_send", "_streaming", "_usage")
+    plain = True
+    """Whether whole events may be forwarded without another look."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
+        self._send = exchange.client.send
+        self._relays_plainly = False
         self._carry = b""
         self._events = 0
         self._streaming = False
@@ -109,6 +116,7 @@ class StreamRelay(AnswerRelay):
         now = perf_counter_ns()
         exchange.engine_ns += now - exchange.sent_ns
         exchange.head_sent = self._streaming = True
+        self._relays_plainly = self.plain
         exchange.status = 200
         exchange.client.send(exchange.head(OK, STREAM_HEADERS))
         exchange.sent_ns = now
@@ -118,6 +126,21 @@ class StreamRelay(AnswerRelay):
             exchange.wake_at = min(exchange.deadline, exchange.plane.now + keep_alive)
 
     def on_body(self, data: bytes) -> None:
+        if self._carry or not self._relays_plainly or not data.endswith(b"\n\n") or _MUST_BE_READ(data) is not None:
+            self._read(data)
+            return
+        exchange = self.exchange
+        if not self._events:
+            exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
+        self._events += data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
+        if data.endswith(DONE):
+            self._ended = True
+        exchange.answer_bytes += len(data)
+        self._last_write = exchange.plane.now
+        self._send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _read(self, data: bytes) -> None:
+        """What is not whole events that nobody has to read."""
         if not self._streaming:
             super().on_body(data)
             return
@@ -133,23 +156,22 @@ class StreamRelay(AnswerRelay):
                 return
             self._hold(data[cut:])
             data = data[:cut]
-        if b'"usage":{' in data or b'"usage": {' in data or b'"error":' in data:
+        if _MUST_BE_READ(data) is not None:
             data = self._read_events(data)
             if not data:
                 return
         self._forward(data)
 
     def _forward(self, data: bytes) -> None:
-        events = data.count(b"\n\n")
         exchange = self.exchange
         if not self._events:
             exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
-        self._events += events
+        self._events += data.count(b"\n\n")
         if data.endswith(DONE):
             self._ended = True
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now
-        exchange.client.send(b"%x\r\n%b\r\n" % (len(data), data))
+        self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def _hold(self, data: bytes) -> None:
         if len(data) > MAX_EVENT_BYTES:

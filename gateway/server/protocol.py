@@ -95,6 +95,7 @@ class Connection(asyncio.Protocol):
         self.state, self.plane = state, state.plane
         self.server_state = server_state
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.send: Callable[[bytes], None] = _not_connected
         self.parser = httptools.HttpRequestParser(self)
         self.peer: Peer = None  # type: ignore[assignment]
         self.limits = self.plane.current().spec.listen
@@ -115,6 +116,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.send = self.transport.write
         name = transport.get_extra_info("peername")
         address = name[0] if isinstance(name, tuple) else "local"
         tls = transport.get_extra_info("ssl_object")
@@ -312,9 +314,6 @@ class Connection(asyncio.Protocol):
         else:
             request.handler = self.state.application.start(self, request)
 
-    def send(self, data: bytes) -> None:
-        self.transport.write(data)
-
     def read_body(self) -> None:
         request = self.serving
         if request is not None and not request.complete and b"expect" in request.headers:
@@ -342,6 +341,10 @@ class Connection(asyncio.Protocol):
             self._start(waiting)
         elif self.reading is None and not self._in_head:
             self.read_by = self.plane.now + self.limits.keep_alive_timeout
+
+
+def _not_connected(data: bytes) -> None:
+    raise RuntimeError("the connection is not made yet")
 
 
 def plain_error(error: GatehouseError, date: bytes, request_id: bytes) -> bytes:
