@@ -1,0 +1,100 @@
+"""A log line is one line: nothing that is logged can make another, or write to the reader's terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.telemetry.logging import JsonFormatter, TextFormatter, clean, setup
+
+FORBIDDEN = {chr(c) for c in (*range(0x20), 0x7F, 0x85, 0x2028, 0x2029)}
+
+
+def record(message: str, *values: Any, error: BaseException | None = None) -> logging.LogRecord:
+    info = (type(error), error, error.__traceback__) if error is not None else None
+    made = logging.LogRecord("gatehouse.test", logging.WARNING, "f.py", 1, message, values, info)
+    made.created = 1_800_000_000.1234
+    return made
+
+
+@pytest.fixture
+def kept_logging() -> Iterator[None]:
+    """Puts the process's loggers back as they were."""
+    names = ("", "gatehouse", "uvicorn")
+    before = [(logging.getLogger(n), logging.getLogger(n).level, list(logging.getLogger(n).handlers)) for n in names]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
+@given(st.text())
+def test_no_control_character_is_written_raw(text: str) -> None:
+    assert not FORBIDDEN & set(clean(text))
+
+
+@given(st.text())
+def test_text_without_control_characters_stays(text: str) -> None:
+    if not FORBIDDEN & set(text):
+        assert clean(text) == text
+
+
+@given(st.text(alphabet=st.sampled_from("ab\n\r\x1b\x00\x85\u2028\u2029\x7f|=\"\\"), max_size=20))
+def test_a_record_is_one_line_in_both_forms(text: str) -> None:
+    line = TextFormatter().format(record("got %s", text))
+    assert not FORBIDDEN & set(line)
+    assert line.splitlines() == [line]
+    line = JsonFormatter().format(record("got %s", text))
+    assert line.splitlines() == [line]
+    assert not FORBIDDEN & set(line)
+    assert json.loads(line)["message"] == f"got {text}"
+
+
+def test_the_text_form() -> None:
+    assert TextFormatter().format(record("a\nb")) == "2027-01-15T08:00:00Z WARNING gatehouse.test: a\\nb"
+
+
+def test_the_json_form() -> None:
+    assert json.loads(JsonFormatter().format(record("a %d", 5))) == {
+        "time": 1_800_000_000.123, "level": "warning", "logger": "gatehouse.test", "message": "a 5",
+    }  # fmt: skip
+
+
+def test_a_traceback_follows_indented_and_clean() -> None:
+    try:
+        raise ValueError("bad\x1b[31m\nINFO gatehouse: forged")
+    except ValueError as error:
+        made = record("failed", error=error)
+    lines = TextFormatter().format(made).split("\n")
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert "\x1b" not in "".join(lines)
+    entry = json.loads(JsonFormatter().format(made))
+    assert "ValueError: bad" in entry["exception"]
+
+
+@pytest.mark.parametrize(("style", "start"), [("json", "{"), ("text", "20")])
+def test_setup_points_every_logger_at_one_stream(kept_logging: None, style: str, start: str) -> None:
+    stream = io.StringIO()
+    setup("info", style, stream)
+    logging.getLogger("gatehouse.x").info("shown")
+    logging.getLogger("gatehouse.x").debug("hidden")
+    logging.getLogger("other").info("hidden")
+    logging.getLogger("other").warning("shown too")
+    lines = stream.getvalue().splitlines()
+    assert [("shown" in line) for line in lines] == [True, True]
+    assert all(line.startswith(start) for line in lines)
+
+
+def test_setup_again_does_not_double_the_lines(kept_logging: None) -> None:
+    stream = io.StringIO()
+    setup("debug", "text", stream)
+    setup("debug", "text", stream)
+    logging.getLogger("gatehouse").debug("once")
+    assert len(stream.getvalue().splitlines()) == 1
