@@ -1,0 +1,173 @@
+"""From a path and a body to an InferenceRequest, and back to what an engine gets."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.types import ResponseHead
+from gateway.wire import oip
+from gateway.wire.requests import infer_path, is_inference, json_part, parse, parse_answer, rename, target
+
+INFER = b"/v2/models/m/infer"
+
+
+def tensor(**fields: Any) -> dict[str, Any]:
+    return {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0], **fields}
+
+
+def infer(*tensors: dict[str, Any], path: bytes = INFER) -> Any:
+    return parse(path, json.dumps({"inputs": list(tensors)}).encode(), {})
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (b"/v1/chat/completions", True),
+        (b"/v1/completions", True),
+        (b"/v1/embeddings", True),
+        (b"/v1/rerank", True),
+        (b"/v1/classify", True),
+        (b"/v2/models/m/infer", True),
+        (b"/v2/models/m/versions/1/infer", True),
+        (b"/v1/models", False),
+        (b"/v1/chat/completions/", False),
+        (b"/v1/chat//completions", False),
+        (b"/v1/chat%2fcompletions", False),
+        (b"/V1/chat/completions", False),
+        (b"/v1/chat/completions;x", False),
+        (b"/x/../v1/chat/completions", False),
+        (b"/v2/models/m", False),
+        (b"/v2/models/m/ready", False),
+        (b"/control/drain", False),
+        (b"", False),
+    ],
+)
+def test_which_paths_are_inference(path: bytes, expected: bool) -> None:
+    assert is_inference(path) is expected
+
+
+@pytest.mark.parametrize("path", [b"/v2/models/infer", b"/v2/models//infer", b"/v2/models/a/b/infer", b"/v2/models/m/versions//infer"])
+def test_odd_infer_paths_are_not_found(path: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse(path, b"{}", {})
+    assert caught.value.status in (400, 404)
+
+
+def test_an_infer_request() -> None:
+    found = infer(tensor(), tensor(name="y", shape=[1, 3], datatype="INT64", data=[1, 2, 3]))
+    assert (found.operation, found.model, found.stream, found.max_tokens) == ("infer", "m", False, 0)
+    assert found.prompt_tokens == 5
+    assert found.content == b"content-type: application/json\r\n"
+    x = {"name": "x", "datatype": "FP32", "shape": [2], "elements": 2}
+    y = {"name": "y", "datatype": "INT64", "shape": [1, 3], "elements": 3}
+    assert found.view.detail(lambda data: "") == {"version": "", "inputs": [x, y]}
+    hashed = found.view.detail(lambda data: f"h{len(data)}")["inputs"]
+    assert [entry["hash"] for entry in hashed] == [f"h{len('[1.0, 2.0]')}", f"h{len('[1, 2, 3]')}"]
+
+
+def test_the_audit_detail_holds_no_data() -> None:
+    found = infer(tensor(datatype="BYTES", data=["secret", "text"]))
+    assert "secret" not in json.dumps(found.view.detail(lambda data: "h"))
+
+
+def test_binary_tensors_are_forwarded_as_they_came() -> None:
+    head = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]}).encode()
+    body = head + struct.pack("<2f", 1, 2)
+    found = parse(INFER, body, {oip.HEADER_LENGTH.encode(): b"%d" % len(head)})
+    assert found.raw == body
+    assert found.content == b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % len(head)
+    assert target(found, None) == (INFER, body)
+
+
+def test_texts_of_tensors_are_read() -> None:
+    found = infer(tensor(), tensor(name="y", datatype="BYTES", data=["red", "falcon"]))
+    assert found.view.texts() == ["red", "falcon"]
+    data = b"".join(struct.pack("<I", len(e)) + e for e in (b"red", b"fal\xffcon"))
+    head = json.dumps(
+        {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(data)}}]}
+    ).encode()
+    found = parse(INFER, head + data, {oip.HEADER_LENGTH.encode(): b"%d" % len(head)})
+    assert found.view.texts() == ["red", "fal\ufffdcon"]
+
+
+def test_tensors_are_not_rewritten() -> None:
+    with pytest.raises(GuardrailViolation):
+        infer(tensor()).view.replace(["x"])
+
+
+def test_the_depth_of_the_json_part_counts_not_the_data() -> None:
+    head = json.dumps({"inputs": [{"name": "x", "datatype": "UINT8", "shape": [500], "parameters": {"binary_data_size": 500}}]}).encode()
+    parse(INFER, head + b"[" * 500, {oip.HEADER_LENGTH.encode(): b"%d" % len(head)}, 8)
+    with pytest.raises(RequestError, match="nested deeper"):
+        parse(INFER, b'{"inputs":' + b"[" * 9 + b"]" * 9 + b"}", {}, 8)
+
+
+@pytest.mark.parametrize("length", [b"-1", b"99999", b"x", b"1.0", b""])
+def test_a_wrong_length_of_the_json_part(length: bytes) -> None:
+    with pytest.raises(RequestError):
+        parse(INFER, b'{"inputs":[]}', {oip.HEADER_LENGTH.encode(): length})
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "action", "expected"),
+    [
+        ("m", "", "", b"/v2/models/m"),
+        ("m", "", "infer", b"/v2/models/m/infer"),
+        ("m", "3", "ready", b"/v2/models/m/versions/3/ready"),
+        ("a/b", "", "infer", b"/v2/models/a%2Fb/infer"),
+        ("a b?#%", "", "", b"/v2/models/a%20b%3F%23%25"),
+        ("a\r\nx: 1", "", "infer", b"/v2/models/a%0D%0Ax%3A%201/infer"),
+    ],
+)
+def test_infer_paths_are_encoded(model: str, version: str, action: str, expected: bytes) -> None:
+    assert infer_path(model, version, action) == expected
+
+
+def test_a_path_survives_both_ways() -> None:
+    found = infer(tensor(), path=infer_path("team/model x", "2", "infer"))
+    assert found.model == "team/model x"
+    assert target(found, None)[0] == b"/v2/models/team%2Fmodel%20x/versions/2/infer"
+    assert target(found, "other")[0] == b"/v2/models/other/versions/2/infer"
+
+
+def test_another_name_at_the_endpoint() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"top_k":1.0}'
+    found = parse(b"/v1/chat/completions", body, {})
+    assert target(found, None) == target(found, "m") == (b"/v1/chat/completions", body)
+    path, sent = target(found, "inner")
+    assert (path, json.loads(sent)["model"]) == (b"/v1/chat/completions", "inner")
+    assert b'"top_k":1.0' in sent
+    assert target(found, None)[1] == body, "a try at one endpoint changes nothing for the next"
+
+
+def test_an_alias_is_renamed() -> None:
+    found = parse(b"/v1/embeddings", b'{"model":"alias","input":"x"}', {})
+    rename(found, "real \"name\"")
+    assert json.loads(target(found, None)[1])["model"] == 'real "name"'
+    tensors = infer(tensor())
+    rename(tensors, "real")
+    assert target(tensors, None)[0] == b"/v2/models/real/infer"
+
+
+def test_an_infer_answer() -> None:
+    body = b'{"model_name":"m","outputs":[{"name":"y","datatype":"FP32","shape":[1],"data":[0.5]}]}'
+    answer, length = parse_answer(ResponseHead(200, []), body)
+    assert length is None
+    assert [t.name for t in answer.outputs] == ["y"]
+    head = b'{"model_name":"m","outputs":[{"name":"y","datatype":"INT8","shape":[2],"parameters":{"binary_data_size":2}}]}'
+    _, length = parse_answer(ResponseHead(200, [(b"inference-header-content-length", b"%d" % len(head))]), head + b"\x01\x02")
+    assert length == len(head)
+    assert bytes(json_part(head + b"\x01\x02", length)) == head
+    assert json_part(body, None) == body
+
+
+@pytest.mark.parametrize(("body", "length"), [(b"no json", None), (b"{}", b"nonsense"), (b"{}", b"99")])
+def test_an_answer_that_is_not_the_protocols_is_the_engines_failure(body: bytes, length: bytes | None) -> None:
+    headers = [] if length is None else [(b"inference-header-content-length", length)]
+    with pytest.raises(EngineError):
+        parse_answer(ResponseHead(200, headers), body)
