@@ -15,7 +15,7 @@ from gateway.core.secret import MASK, Secret
 VALUE = "gh_planted_secret"
 
 
-@pytest.mark.parametrize("show", [repr, str, lambda s: f"{s}", lambda s: f"{s:>40}", lambda s: f"{s!r}", lambda s: "%s" % s, lambda s: repr([s])])
+@pytest.mark.parametrize("show", [repr, str, "{}".format, "{:>40}".format, "{!r}".format, "%s".__mod__, lambda s: repr([s])])
 def test_no_form_of_it_shows_it(show: object) -> None:
     text = show(Secret(VALUE))  # type: ignore[operator]
     assert VALUE not in text

@@ -381,7 +381,7 @@ def test_a_whole_answer_is_rewritten() -> None:
     assert client.headers["content-length"] == str(len(client.body))
     choice = json.loads(client.body)["choices"][0]
     assert choice["message"]["content"] == f"a {MASKED}"
-    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"q":"%s"}' % MASKED}
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": json.dumps({"q": MASKED}, separators=(",", ":"))}
     assert world.outcome.guardrail == "words"
     assert world.outcome.completion_tokens == 2
 

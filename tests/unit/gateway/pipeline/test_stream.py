@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -40,7 +41,7 @@ def relayed(data: bytes, cuts: list[int], body: bytes = STREAM_BODY) -> tuple[Cl
     _, client = world.start(body)
     call = world.call.head(SSE_HEAD)
     places = [0, *sorted(cuts), len(data)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         if end > start:
             call.body(data[start:end])
     call.end()

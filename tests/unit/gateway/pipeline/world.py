@@ -125,7 +125,7 @@ class Call:
             return
         try:
             action(*values)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - boundary: the transport has it too
             self.over = True
             self.receiver.on_failed(error)
 
@@ -142,7 +142,7 @@ class Call:
             self.over = True
             try:
                 self.receiver.on_end()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - boundary: the transport has it too
                 self.receiver.on_failed(error)
 
     def fail(self, error: Exception) -> None:

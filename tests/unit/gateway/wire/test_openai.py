@@ -61,7 +61,10 @@ GENERATION: dict[str, tuple[list[Any], list[Any]]] = {
 BOUNDS: dict[bytes, dict[str, tuple[list[Any], list[Any]]]] = {
     CHAT: GENERATION
     | {
-        "messages": ([[{"role": "user"}], [{"role": "u", "content": "x"}] * 4096], [[], [{"role": "u"}] * 4097, [{}], "x", [{"role": "x" * 65}]]),
+        "messages": (
+            [[{"role": "user"}], [{"role": "u", "content": "x"}] * 4096],
+            [[], [{"role": "u"}] * 4097, [{}], "x", [{"role": "x" * 65}]],
+        ),
         "max_completion_tokens": ([1, None], [0, 10_000_001]),
         "logprobs": ([True, None], [1]),
         "top_logprobs": ([0, 20, None], [-1, 21]),
