@@ -56,6 +56,20 @@ def engine() -> Iterator[EngineThread]:
     thread.close()
 
 
+@pytest.fixture
+def engines() -> Iterator[Callable[..., EngineThread]]:
+    """Makes scripted engines that end with the test."""
+    made: list[EngineThread] = []
+
+    def make(**options: Any) -> EngineThread:
+        made.append(EngineThread(**options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
 @pytest.fixture(scope="module")
 def gatehouse(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
     """A gateway over the scripted engine, under the model name m1."""

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
+from tests.e2e.resilience import changes, many, places, reload, statuses, unused_port
 from tests.fakes.answers import Step
 
 HEALTH = {"interval": 0.2, "timeout": 0.5}
 SLOTS = {"health": {**HEALTH, "path": "/v1/models"}}
 """An engine whose probes tell nothing of slots: the configuration's count."""
 Launch = Callable[..., Gatehouse]
-
-
-@pytest.fixture
-def engines() -> Iterator[Callable[..., EngineThread]]:
-    """Makes scripted engines that end with the test."""
-    made: list[EngineThread] = []
-
-    def make(**options: Any) -> EngineThread:
-        made.append(EngineThread(**options))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
 
 
 @pytest.fixture
@@ -53,44 +35,6 @@ def gateway(launch: Launch, tmp_path: Path) -> Callable[..., Gatehouse]:
         return launch(config).start()
 
     return start
-
-
-def unused_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def many(gatehouse: Gatehouse, count: int, *, width: int = 8, key: str = KEY, stream: bool = False) -> list[httpx.Response]:
-    """So many requests, `width` at a time, each a conversation of its own."""
-    with gatehouse.client(key) as client, ThreadPoolExecutor(width) as threads:
-
-        def ask(number: int) -> httpx.Response:
-            messages = [{"role": "user", "content": f"question {number}"}]
-            return client.post("/v1/chat/completions", json={"model": "m1", "messages": messages, "stream": stream})
-
-        return list(threads.map(ask, range(count)))
-
-
-def changes(gatehouse: Gatehouse, endpoint: str) -> list[str]:
-    """The states that an endpoint went through, from the audit log."""
-    records = [r for r in gatehouse.audit() if r.get("event") == "endpoint_changed" and r.get("target") == endpoint]
-    return [r["detail"]["to"] for r in records]
-
-
-def statuses(answers: list[httpx.Response]) -> Counter[int]:
-    return Counter(answer.status_code for answer in answers)
-
-
-def places(answers: list[httpx.Response]) -> Counter[str]:
-    return Counter(answer.headers["x-gatehouse-endpoint"] for answer in answers)
-
-
-def reload(gatehouse: Gatehouse, config: dict[str, Any]) -> None:
-    """Puts another configuration into force."""
-    assert gatehouse.process is not None
-    gatehouse.file.write_text(yaml.safe_dump(config))
-    os.kill(gatehouse.process.pid, signal.SIGHUP)
 
 
 # -- failures before the first byte

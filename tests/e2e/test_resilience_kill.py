@@ -6,17 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, configuration, external, until
+from tests.e2e.resilience import Load
 
 Launch = Callable[..., Gatehouse]
 
@@ -47,37 +44,6 @@ def three() -> Iterator[list[EngineProcess]]:
     yield made
     for engine in made:
         engine.kill()
-
-
-class Load:
-    """Clients that ask one question after the other until told to stop."""
-
-    def __init__(self, gatehouse: Gatehouse, model: str, width: int, **fields: Any) -> None:
-        self.answers: list[tuple[float, httpx.Response]] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(gatehouse, model, n, fields)) for n in range(width)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self, gatehouse: Gatehouse, model: str, number: int, fields: dict[str, Any]) -> None:
-        with gatehouse.client() as client:
-            count = 0
-            while not self._stop.is_set():
-                count += 1
-                messages = [{"role": "user", "content": f"client {number} asks {count}"}]
-                answer = client.post("/v1/chat/completions", json={"model": model, "messages": messages, **fields})
-                self.answers.append((time.monotonic(), answer))
-
-    def more(self, count: int, seconds: float = 30.0) -> None:
-        """Waits until so many more answers have come."""
-        goal = len(self.answers) + count
-        until(lambda: len(self.answers) >= goal, seconds, f"{count} more answers")
-
-    def stop(self) -> Counter[int]:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(30)
-        return Counter(answer.status_code for _, answer in self.answers)
 
 
 def test_one_of_three_killed_costs_nobody_an_answer_and_comes_back(three: list[EngineProcess], launch: Launch, tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""What the resilience tests share: many requests, load that goes on meanwhile, and what is to be read off the answers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.e2e.harness import KEY, Gatehouse, until
+
+
+def unused_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def many(gatehouse: Gatehouse, count: int, *, width: int = 8, key: str = KEY, stream: bool = False) -> list[httpx.Response]:
+    """So many requests, `width` at a time, each a conversation of its own."""
+    with gatehouse.client(key) as client, ThreadPoolExecutor(width) as threads:
+
+        def ask(number: int) -> httpx.Response:
+            messages = [{"role": "user", "content": f"question {number}"}]
+            return client.post("/v1/chat/completions", json={"model": "m1", "messages": messages, "stream": stream})
+
+        return list(threads.map(ask, range(count)))
+
+
+class Load:
+    """Clients that ask one question after the other until told to stop."""
+
+    def __init__(self, gatehouse: Gatehouse, model: str, width: int, **fields: Any) -> None:
+        self.answers: list[tuple[float, httpx.Response]] = []
+        self.lost: list[httpx.HTTPError] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(gatehouse, model, n, fields)) for n in range(width)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, gatehouse: Gatehouse, model: str, number: int, fields: dict[str, Any]) -> None:
+        with gatehouse.client() as client:
+            count = 0
+            while not self._stop.is_set():
+                count += 1
+                messages = [{"role": "user", "content": f"client {number} asks {count}"}]
+                try:
+                    answer = client.post("/v1/chat/completions", json={"model": model, "messages": messages, **fields})
+                except httpx.HTTPError as error:
+                    self.lost.append(error)
+                else:
+                    self.answers.append((time.monotonic(), answer))
+
+    def more(self, count: int, seconds: float = 30.0) -> None:
+        """Waits until so many more answers have come."""
+        goal = len(self.answers) + count
+        until(lambda: len(self.answers) >= goal, seconds, f"{count} more answers")
+
+    def places(self, since: float) -> Counter[str]:
+        """Which endpoints gave the answers that came after this time."""
+        return places([answer for at, answer in self.answers if at > since])
+
+    def stop(self) -> Counter[int]:
+        """Ends the load; the answers' statuses. Every question has an answer."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not self.lost
+        return statuses([answer for _, answer in self.answers])
+
+
+def uncut(load: Load) -> bool:
+    """Whether every stream of a load went to its regular end."""
+    return all(
+        answer.text.endswith("data: [DONE]\n\n") and '"error"' not in answer.text and '"finish_reason":"' in answer.text.replace(" ", "")
+        for _, answer in load.answers
+    )
+
+
+def changes(gatehouse: Gatehouse, endpoint: str) -> list[str]:
+    """The states that an endpoint went through, from the audit log."""
+    records = [r for r in gatehouse.audit() if r.get("event") == "endpoint_changed" and r.get("target") == endpoint]
+    return [r["detail"]["to"] for r in records]
+
+
+def statuses(answers: list[httpx.Response]) -> Counter[int]:
+    return Counter(answer.status_code for answer in answers)
+
+
+def places(answers: list[httpx.Response]) -> Counter[str]:
+    return Counter(answer.headers["x-gatehouse-endpoint"] for answer in answers)
+
+
+def reload(gatehouse: Gatehouse, config: dict[str, Any]) -> None:
+    """Asks for another configuration; it is in force some time later."""
+    assert gatehouse.process is not None
+    gatehouse.file.write_text(yaml.safe_dump(config))
+    os.kill(gatehouse.process.pid, signal.SIGHUP)
