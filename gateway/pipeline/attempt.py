@@ -168,11 +168,13 @@ def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
 
 
 def _engine_says(body: bytes) -> tuple[str, str | None, str | None]:
-    """Message, code and param of an OpenAI error body; an engine's text is bounded and only used for errors about the request."""
+    """Message, code and param of an error body, OpenAI's or the Open Inference Protocol's. An engine's text is bounded, and only
+    used for errors about the request."""
     try:
-        error = msgspec.json.decode(body)["error"]
-        if isinstance(error, str):
-            return error[:1000], None, None
+        document = msgspec.json.decode(body)
+        error = document["error"]
+        if isinstance(error, str):  # the Open Inference Protocol: a string, and what else there is beside it
+            error = {**document, "message": error}
         code, param = error.get("code"), error.get("param")
         return str(error.get("message", ""))[:1000], code if isinstance(code, str) else None, param if isinstance(param, str) else None
     except (msgspec.DecodeError, KeyError, TypeError, AttributeError):

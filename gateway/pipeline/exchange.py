@@ -19,6 +19,7 @@ from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
 from gateway.pipeline.plane import DataPlane
+from gateway.wire.requests import error_body
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -226,7 +227,7 @@ class Exchange:
         """The whole response for an error before the first byte. A request whose body was not read to its end closes the connection."""
         if self.body is None:
             self.keep_alive = False
-        body = error.body()
+        body = error_body(error, self.path, self.headers)
         lines = [b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)]
         if error.retry_after is not None:
             seconds = max(0.0, error.retry_after)

@@ -162,6 +162,9 @@ def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
         raise InternalError("The engine's answer has no head.")
     body = relay.body()
     if head.status != 200:
+        request = relay.exchange.request
+        if head.status == 404 and request is not None and request.version:
+            raise ModelNotFound(f"The model {request.model!r} has no version {request.version[:64]!r}.", param="version")
         raise attempt.engine_error(head, body)
     return head, body
 

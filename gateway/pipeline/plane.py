@@ -46,6 +46,7 @@ class DataPlane:
         self.draining = False
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
+        self._date_due = 0.0
         self._identifier = os.urandom(8).hex().encode()
         self._count = 0
         self._idle: asyncio.Event | None = None
@@ -71,7 +72,8 @@ class DataPlane:
     def sweep(self) -> None:
         """Ends what is past its deadline. Called every SWEEP_SECONDS by the owner of the listener."""
         self.now = now = time.monotonic()
-        self.date = formatdate(usegmt=True).encode()
+        if now >= self._date_due:
+            self.date, self._date_due = formatdate(usegmt=True).encode(), now + 1.0
         for exchange in [x for x in self.exchanges if x.wake_at <= now]:
             exchange.expired(now)
         for listener in self.listeners:

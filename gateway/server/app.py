@@ -21,7 +21,7 @@ from gateway.server.asgi import DEADLINE_SECONDS, Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
 from gateway.wire import oip
-from gateway.wire.requests import V2_MODELS, infer_path, is_inference
+from gateway.wire.requests import V2_MODELS, error_body, infer_path, is_inference
 
 Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Answer]]
@@ -79,7 +79,7 @@ class DataApplication:
             return await handler(scope)
         except GatehouseError as error:
             self._plane.metrics.denied(error.status, error.code)
-            return error.status, error.body(), [(n.encode(), v.encode()) for n, v in error.headers]
+            return error.status, error_body(error, path, headers), [(n.encode(), v.encode()) for n, v in error.headers]
 
     async def _principal(self, scope: Message) -> Principal:
         headers: Headers = scope["state"]["headers"]

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.errors import EngineError, GatehouseError, GuardrailViolation, RequestError
 from gateway.core.types import Headers, InferenceRequest, ResponseHead
 from gateway.wire import oip, oip_data, openai
 from gateway.wire.openai import OPERATIONS
@@ -18,6 +18,8 @@ _ENCODER = msgspec.json.Encoder()
 HashBody = Callable[[bytes | memoryview], str]
 V2_MODELS = b"/v2/models/"
 JSON = b"content-type: application/json\r\n"
+TRITON_CLIENT = b"python/gevent-http-client"
+"""How tritonclient's HTTP client calls itself (the user agent of the library below it)."""
 BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 
 
@@ -134,3 +136,11 @@ def parse_answer(head: ResponseHead, body: bytes) -> tuple[oip.InferResponse, in
         return oip.parse_response(body, length), length
     except RequestError as error:
         raise EngineError(f"The engine's answer is not what the Open Inference Protocol says: {error.message}") from None
+
+
+def error_body(error: GatehouseError, path: bytes, headers: Headers) -> bytes:
+    """The body of an error: the error object everywhere, but for tritonclient the protocol's own form, in which `error` is a
+    string. Its exceptions put the string into a sentence and cannot be printed with anything else."""
+    if path.startswith(b"/v2/") and headers.get(b"user-agent", b"").startswith(TRITON_CLIENT):
+        return oip.encode_error(error.message, code=error.code, param=error.param)
+    return error.body()
