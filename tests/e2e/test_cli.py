@@ -1,0 +1,256 @@
+"""`gatehouse` on the command line against a running gateway: what is printed, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from gateway.main import app
+from tests.e2e import adminapi
+from tests.e2e.adminapi import KEYS
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, until
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    directory = tmp_path_factory.mktemp("cli")
+    limits = [{"name": "per-key", "per": "key", "requests": {"rate": 1000}}]
+    with Gatehouse(directory, adminapi.config(directory / "state", engine.port, limits=limits)) as gatehouse:
+        yield gatehouse
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GATEHOUSE", "XDG"))}
+    return {**kept, "XDG_CONFIG_HOME": str(home), "NO_COLOR": "1", **more}
+
+
+@pytest.fixture
+def cli(running: Gatehouse, tmp_path: Path) -> Cli:
+    """Runs a command in this process, as an administrator of a gateway that is a process of its own."""
+
+    def run(*arguments: str, code: int = 0, stdin: str | None = None, **more: str) -> Result:
+        environ = {"GATEHOUSE_URL": running.admin_url, "GATEHOUSE_KEY": KEYS["admin"], **more}
+        done = CliRunner().invoke(app, list(arguments), env={**environment(tmp_path / "home"), **environ}, input=stdin)
+        assert done.exit_code == code, (arguments, done.stdout, done.stderr)
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        if code == 1 and done.stderr:
+            assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+        return done
+
+    return run
+
+
+def parsed(done: Result) -> Any:
+    return json.loads(done.stdout)
+
+
+def test_status_shows_the_fleet_at_a_glance(cli: Cli) -> None:
+    shown = cli("status").stdout
+    for word in ("ready", "m1", "fake", "external", "closed", "per-key", "rate=1000"):
+        assert word in shown
+    found = parsed(cli("status", "-o", "json"))
+    assert found["ready"] is True and found["models"][0]["name"] == "m1"
+    assert yaml.safe_load(cli("status", "--output", "yaml").stdout)["endpoints"][0]["name"] == "fake"
+
+
+def test_what_goes_wrong_is_one_line(cli: Cli, running: Gatehouse) -> None:
+    assert "not valid" in cli("status", code=1, GATEHOUSE_KEY="wrong").stderr
+    assert "keys:create" in cli("keys", "create", "--tenant", "acme", code=1, GATEHOUSE_KEY=KEYS["viewer"]).stderr
+    assert "no answer from http://127.0.0.1:9" in cli("status", "--url", "http://127.0.0.1:9", code=1).stderr
+    assert "no answer" in cli("status", "--url", "nonsense", code=1).stderr
+    assert "no profile 'other'" in cli("status", "--profile", "other", code=1).stderr
+    assert "nowhere" in cli("keys", "create", "--tenant", "nowhere", code=1).stderr
+    cli("keys", "dance", code=2)
+    cli("keys", "create", code=2)
+    assert "Usage" in cli("keys", code=2).stdout + cli("keys", "--help").stdout
+
+
+def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
+    made = parsed(cli("keys", "create", "--tenant", "acme", "--model", "m*", "--expires", "90d", "--id", "cli", "-o", "json"))
+    assert made["secret"].startswith("gh_") and abs(made["expires"] - time.time() - 90 * 86400) < 600
+    assert running.chat(key=made["secret"]).status_code == 200
+    listed = cli("keys", "list")
+    assert "cli" in listed.stdout and made["secret"] not in listed.stdout and "file" in listed.stdout
+    assert yaml.safe_load(cli("keys", "show", "cli", "-o", "yaml").stdout)["models"] == ["m*"]
+    people = cli("keys", "rotate", "cli", "--overlap", "1h")
+    new = people.stdout.split()[-1]
+    assert new.startswith("gh_") and running.chat(key=new).status_code == 200 and running.chat(key=made["secret"]).status_code == 200
+    cli("keys", "revoke", "cli")
+    until(lambda: running.chat(key=made["secret"]).status_code == 401, seconds=1)
+    assert "dry_run" in cli("keys", "create", "--tenant", "acme", "--dry-run").stdout
+    assert "is no duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=1).stderr
+
+
+def test_tenants_roles_and_bindings(cli: Cli) -> None:
+    cli("tenants", "create", "team", "--display-name", "The team")
+    assert "The team" in cli("tenants", "list").stdout and "The team" in cli("tenants", "show", "team").stdout
+    cli("tenants", "delete", "team")
+    assert "no" in cli("tenants", "show", "team", code=1).stderr
+    assert "tenant-admin" in cli("roles", "list").stdout and "keys:rotate" in cli("roles", "show", "tenant-admin").stdout
+    cli("roles", "bind", "auditor", "--tenant", "acme", "--principal", "a-none", "--name", "b")
+    assert "a-none" in cli("roles", "bindings").stdout
+    cli("audit", "tail", "-n", "1", GATEHOUSE_KEY=KEYS["none"])
+    cli("roles", "unbind", "b")
+    assert "audit:read" in cli("audit", "tail", code=1, GATEHOUSE_KEY=KEYS["none"]).stderr
+
+
+def test_engines_and_models(cli: Cli, running: Gatehouse) -> None:
+    assert "fake(ready)" in cli("models", "list").stdout and "m1" in cli("models", "show", "m1").stdout
+    assert "draining" in cli("engines", "drain", "fake", "--wait").stdout
+    assert running.chat().status_code == 503
+    assert "ready" in cli("engines", "resume", "fake").stdout
+    assert running.chat().status_code == 200
+    cli("engines", "breaker", "fake", "open")
+    assert parsed(cli("engines", "list", "-o", "json"))[0]["endpoint"]["breaker"]["forced"] == "open"
+    cli("engines", "breaker", "fake", "auto")
+    assert "was started by Gatehouse" in cli("models", "reload", "m1", code=1).stderr
+
+
+def test_policies_are_applied_tested_and_listed(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    policies = {"limits": [{"name": "from-file", "match": {"key": "nobody"}, "requests": {"rate": 5}}]}
+    file.write_text(yaml.safe_dump(policies))
+    assert parsed(cli("policies", "apply", str(file), "-o", "json"))[0]["action"] == "created"
+    assert parsed(cli("policies", "apply", str(file), "-o", "json"))[0]["action"] == "unchanged"
+    policies["limits"][0]["requests"] = {"rate": 6}
+    file.write_text(yaml.safe_dump(policies))
+    assert parsed(cli("policies", "apply", str(file), "--dry-run", "-o", "json"))[0]["diff"][0]["to"] == 6.0
+    assert parsed(cli("policies", "apply", str(file), "-o", "json"))[0]["action"] == "replaced"
+    assert "rate=6.0" in cli("policies", "show", "limits/from-file").stdout and "from-file" in cli("policies", "list").stdout
+    assert "allow" in cli("policies", "test", "--key-id", "test", "--model", "m1").stdout
+    assert "deny" in cli("policies", "test", "--key-id", "narrow", "--model", "m1", code=1).stdout
+    file.write_text("limitz: []")
+    assert "must hold" in cli("policies", "apply", str(file), code=1).stderr
+
+
+def test_the_audit_log_online_and_offline(cli: Cli, running: Gatehouse, tmp_path: Path) -> None:
+    running.outcome(running.chat().headers["x-request-id"])
+    assert "outcome" in cli("audit", "tail", "-n", "3").stdout
+    assert "as it was written" in cli("audit", "verify").stderr
+    exported = tmp_path / "export.jsonl"
+    cli("audit", "export", "--to", str(exported), "--kind", "outcome")
+    assert {json.loads(line)["kind"] for line in exported.read_text().splitlines()} == {"outcome"}
+    assert "exists" in cli("audit", "export", "--to", str(exported), code=1).stderr
+    pem = tmp_path / "key.pem"
+    pem.write_text(cli("audit", "keys").stdout)
+    copy = tmp_path / "log"
+    copy.mkdir()
+    for part in (running.state_dir / "audit").iterdir():
+        (copy / part.name).write_bytes(part.read_bytes())
+    offline = ("audit", "verify", "--dir", str(copy), "--public-key", str(pem))
+    cli(*offline, GATEHOUSE_URL="http://127.0.0.1:9")
+    segment = next(copy.glob("audit-*.jsonl"))
+    segment.write_text(segment.read_text().replace('"acme"', '"emca"', 1))
+    broken = cli(*offline, code=1, GATEHOUSE_URL="http://127.0.0.1:9")
+    assert segment.name in broken.stderr
+    assert "go together" in cli("audit", "verify", "--dir", str(copy), code=1).stderr
+    assert "public key" in cli("audit", "verify", "--dir", str(copy), "--public-key", str(segment), code=1).stderr
+
+
+def test_the_configuration_is_shown_applied_and_read_again(cli: Cli, running: Gatehouse, tmp_path: Path) -> None:
+    shown = cli("config", "show").stdout
+    assert yaml.safe_load(shown)["limits"][0]["name"] == "per-key" and KEYS["admin"] not in shown
+    file = tmp_path / "new.yaml"
+    config = yaml.safe_load(running.file.read_text())
+    config["limits"].append({"name": "more", "requests": {"rate": 999}})
+    file.write_text(yaml.safe_dump(config))
+    assert parsed(cli("config", "apply", str(file), "--dry-run", "-o", "json")) == {
+        "version": parsed(cli("status", "-o", "json"))["config_version"],
+        "changed": ["limits.more"],
+        "applied": False,
+    }
+    assert "read it again" in cli("config", "apply", str(file), "--if-version", "9999", code=1).stderr
+    assert "yes" in cli("config", "apply", str(file)).stdout
+    assert "limits.more" in cli("config", "reload").stdout
+    file.write_text("version: 2")
+    assert "version" in cli("config", "apply", str(file), code=1).stderr
+
+
+def test_login_saves_a_profile_that_only_the_user_can_read(running: Gatehouse, tmp_path: Path) -> None:
+    def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gateway", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment(tmp_path), input=stdin, capture_output=True, text=True, timeout=60)
+
+    refused = run("login", "--url", running.admin_url, "--key", "wrong")
+    assert refused.returncode == 1 and not (tmp_path / "gatehouse").exists()
+    done = run("login", "--url", running.admin_url, "--key", KEYS["viewer"])
+    assert done.returncode == 0 and "acme/a-viewer (viewer)" in done.stdout and KEYS["viewer"] not in done.stdout
+    file = tmp_path / "gatehouse" / "profiles.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert run("status").returncode == 0
+    assert run("status", "--url", "http://127.0.0.1:9").returncode == 1
+    file.chmod(0o644)
+    assert "chmod 600" in run("status").stderr
+
+
+def test_chat_streams_an_answer(cli: Cli, engine: EngineThread, running: Gatehouse) -> None:
+    answer = cli("chat", "Hello!", "--model", "m1").stdout
+    assert answer.strip()
+    conversation = cli("chat", stdin="Hello!\nAgain!\n\n")
+    assert len(conversation.stdout.splitlines()) == 2 and "m1 at http://127.0.0.1" in conversation.stderr
+    assert [message["role"] for message in json.loads(engine.received[-1].body)["messages"]] == ["user", "assistant", "user"]
+    assert (
+        "does not exist"
+        in cli(
+            "chat",
+            "Hi",
+            "--model",
+            "m1",
+            code=1,
+            GATEHOUSE_KEY="narrow-key-0123456789abcdef0123456789abcd",
+            GATEHOUSE_GATEWAY_URL=running.url,
+        ).stderr
+    )
+
+
+def test_engines_run_serves_a_model_without_a_gateway(tmp_path: Path) -> None:
+    model = ROOT / "engines" / "demo" / "artefacts" / DEMO_MODEL
+    socket = tmp_path / "e.sock"
+    command = [sys.executable, "-m", "gateway", "engines", "run", str(model), "--socket", str(socket), "--context", "256"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"engine: unix:{socket}\n"
+        process.terminate()
+        assert process.wait(30) == 0
+    missing = subprocess.run([*command[:5], "nothing.gguf"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (missing.returncode, missing.stderr) == (1, "error: nothing.gguf: no such file or folder\n")
+
+
+def test_models_are_reloaded_unloaded_and_loaded(real: Gatehouse, tmp_path: Path) -> None:
+    config = yaml.safe_load(real.file.read_text())
+    config["identity"]["api_keys"]["static"].append(
+        {"id": "r", "key": KEYS["admin"], "tenant": "ops", "models": ["*"], "roles": ["operator"]}
+    )
+    real.file.write_text(yaml.safe_dump(config))
+    assert real.process is not None
+    real.process.send_signal(1)
+    environ = environment(tmp_path, GATEHOUSE_URL=real.admin_url, GATEHOUSE_KEY=KEYS["admin"])
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gateway", *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120
+        )
+
+    until(lambda: run("models", "list").returncode == 0, what="the new key")
+    before = real.engines()
+    assert "ready" in run("models", "reload", "demo-chat").stdout
+    until(lambda: len(real.engines()) == 1 and real.engines() != before, what="the old engine's end")
+    assert "stopped" in run("models", "unload", "demo-chat").stdout and not real.engines()
+    assert "ready" in run("models", "load", "demo-chat").stdout
+    assert real.chat(model="demo-chat", max_tokens=3).status_code == 200
