@@ -55,3 +55,14 @@ def test_costs() -> None:
     assert estimate(request) == (0, 0)
     assert charge(Usage(10, 20, cached_tokens=5)) == 30
     assert charge(Usage(-1, -1)) == 0
+
+
+@pytest.mark.parametrize(
+    ("match", "named", "others"), [({"key": ""}, True, False), ({"key": "x", "tenant": "other"}, False, False), ({}, True, True)]
+)
+def test_a_credential_may_name_a_limit(match: dict[str, str], named: bool, others: bool) -> None:
+    """Naming stands for the `key` pattern, not for tenant and model."""
+    limit = LimitSpec(name="small", match=LimitMatchSpec(**match), concurrent=1)
+    naming = Principal("ci", "team", "api_key", ("*",), limits=("small",))
+    assert bool(LimitRules([limit]).applying(naming, "chat")) is named
+    assert bool(LimitRules([limit]).applying(CALLER, "chat")) is others

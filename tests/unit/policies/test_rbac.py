@@ -107,3 +107,14 @@ def test_versions_are_remembered_apart() -> None:
     assert access.decide(caller, versioned("secret", "1")).allow
     assert not access.decide(caller, versioned("secret", "2")).allow
     assert not access.decide(caller, InferenceRequest("infer", b"/", "secret", {}, None)).allow
+
+
+def test_a_principal_may_be_held_to_some_operations() -> None:
+    access = ModelAccess(MODELS)
+    caller = Principal("p", "t", "api_key", ("demo-*",), operations=("embeddings", "chat"))
+    for _ in range(2):  # the second answer is a remembered one
+        assert access.decide(caller, request("demo-embed", "embeddings")).allow
+        refused = access.decide(caller, request("demo-embed", "completions"))
+        assert (refused.allow, refused.rule) == (False, "operations")
+        assert access.decide(caller, request("secret", "chat")).rule == "default-deny"
+    assert access.decide(principal("demo-*"), request("demo-embed", "completions")).allow
