@@ -105,10 +105,11 @@ class Connection(asyncio.Protocol):
         self.waiting: deque[ParsedRequest] = deque()
         self.paused = False
         self._closing = False
+        self._advancing = False
         self._failed = False
         self._url = b""
         self._headers: Headers = {}
-        self._head_bytes = 0
+        self._head_bytes = self._unparsed_bytes = 0
         self._in_head = False
         self._error: GatehouseError | None = None
 
@@ -169,16 +170,17 @@ class Connection(asyncio.Protocol):
     # --- reading
 
     def data_received(self, data: bytes) -> None:
-        if self._failed or self._closing:
+        if self._failed or (self._closing and self.reading is None):
             return
+        in_head = self._in_head
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._refuse(self._error or RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self.limits.max_header_bytes:
+        if in_head and self._in_head:  # nothing but a part of a head, which the parser may still hold back
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes > self.limits.max_header_bytes:
                 self._refuse(_head_too_large(self.limits.max_header_bytes))
 
     def eof_received(self) -> bool:
@@ -195,7 +197,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = {}
-        self._head_bytes = 0
+        self._head_bytes = self._unparsed_bytes = 0
         self._in_head = True
         self.read_by = self.plane.now + self.limits.header_timeout
 
@@ -335,12 +337,22 @@ class Connection(asyncio.Protocol):
             else:
                 self._close()
         elif self.waiting:
-            waiting = self.waiting.popleft()
-            if len(self.waiting) == MAX_PIPELINED - 1:
-                self.transport.resume_reading()
-            self._start(waiting)
+            if not self._advancing:
+                self._advance()
         elif self.reading is None and not self._in_head:
             self.read_by = self.plane.now + self.limits.keep_alive_timeout
+
+    def _advance(self) -> None:
+        """Serves the requests that wait. A loop, not a recursion: some are answered before `_start` returns."""
+        self._advancing = True
+        try:
+            while self.waiting and self.serving is None and not self._failed and not self._closing:
+                waiting = self.waiting.popleft()
+                if len(self.waiting) == MAX_PIPELINED - 1:
+                    self.transport.resume_reading()
+                self._start(waiting)
+        finally:
+            self._advancing = False
 
 
 def _not_connected(data: bytes) -> None:
