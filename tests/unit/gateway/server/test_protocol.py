@@ -1,0 +1,541 @@
+"""The connection over a fake transport: order, bounds, deadlines, refusals, backpressure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.errors import GatehouseError, Overloaded
+from gateway.server.protocol import LINGER_SECONDS, MAX_PIPELINED, NEVER, WRITE_HIGH, WRITE_LOW, plain_error
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
+from tests.unit.gateway.server.wires import Transport, Wire, get, post
+
+
+def code(wire: Wire) -> str:
+    return str(json.loads(wire.written.rpartition(b"\r\n\r\n")[2])["error"]["code"])
+
+
+# --- requests and their order
+
+
+def test_a_request_that_is_no_inference_goes_to_the_application() -> None:
+    wire = Wire()
+    wire.receive(get(b"/livez?a=1", b"x-one: 1", b"X-Two: 2", b"x-two: 3"))
+    (handler,) = wire.application.handlers
+    request = handler.request
+    assert (request.method, request.raw_path, request.query) == (b"GET", b"/livez", b"a=1")
+    assert request.headers == {b"host": b"a", b"x-one": b"1", b"x-two": b"2, 3"}
+    assert handler.body == b""
+    handler.answer()
+    assert wire.written == b"</livez>"
+    assert not wire.transport.closed
+    assert wire.server_state.total_requests == 1
+
+
+def test_an_inference_goes_straight_into_the_pipeline() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY))
+    assert not wire.application.handlers
+    wire.world.call.answer()
+    assert wire.written.startswith(b"HTTP/1.1 200 OK\r\n") and wire.written.endswith(ANSWER)
+    assert not wire.transport.closed
+
+
+@pytest.mark.parametrize("method", [b"GET", b"PUT", b"OPTIONS"])
+def test_only_a_post_is_inference(method: bytes) -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY).replace(b"POST", method, 1))
+    assert len(wire.application.handlers) == 1
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    wire = Wire()
+    wire.receive(get(b"/1") + post(CHAT, BODY) + get(b"/3"))
+    assert [h.request.raw_path for h in wire.application.handlers] == [b"/1"]
+    assert not wire.world.engine.calls
+    wire.application.handlers[0].answer()
+    assert len(wire.world.engine.calls) == 1
+    assert len(wire.application.handlers) == 1
+    wire.world.call.answer()
+    wire.application.handlers[1].answer()
+    first, middle = wire.written.find(b"</1>"), wire.written.find(b"HTTP/1.1 200")
+    assert first == 0 < middle < wire.written.find(b"</3>")
+
+
+def test_too_many_pipelined_requests_pause_the_reading() -> None:
+    wire = Wire()
+    wire.receive(b"".join(get(b"/%d" % i) for i in range(MAX_PIPELINED)))
+    assert wire.transport.reading
+    wire.receive(get(b"/last"))
+    assert not wire.transport.reading
+    wire.application.handlers[0].answer()
+    assert wire.transport.reading
+    for i in range(1, MAX_PIPELINED + 1):
+        wire.application.handlers[i].answer()
+    assert wire.written.endswith(b"</last>")
+
+
+def test_many_pipelined_requests_need_no_stack() -> None:
+    wire = Wire()
+    wire.receive(get(b"/0"))
+    wire.receive(b"".join(get(b"/%d" % i) for i in range(1, 3000)))
+    wire.application.at_once = True
+    wire.application.handlers[0].answer()
+    assert wire.written == b"".join(b"</%d>" % i for i in range(3000))
+    assert wire.transport.reading
+
+
+def test_many_pipelined_denials_need_no_stack() -> None:
+    wire = Wire()
+    wire.receive(get(b"/0"))
+    wire.receive(post(CHAT, b"{}") * 1000)
+    wire.application.handlers[0].answer()
+    assert wire.written.count(b"HTTP/1.1 400 ") == 1000
+    assert len(wire.world.audit.outcomes) == 1000
+    assert wire.plane.exchanges == set()
+
+
+REQUESTS = st.lists(
+    st.sampled_from([get(b"/a"), post(b"/b", b"body" * 10), post(CHAT, BODY), get(b"/c", b"x-long: " + b"x" * 500)]), min_size=1, max_size=6
+)
+
+
+@given(REQUESTS, st.data())
+def test_how_requests_are_cut_into_reads_does_not_matter(requests: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(requests)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
+    wire = Wire()
+    for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        if b > a:
+            wire.receive(stream[a:b])
+    answered = 0
+    while wire.connection.serving is not None:
+        serving = wire.connection.serving.raw_path
+        if serving == CHAT:
+            wire.world.call.answer()
+        else:
+            wire.application.handlers[-1].answer()
+        answered += 1
+    assert answered == len(requests)
+    assert not wire.transport.closed
+
+
+def test_a_head_within_its_bound_passes_however_it_is_cut() -> None:
+    wire = Wire(max_header_bytes=1000)
+    head = get(b"/x", *(b"x-%d: %b" % (i, b"v" * 80) for i in range(9)))
+    assert 800 < len(head) < 1000
+    for place in range(len(head)):
+        wire.receive(head[place : place + 1])
+    assert len(wire.application.handlers) == 1
+    assert wire.written == b""
+
+
+def test_what_came_before_a_head_in_the_same_read_is_not_counted_to_it() -> None:
+    wire = Wire(max_header_bytes=1000)
+    wire.receive(post(b"/a", b"b" * 5000) + get(b"/b")[:-2])
+    wire.receive(b"\r\n")
+    assert wire.written == b""
+    wire.application.handlers[0].answer()
+    assert len(wire.application.handlers) == 2
+
+
+# --- bounds
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"x" * 2000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: %b\r\n" % (i, b"v" * 50) for i in range(50)) + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: v\r\n" % i for i in range(20)) + b"\r\n",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_head_too_large(data: bytes, size: int) -> None:
+    wire = Wire(max_header_bytes=1000, max_headers=12)
+    for place in range(0, len(data), size):
+        wire.receive(data[place : place + size])
+    assert (wire.status, code(wire)) == (431, "request_too_large")
+    assert wire.transport.half_closed
+    assert not wire.application.handlers
+
+
+def test_a_head_that_never_ends_is_refused_before_it_is_parsed() -> None:
+    wire = Wire(max_header_bytes=1000)
+    wire.receive(b"GET / HTTP/1.1\r\nx: ")
+    sent = 0
+    while not wire.transport.half_closed:
+        wire.receive(b"x" * 100)
+        sent += 100
+    assert sent <= 1100
+
+
+@pytest.mark.parametrize("length", [101, 10**12])
+def test_a_body_that_says_it_is_too_large(length: int) -> None:
+    wire = Wire(max_body_bytes=100)
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % length)
+    assert (wire.status, code(wire)) == (413, "request_too_large")
+    assert wire.world.engine.calls == [] and wire.plane.exchanges == set()
+
+
+def test_a_chunked_body_that_becomes_too_large() -> None:
+    wire = Wire(max_body_bytes=100)
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert len(wire.plane.exchanges) == 1
+    for _ in range(4):
+        wire.receive(b"1e\r\n" + b"x" * 30 + b"\r\n")
+    assert (wire.status, code(wire)) == (413, "request_too_large")
+    assert wire.plane.exchanges == set()
+    assert wire.transport.half_closed
+
+
+def test_a_body_at_its_bound_passes() -> None:
+    wire = Wire(max_body_bytes=len(BODY))
+    wire.receive(post(CHAT, BODY))
+    assert len(wire.world.engine.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\nhost: a\n\n" + b"GET /",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost : a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\n folded: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1_0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nauthorization: 1\r\nauthorization: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n",
+    ],
+)
+def test_a_malformed_request_is_refused_and_nothing_after_it_is_read(data: bytes) -> None:
+    wire = Wire()
+    wire.receive(data)
+    wire.receive(post(CHAT, BODY) + get(b"/after"))
+    assert wire.status == 400
+    assert wire.written.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close\r\n" in wire.written
+    assert wire.transport.half_closed
+    assert not wire.application.handlers and not wire.world.engine.calls
+
+
+@pytest.mark.parametrize(
+    "body", [b"zz\r\nxx\r\n0\r\n\r\n", b"5\r\nhelloX\r\n", b"ffffffffffffffffff\r\n", b"-1\r\n", b"0\r\ntrailer: x\r\n\r\n"]
+)
+def test_a_malformed_chunked_body_reaches_no_engine(body: bytes) -> None:
+    wire = Wire()
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
+    assert wire.status == 400
+    assert wire.written.count(b"HTTP/1.1 ") == 1
+    assert wire.world.engine.calls == []
+    assert wire.plane.exchanges == set()
+
+
+def test_the_request_before_a_broken_one_is_answered_first() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY) + b"BROKEN\r\n\r\n" + get(b"/after"))
+    assert wire.written == b""
+    wire.world.call.answer()
+    first, second = wire.written.split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"200") and first.endswith(ANSWER)
+    assert second.startswith(b"400")
+    assert wire.transport.closed
+    assert not wire.application.handlers
+
+
+def test_headers_with_underscores_are_dropped() -> None:
+    wire = Wire()
+    wire.receive(get(b"/x", b"x_forwarded_for: 1.2.3.4", b"good: 1"))
+    assert set(wire.application.handlers[0].request.headers) == {b"host", b"good"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(b"abc-1.2_3", True), (b"x" * 128, True), (b"x" * 129, False), (b"a b", False), (b"", False), (b"a\xc3\xa9", False)]
+)
+def test_a_request_identifier_is_kept_when_it_has_the_form(given: bytes, kept: bool) -> None:
+    wire = Wire()
+    wire.receive(get(b"/x", b"x-request-id: " + given))
+    found = wire.application.handlers[0].request.request_id
+    assert (found == given) is kept
+    assert kept or found.startswith(b"req-")
+
+
+# --- connections
+
+
+def test_connections_are_counted_per_peer_and_refused_beyond_the_bound() -> None:
+    wire = Wire(max_connections_per_peer=2)
+    second, _ = wire.connect()
+    third, refused = wire.connect()
+    other, fine = wire.connect(Transport("192.0.2.9"))
+    assert refused.half_closed and b"HTTP/1.1 503" in refused.written and b"retry-after: 1\r\n" in refused.written
+    assert not fine.half_closed
+    third.connection_lost(None)
+    second.connection_lost(None)
+    assert wire.state.per_peer == {"192.0.2.1": 1, "192.0.2.9": 1}
+    fourth, fine = wire.connect()
+    assert not fine.half_closed
+    for connection in (fourth, other, wire.connection):
+        connection.connection_lost(None)
+    assert wire.state.per_peer == {} and wire.state.connections == set() == wire.server_state.connections
+
+
+def test_connections_are_bounded_in_all() -> None:
+    wire = Wire(max_connections=1)
+    _, refused = wire.connect(Transport("192.0.2.9"))
+    assert refused.half_closed
+
+
+def test_the_peer_and_its_certificate() -> None:
+    wire = Wire(trusted_peers=("10.0.0.0/8",))
+    connection, _ = wire.connect(Transport("10.1.2.3", b"DER"))
+    assert (connection.peer.address, connection.peer.trusted, connection.peer.certificate) == ("10.1.2.3", True, b"DER")
+    assert (wire.connection.peer.trusted, wire.connection.peer.certificate) == (False, None)
+    assert wire.transport.limits == (WRITE_HIGH, WRITE_LOW)
+
+
+def test_a_trusted_proxy_names_the_client() -> None:
+    wire = Wire(trusted_peers=("192.0.2.1",))
+    wire.receive(post(CHAT, BODY, b"x-forwarded-for: 6.6.6.6, 203.0.113.5"))
+    assert wire.world.audit.intents[0].peer == "203.0.113.5"
+    wire = Wire()
+    wire.receive(post(CHAT, BODY, b"x-forwarded-for: 203.0.113.5"))
+    assert wire.world.audit.intents[0].peer == "192.0.2.1"
+
+
+def test_a_client_that_leaves() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, STREAM_BODY) + get(b"/next"))
+    wire.world.call.head(SSE_HEAD).body(chunk("a"))
+    wire.transport.closed = True
+    wire.connection.connection_lost(None)
+    assert wire.world.call.cancelled
+    assert wire.world.outcome.outcome == "cancelled"
+    assert not wire.application.handlers
+    assert wire.plane.exchanges == set()
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY)[:-5])
+    wire.transport.closed = True
+    wire.connection.connection_lost(ConnectionResetError())
+    assert wire.world.outcome.outcome == "cancelled"
+
+
+# --- deadlines
+
+
+def test_a_head_that_comes_too_slowly() -> None:
+    wire = Wire(header_timeout=10.0)
+    wire.receive(b"GET / HTTP/1.1\r\n")
+    wire.at(1009.9)
+    assert wire.written == b""
+    wire.at(1010.0)
+    assert (wire.status, code(wire)) == (408, "request_timeout")
+    assert wire.transport.half_closed
+
+
+def test_bytes_that_trickle_do_not_move_the_deadline() -> None:
+    wire = Wire(header_timeout=10.0)
+    for i, byte in enumerate(b"GET / HTTP"):
+        wire.plane.now = 1000.0 + i
+        wire.receive(bytes([byte]))
+    wire.at(1010.0)
+    assert wire.status == 408
+
+
+def test_a_connection_that_never_says_anything_is_closed() -> None:
+    wire = Wire(header_timeout=10.0)
+    wire.at(1010.0)
+    assert wire.transport.closed
+    assert wire.written == b""
+
+
+def test_a_body_that_comes_too_slowly() -> None:
+    wire = Wire(body_timeout=30.0)
+    wire.receive(post(CHAT, BODY)[:-5])
+    wire.at(1029.9)
+    assert wire.written == b""
+    wire.at(1030.0)
+    assert wire.status == 408
+    assert wire.plane.exchanges == set()
+    assert wire.world.outcome.code == "request_timeout"
+
+
+def test_an_idle_connection_is_closed_without_a_word() -> None:
+    wire = Wire(keep_alive_timeout=75.0)
+    wire.receive(get())
+    wire.at(5000.0)
+    assert not wire.transport.closed, "the answer may take its time"
+    wire.application.handlers[0].answer()
+    wire.at(5074.9)
+    assert not wire.transport.closed
+    wire.at(5075.0)
+    assert wire.transport.closed
+    assert wire.written == b"</x>"
+
+
+def test_a_new_request_on_an_idle_connection_has_its_own_deadline() -> None:
+    wire = Wire(keep_alive_timeout=75.0, header_timeout=10.0)
+    wire.receive(get())
+    wire.application.handlers[0].answer()
+    wire.plane.now = 1074.0
+    wire.receive(b"GET")
+    wire.at(1083.9)
+    assert not wire.transport.closed and not wire.transport.half_closed
+    wire.at(1084.0)
+    assert wire.status == 408
+
+
+def test_a_refused_connection_lingers_and_is_closed() -> None:
+    wire = Wire()
+    wire.receive(b"BROKEN\r\n\r\n")
+    wire.receive(b"x" * 100_000)
+    assert not wire.transport.closed
+    wire.at(1000.0 + LINGER_SECONDS)
+    assert wire.transport.closed
+    assert wire.written.count(b"HTTP/1.1") == 1
+
+
+def test_a_transport_that_cannot_half_close_is_closed() -> None:
+    wire = Wire()
+    wire.transport.can_eof = False
+    wire.receive(b"BROKEN\r\n\r\n")
+    assert wire.transport.closed
+
+
+# --- the end of an answer
+
+
+@pytest.mark.parametrize("version", [b"HTTP/1.1\r\nconnection: close", b"HTTP/1.0"])
+def test_a_connection_that_is_not_kept(version: bytes) -> None:
+    wire = Wire()
+    wire.receive(b"GET /x " + version + b"\r\nhost: a\r\n\r\n")
+    assert not wire.application.handlers[0].keep_alive
+    wire.application.handlers[0].answer()
+    assert wire.transport.closed
+
+
+def test_an_answer_before_the_body_closes_after_lingering() -> None:
+    wire = Wire()
+    wire.world.identity.caller = None
+    wire.receive(post(CHAT, BODY)[:-5])
+    assert wire.status == 401
+    assert b"connection: close\r\n" in wire.written
+    assert wire.transport.half_closed
+    wire.receive(BODY[-5:])
+    wire.at(1002.0)
+    assert wire.transport.closed
+    assert wire.written.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_is_asked_for_once_the_caller_is_known() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY, b"expect: 100-continue")[: -len(BODY)])
+    assert wire.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    wire.receive(BODY)
+    wire.world.call.answer()
+    assert b"HTTP/1.1 200 OK" in wire.written
+    wire = Wire()
+    wire.world.identity.caller = None
+    wire.receive(post(CHAT, BODY, b"expect: 100-continue")[: -len(BODY)])
+    assert b"100 Continue" not in wire.written
+
+
+# --- backpressure
+
+
+def test_a_client_that_does_not_read_pauses_its_handler() -> None:
+    wire = Wire()
+    wire.receive(get())
+    wire.connection.pause_writing()
+    wire.connection.resume_writing()
+    assert wire.application.handlers[0].events == ["pause", "resume"]
+
+
+def test_a_client_that_does_not_read_pauses_the_engine() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, STREAM_BODY))
+    wire.connection.pause_writing()
+    assert wire.world.call.paused
+    wire.connection.resume_writing()
+    assert not wire.world.call.paused
+
+
+# --- shutdown
+
+
+def test_shutdown_closes_an_idle_connection() -> None:
+    wire = Wire()
+    wire.connection.shutdown()
+    assert wire.transport.closed
+
+
+def test_shutdown_lets_an_answer_end() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY))
+    wire.connection.shutdown()
+    assert not wire.transport.closed
+    wire.receive(get(b"/late"))
+    wire.world.call.answer()
+    assert wire.written.endswith(ANSWER)
+    assert b"connection: close\r\n" in wire.written
+    assert wire.transport.closed
+    assert not wire.application.handlers
+
+
+def test_shutdown_lets_a_request_that_is_being_received_end() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY)[:-5])
+    wire.connection.shutdown()
+    wire.receive(BODY[-5:] + get(b"/late"))
+    wire.world.call.answer()
+    assert wire.written.endswith(ANSWER)
+    assert wire.transport.closed
+    assert not wire.application.handlers
+
+
+def test_a_drain_ends_a_stream_with_an_error() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, STREAM_BODY))
+    wire.world.call.head(SSE_HEAD).body(chunk("a"))
+    for exchange in list(wire.plane.exchanges):
+        exchange.cancel(Overloaded("The gateway is shutting down."))
+    assert wire.written.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert wire.world.call.cancelled
+
+
+def test_denials_of_broken_requests_are_counted() -> None:
+    wire = Wire()
+    wire.receive(b"BROKEN\r\n\r\n")
+    assert wire.world.metrics.denials == {(400, "invalid_request"): 1}
+
+
+def test_the_deadline_of_a_served_connection_is_never() -> None:
+    wire = Wire()
+    wire.receive(get())
+    assert wire.connection.read_by == NEVER
+
+
+def test_a_plain_error_is_a_whole_response() -> None:
+    error = GatehouseError("No.", code="c", status=503, retry_after=0.0301, headers=(("x-a", "b"),))
+    head, _, body = plain_error(error, b"DATE", b"ID").partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"HTTP/1.1 503 Service Unavailable"
+    assert set(lines[1:]) == {
+        b"date: DATE", b"content-type: application/json", b"content-length: %d" % len(body), b"x-request-id: ID",
+        b"x-gatehouse-overhead-us: 0", b"x-a: b", b"retry-after: 1", b"retry-after-ms: 31", b"connection: close",
+    }  # fmt: skip
+    assert json.loads(body)["error"]["message"] == "No."
