@@ -8,6 +8,7 @@ import msgspec
 
 from admin import values
 from admin.operation import Answer, Call, Operation, Written
+from admin.permissions import FIELDS
 from admin.resource import Change
 from gateway.core.errors import NotFound
 
@@ -74,7 +75,7 @@ class Breaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def endpoint_view(call: Call, endpoint: dict[str, Any]) -> dict[str, Any]:
     shown = dict(endpoint)
-    if not call.access.may("endpoints:address"):
+    if not call.access.may(FIELDS["endpoints", "address"]):
         shown["address"] = None
     return shown
 

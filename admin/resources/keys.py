@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from admin import values
 from admin.operation import Answer, Call, NoQuery, Operation, Written
-from admin.permissions import ROLES, RoleName
+from admin.permissions import FIELDS, ROLES, RoleName
 from admin.resource import (
     METADATA,
     Listed,
@@ -238,7 +238,7 @@ def _written(call: Call, record: KeyRecord, tagged: bool = True) -> Answer:
 async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings) -> None:
     """Fields with a permission of their own, and what the tenant may have. Raises RequestError, PermissionDenied, NotFound."""
     if wanted.priority != before.priority:
-        call.require("keys:priority", tenant)
+        call.require(FIELDS["keys", "priority"], tenant)
     if set(wanted.roles) != set(before.roles):
         await check_roles(call, tuple(set(wanted.roles) ^ set(before.roles)), tenant)
     for index, network in enumerate(wanted.cidrs):
@@ -255,7 +255,7 @@ async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings)
 async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
     """Roles that a key gets or loses: nobody gives or takes what they lack."""
     if roles:
-        call.require("keys:roles", tenant)
+        call.require(FIELDS["keys", "roles"], tenant)
     for role in roles:
         if role in ROLES:  # a role that is gone grants nothing
             call.access.require_grant(role, tenant)

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from admin import problems
 from admin.operation import Call
+from admin.permissions import FIELDS
 from admin.resource import Collection, Tenant
 from gateway.core.errors import NotFound
 
@@ -34,7 +35,7 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 async def check(call: Call, settings: TenantSettings, before: dict[str, Any] | None) -> None:
     """Which models a tenant may have needs a permission of its own."""
     if list(settings.models) != (before or {}).get("models", ["*"]):
-        call.require("tenants:models", settings.name)
+        call.require(FIELDS["tenants", "models"], settings.name)
 
 
 async def unused(call: Call, name: str) -> None:

@@ -1,0 +1,127 @@
+"""The parts of the command line that need no gateway: durations, profiles, output, options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.cli import output, profile
+from admin.cli.client import ApiError, Client
+from admin.cli.errors import CommandError
+from admin.cli.keys import duration, expiry
+from admin.cli.profile import Profile
+from admin.cli.session import DEFAULT_URL, resolve
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("30d", 2592000), ("2w", 1209600)])
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1d", "1y", "d"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(CommandError):
+        duration(text)
+
+
+def test_an_expiry_is_a_date_or_a_duration() -> None:
+    assert expiry("2027-01-01", 0) == expiry("2027-01-01T00:00:00+00:00", 0) == 1798761600.0
+    assert expiry("1d", 1000) == 87400
+
+
+def test_profiles_are_kept_by_name(home: Path) -> None:
+    assert profile.load("default") is None
+    profile.save("default", Profile("http://a", "k1"))
+    profile.save("other", Profile("http://b", "k2", "http://c", "k3"))
+    assert profile.load("default") == Profile("http://a", "k1") and profile.load("other") == Profile("http://b", "k2", "http://c", "k3")
+    assert "k2" not in repr(profile.load("other"))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "1"])
+def test_a_damaged_profile_file_is_said_to_be_so(home: Path, text: str) -> None:
+    profile.save("default", Profile("http://a", "k"))
+    profile.path().write_text(text)
+    with pytest.raises(CommandError):
+        profile.load("default")
+
+
+def test_options_win_and_a_saved_key_goes_to_its_own_gateway_only() -> None:
+    assert resolve(None, None, "default") == Profile(DEFAULT_URL)
+    profile.save("default", Profile("http://a", "saved"))
+    assert resolve(None, None, "default").key == resolve("http://a/", None, "default").key == "saved"
+    assert resolve("http://elsewhere", None, "default") == Profile("http://elsewhere")
+    assert resolve(None, "given", "default").key == "given"
+    with pytest.raises(CommandError):
+        resolve(None, None, "missing")
+
+
+@given(st.text())
+def test_nothing_from_elsewhere_moves_the_cursor(text: str) -> None:
+    shown = output.clean(text)
+    assert (
+        len(shown) == len(text) and not any(ord(c) < 32 and c not in "\t\n" for c in shown) and "\x1b" not in shown and "\x9b" not in shown
+    )
+
+
+def test_markup_of_a_name_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    output.Output(output.Format.table).rows([{"name": "[red]x[/red]\x1b[2J"}], ("name",))
+    assert "[red]x[/red]\N{REPLACEMENT CHARACTER}[2J" in capsys.readouterr().out
+
+
+def test_formats_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[dict[str, Any]] = [{"name": "ü", "inner": {"a": [1]}}]
+    output.Output(output.Format.json).rows(rows, ("name",))
+    assert json.loads(capsys.readouterr().out) == rows
+    output.Output(output.Format.yaml).one(rows[0])
+    assert "name: ü" in capsys.readouterr().out
+
+
+def answering(status: int, body: Any, **headers: str) -> Client:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Client("http://x", "k", httpx.MockTransport(lambda request: httpx.Response(status, content=content, headers=headers)))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "line"),
+    [
+        (400, {"detail": "no field 'x'", "param": "y"}, "y: no field 'x'"),
+        (409, {"detail": "two\nlines"}, "two lines"),
+        (401, {"error": {"message": "bad key"}}, "bad key"),
+        (502, b"<html>", "502 Bad Gateway from x"),
+        (500, {"strange": 1}, "500 Internal Server Error from x"),
+    ],
+)
+def test_errors_are_one_line(status: int, body: Any, line: str) -> None:
+    with answering(status, body) as client, pytest.raises(ApiError) as caught:
+        client.get("/x")
+    assert (str(caught.value), caught.value.status) == (line, status)
+
+
+def test_an_answer_that_is_no_json_is_said_to_be_so() -> None:
+    with answering(200, b"hello") as client, pytest.raises(CommandError, match="admin listener"):
+        client.get("/x")
+
+
+def test_lists_are_read_to_their_end() -> None:
+    pages = [{"items": [{"n": 1}], "cursor": "c"}, {"items": [{"n": 2}], "cursor": None}]
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, json=pages[len(asked) - 1])
+
+    with Client("http://x", "k", httpx.MockTransport(answer)) as client:
+        assert client.items("/keys", tenant=None, limit=5) == [{"n": 1}, {"n": 2}]
+    assert asked == ["http://x/admin/v1/keys?limit=5", "http://x/admin/v1/keys?cursor=c&limit=5"]
