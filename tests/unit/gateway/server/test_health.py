@@ -1,0 +1,60 @@
+"""Readiness names what is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.pipeline.plane import DataPlane
+from gateway.server.health import Health
+from gateway.telemetry.metrics import Metrics
+from tests.unit.gateway.pipeline.world import World
+
+
+def test_all_is_well() -> None:
+    ready, report = Health(World().plane).ready()
+    assert ready
+    assert report == {"status": "ready", "config_version": 7, "audit": True, "models": {"m": "ready"}}
+
+
+def test_before_the_first_snapshot() -> None:
+    ready, report = Health(DataPlane(Metrics())).ready()
+    assert (ready, report["not_ready"]) == (False, ["snapshot"])
+
+
+def no_audit(world: World) -> None:
+    world.audit.accepting, world.audit.fault = False, "disk full"  # type: ignore[misc]
+
+
+def no_endpoint(world: World) -> None:
+    world.route.ready = False
+
+
+def draining(world: World) -> None:
+    world.plane.draining = True
+
+
+@pytest.mark.parametrize(("change", "missing"), [(no_audit, "audit"), (no_endpoint, "endpoints"), (draining, "draining")])
+def test_what_is_missing_is_named(change: Any, missing: str) -> None:
+    world = World()
+    change(world)
+    ready, report = Health(world.plane).ready()
+    assert not ready
+    assert (report["status"], report["not_ready"]) == ("not ready", [missing])
+    assert report.get("audit_fault") == ("disk full" if missing == "audit" else None)
+
+
+def test_one_model_that_can_answer_is_enough() -> None:
+    world = World(fallback=True)
+    world.route.ready = False
+    ready, report = Health(world.plane).ready()
+    assert ready
+    assert report["models"] == {"m": "no ready endpoint", "n": "ready"}
+
+
+def test_an_insecure_configuration_says_so() -> None:
+    world = World()
+    world.snapshot.spec = msgspec.structs.replace(world.snapshot.spec, insecure=True)
+    assert Health(world.plane).ready()[1]["insecure"] is True
