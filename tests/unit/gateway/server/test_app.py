@@ -1,0 +1,230 @@
+"""The data listener's other paths: a closed table, the models that a caller may see, health, metadata."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import AuthenticationError, Overloaded
+from gateway.core.specs import CorsSpec
+from gateway.core.types import ResponseHead
+from gateway.server.app import DataApplication
+from gateway.server.asgi import AsgiApplication
+from gateway.server.health import Health
+from tests.fakes.receiver import until
+from tests.unit.gateway.pipeline.world import World
+from tests.unit.gateway.server.wires import Wire, get
+
+
+class Site:
+    """A connection to the real application over a fake world."""
+
+    def __init__(self, **world: Any) -> None:
+        self.world = World(**world)
+        self.wire = Wire(self.world)
+        self.wire.state.application = AsgiApplication(DataApplication(self.world.plane, Health(self.world.plane)))
+
+    async def ask(self, path: bytes, *lines: bytes, method: bytes = b"GET") -> tuple[int, dict[str, str], bytes]:
+        self.wire.transport.written.clear()
+        self.wire.receive(get(path, *lines).replace(b"GET", method, 1))
+        await self.answered()
+        head, _, body = self.wire.written.partition(b"\r\n\r\n")
+        first, *rest = head.decode().split("\r\n")
+        return int(first.split(" ")[1]), dict(line.split(": ", 1) for line in rest), body
+
+    async def answered(self) -> None:
+        await until(lambda: self.wire.connection.serving is None)
+
+
+def code(body: bytes) -> str:
+    return str(json.loads(body)["error"]["code"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/", b"/v1", b"/v1/models/", b"/metrics", b"/admin/v1/keys", b"/slots", b"/control/drain", b"/api/tags", b"/props",
+        b"/livez/", b"/LIVEZ", b"//livez", b"/%6civez", b"/livez;x", b"/x/../livez", b"/v1/chat/completions/", b"/v2/", b"/v3",
+        b"/health/x", b"http://evil/livez", b"/.env",
+    ],
+)  # fmt: skip
+async def test_what_is_not_in_the_table_does_not_exist(path: bytes) -> None:
+    status, _, body = await Site().ask(path)
+    assert status == 404
+    assert code(body) in ("not_found", "model_not_found")
+
+
+@pytest.mark.parametrize("path", [b"/livez", b"/health/liveliness", b"/v2/health/live"])
+async def test_alive(path: bytes) -> None:
+    site = Site()
+    site.world.identity.error = AuthenticationError("no")
+    assert (await site.ask(path))[0] == 200
+
+
+@pytest.mark.parametrize("path", [b"/readyz", b"/health", b"/health/readiness", b"/v2/health/ready"])
+async def test_ready(path: bytes) -> None:
+    site = Site()
+    status, _, body = await site.ask(path)
+    assert (status, json.loads(body)["status"]) == (200, "ready")
+    site.world.route.ready = False
+    status, _, body = await site.ask(path)
+    assert (status, json.loads(body)["not_ready"]) == (503, ["endpoints"])
+
+
+async def test_the_models_are_listed_once_without_aliases() -> None:
+    status, headers, body = await Site().ask(b"/v1/models")
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert json.loads(body) == {"object": "list", "data": [{"id": "m", "object": "model", "created": 0, "owned_by": "gatehouse"}]}
+
+
+async def test_models_that_a_caller_may_not_see_are_not_listed() -> None:
+    site = Site()
+    site.world.authorizer.visible = False
+    assert json.loads((await site.ask(b"/v1/models"))[2])["data"] == []
+
+
+@pytest.mark.parametrize(("path", "visible", "status"), [(b"m", True, 200), (b"alias", True, 200), (b"m", False, 404), (b"x", True, 404)])
+async def test_one_model(path: bytes, visible: bool, status: int) -> None:
+    site = Site()
+    site.world.authorizer.visible = visible
+    found, _, body = await site.ask(b"/v1/models/" + path)
+    assert found == status
+    if status == 200:
+        assert json.loads(body)["id"] == "m"
+    else:
+        assert code(body) == "model_not_found"
+
+
+@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m", b"/v2/models/m"])
+async def test_models_need_a_credential(path: bytes) -> None:
+    site = Site()
+    site.world.identity.caller = None
+    status, headers, body = await site.ask(path)
+    assert (status, code(body)) == (401, "missing_credentials")
+    assert headers["www-authenticate"].startswith("Bearer")
+    assert site.world.metrics.denials == {(401, "missing_credentials"): 1}
+    site.world.identity.error = AuthenticationError("Bad.", code="invalid_api_key")
+    assert (await site.ask(path))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        (b"POST", b"/v1/models", "GET"),
+        (b"DELETE", b"/livez", "GET"),
+        (b"GET", b"/v1/chat/completions", "POST"),
+        (b"PUT", b"/v2/models/m/infer", "POST"),
+    ],
+)
+async def test_methods(method: bytes, path: bytes, allow: str) -> None:
+    status, headers, body = await Site().ask(path, method=method)
+    assert (status, headers["allow"], code(body)) == (405, allow, "method_not_allowed")
+
+
+async def test_a_head_request_has_no_body() -> None:
+    status, headers, body = await Site().ask(b"/livez", method=b"HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 0
+
+
+async def test_cors() -> None:
+    site = Site(cors=CorsSpec(origins=("https://app",)))
+    preflight = (b"origin: https://app", b"access-control-request-method: POST")
+    for path in (b"/v1/chat/completions", b"/v1/models", b"/v2/models/m/infer"):
+        status, headers, body = await site.ask(path, *preflight, method=b"OPTIONS")
+        assert (status, body, headers["access-control-allow-origin"]) == (204, b"", "https://app")
+    assert (await site.ask(b"/nothing", *preflight, method=b"OPTIONS"))[0] == 404
+    status, headers, _ = await site.ask(b"/v1/models", b"origin: https://evil", b"access-control-request-method: GET", method=b"OPTIONS")
+    assert status == 405
+    assert "access-control-allow-origin" not in headers
+    status, headers, _ = await site.ask(b"/v1/models", b"origin: https://app")
+    assert headers["access-control-allow-origin"] == "https://app"
+    site.world.identity.caller = None
+    status, headers, _ = await site.ask(b"/v1/models", b"origin: https://app")
+    assert (status, headers["access-control-allow-origin"]) == (401, "https://app")
+
+
+async def test_the_server_of_the_tensor_protocol() -> None:
+    status, _, body = await Site().ask(b"/v2")
+    assert status == 200
+    assert json.loads(body)["name"] == "gatehouse"
+
+
+async def asked(site: Site, path: bytes) -> None:
+    site.wire.receive(get(path))
+    await until(lambda: site.world.engine.calls)
+
+
+@pytest.mark.parametrize(
+    ("path", "upstream"),
+    [
+        (b"/v2/models/m", b"/v2/models/m"),
+        (b"/v2/models/alias", b"/v2/models/m"),
+        (b"/v2/models/m/versions/3", b"/v2/models/m/versions/3"),
+        (b"/v2/models/m/ready", b"/v2/models/m/ready"),
+        (b"/v2/models/m/versions/3/ready", b"/v2/models/m/versions/3/ready"),
+    ],
+)
+async def test_metadata_is_asked_of_an_endpoint(path: bytes, upstream: bytes) -> None:
+    site = Site()
+    await asked(site, path)
+    call = site.world.call
+    assert call.request_head.startswith(b"GET " + upstream + b" HTTP/1.1\r\n")
+    assert b"authorization: Bearer engine-key\r\n" in call.request_head
+    call.answer(b'{"name":"m"}')
+    await site.answered()
+    assert site.wire.status == 200 and site.wire.written.endswith(b'{"name":"m"}')
+    assert site.world.route.attempts[0].results[0] == "success"
+
+
+async def test_metadata_of_an_engine_without_the_protocol() -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m")
+    site.world.call.answer(b"secret page", ResponseHead(404, []))
+    await site.answered()
+    assert site.wire.status == 404
+    assert b"secret page" not in site.wire.written
+
+
+async def test_metadata_of_an_engine_that_fails() -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m")
+    site.world.call.fail(Overloaded("busy"))
+    await site.answered()
+    assert site.wire.status == 503
+    assert site.world.route.attempts[0].results[0] == "failure"
+
+
+async def test_metadata_too_large_is_an_error() -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m")
+    site.world.call.head().body(b"x" * 1024 * 1025)
+    await site.answered()
+    assert site.wire.status == 502
+    assert site.world.call.over
+
+
+async def test_metadata_waits_for_a_slot() -> None:
+    site = Site()
+    site.world.route.wait = True
+    site.wire.receive(get(b"/v2/models/m"))
+    await until(lambda: site.world.route.queue)
+    site.world.route.queue[0].set(site.world.route.grant())
+    await until(lambda: site.world.engine.calls)
+    site.world.call.answer(b"{}")
+    await site.answered()
+    assert site.wire.status == 200
+
+
+async def test_an_identity_that_must_be_waited_for() -> None:
+    site = Site()
+    caller = site.world.identity.caller
+
+    async def wait() -> Any:
+        return caller
+
+    site.world.identity.caller = site.world.plane.tasks.wait(wait())
+    assert (await site.ask(b"/v1/models"))[0] == 200
