@@ -142,12 +142,12 @@ class Process:
         await self.stop.wait()
         started.cancel()
         plane.draining = True
-        data_side.should_exit = True
+        data_side.end()
         if not await plane.drained(listen.drain_timeout):
             for exchange in list(plane.exchanges):
                 exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
         gateway.feed.publish(STOPPING, {})  # streams of events end, or they would hold the admin listener
-        admin_side.should_exit = True
+        admin_side.end()
         data_side.force_exit = admin_side.force_exit = True
         await asyncio.wait(running, timeout=5.0)
 
