@@ -110,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: Headers = {}
         self._head_bytes = self._unparsed_bytes = 0
+        self._begun = 0
         self._in_head = False
         self._error: GatehouseError | None = None
 
@@ -172,13 +173,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._failed or (self._closing and self.reading is None):
             return
-        in_head = self._in_head
+        one_head = self._begun + (not self._in_head) if self.reading is None else -1
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._refuse(self._error or RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return
-        if in_head and self._in_head:  # nothing but a part of a head, which the parser may still hold back
+        if self._in_head and self._begun == one_head:  # all of it is a part of this head, which the parser may still hold back
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > self.limits.max_header_bytes:
                 self._refuse(_head_too_large(self.limits.max_header_bytes))
@@ -198,6 +199,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers = {}
         self._head_bytes = self._unparsed_bytes = 0
+        self._begun += 1
         self._in_head = True
         self.read_by = self.plane.now + self.limits.header_timeout
 
@@ -259,7 +261,12 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         parts = request.parts
-        request.body = body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(parts) == 1:
+            body = parts[0]
+        else:
+            body = b"".join(parts)
+            parts.clear()  # a large body is not held twice
+        request.body = body
         request.complete = True
         if request.handler is not None:
             request.handler.body_complete(body)

@@ -164,6 +164,16 @@ def test_a_head_too_large(data: bytes, size: int) -> None:
     assert not wire.application.handlers
 
 
+@pytest.mark.parametrize("before", [b"", get(b"/a")])
+def test_a_head_that_is_too_large_and_has_no_end_yet_is_refused_at_once(before: bytes) -> None:
+    wire = Wire(max_header_bytes=1000)
+    if before:
+        wire.receive(before)
+        wire.application.handlers[0].answer()
+    wire.receive(b"GET / HTTP/1.1\r\nx: " + b"x" * 1000)
+    assert wire.status == 431
+
+
 def test_a_head_that_never_ends_is_refused_before_it_is_parsed() -> None:
     wire = Wire(max_header_bytes=1000)
     wire.receive(b"GET / HTTP/1.1\r\nx: ")
