@@ -22,6 +22,8 @@ SHORTEST = 0.05
 """Seconds between two probes at least."""
 PATIENCE = 0.5
 """Seconds that a suspect has to answer."""
+RECOVERY = 1.0
+"""Seconds between two probes of a suspect that failed: with a long interval, its return would be noticed late."""
 
 
 class ProbeResult(Struct, frozen=True):
@@ -133,15 +135,21 @@ class Prober:
 
     async def _confirm(self, endpoint: Probed) -> None:
         try:
-            await self._ask(endpoint, min(PATIENCE, endpoint.spec.health.timeout), decisive=True)
+            well = await self._ask(endpoint, min(PATIENCE, endpoint.spec.health.timeout), decisive=True)
             await asyncio.sleep(SHORTEST)
+            good = endpoint.spec.health.rise if well else 0
+            while good < endpoint.spec.health.rise and endpoint in self._watched and endpoint.spec.health.interval > RECOVERY:
+                await asyncio.sleep(RECOVERY)
+                good = good + 1 if await self._ask(endpoint, endpoint.spec.health.timeout, decisive=False) else 0
         finally:
             self._suspects.discard(endpoint)
 
-    async def _ask(self, endpoint: Probed, timeout: float, *, decisive: bool) -> None:
+    async def _ask(self, endpoint: Probed, timeout: float, *, decisive: bool) -> bool:
+        """Probes once and tells the endpoint; whether it is well, or there is nothing to be probed."""
         address = endpoint.address
         if address is None:
-            return
+            return True
         result = await self._probe.probe(endpoint.spec, address, timeout)
         if endpoint.address == address and endpoint in self._watched:  # else this was about an old process
             endpoint.probed(result, decisive=decisive)
+        return result.ok

@@ -37,16 +37,16 @@ def many(gatehouse: Gatehouse, count: int, *, width: int = 8, key: str = KEY, st
 class Load:
     """Clients that ask one question after the other until told to stop."""
 
-    def __init__(self, gatehouse: Gatehouse, model: str, width: int, **fields: Any) -> None:
+    def __init__(self, gatehouse: Gatehouse, model: str, width: int, *, key: str = KEY, **fields: Any) -> None:
         self.answers: list[tuple[float, httpx.Response]] = []
         self.lost: list[httpx.HTTPError] = []
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(gatehouse, model, n, fields)) for n in range(width)]
+        self._threads = [threading.Thread(target=self._run, args=(gatehouse, model, key, n, fields)) for n in range(width)]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, gatehouse: Gatehouse, model: str, number: int, fields: dict[str, Any]) -> None:
-        with gatehouse.client() as client:
+    def _run(self, gatehouse: Gatehouse, model: str, key: str, number: int, fields: dict[str, Any]) -> None:
+        with gatehouse.client(key) as client:
             count = 0
             while not self._stop.is_set():
                 count += 1

@@ -87,6 +87,7 @@ class FakeEngine:
         self.bytes_received = 0
         self.busy = self.most_busy = self.queued = self.refused = 0
         self.model = "fake"
+        self.state = "ready"
         self._host, self._port, self._unix, self._tls = host, port, unix, tls
         self._slots, self._service, self._queue = slots, service, queue
         self._accept, self._accept_delay, self._backlog = accept, accept_delay, backlog
@@ -233,7 +234,7 @@ class FakeEngine:
 
     def health(self) -> dict[str, Any]:
         return {
-            "state": "ready",
+            "state": self.state,
             "device": "cpu",
             "model": self.model,
             "slots": self._slots or 8,

@@ -108,6 +108,23 @@ async def test_a_suspect_is_probed_before_its_time():
     assert answers.closed
 
 
+async def test_a_suspect_that_failed_is_probed_until_it_is_well(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gateway.routing.health.RECOVERY", 0.01)
+    answers = Answers(a=[GOOD, REFUSED, BAD, GOOD, BAD, GOOD, GOOD, REFUSED])
+    prober, endpoint = Prober(answers, FixedEntropy()), Watched("a", interval=3600.0)
+    endpoint.spec = EngineSpec(name="a", runtime="external", health=HealthSpec(interval=3600.0, rise=2))
+    prober.watch([endpoint])
+    async with asyncio.timeout(5):
+        assert await endpoint.seen.get() == GOOD
+        prober.suspect(endpoint)
+        assert [await endpoint.seen.get() for _ in range(6)] == [REFUSED, BAD, GOOD, BAD, GOOD, GOOD]
+        assert not endpoint.decisive
+        while prober._suspects:
+            await asyncio.sleep(0)
+    assert answers.asked == ["a"] * 7
+    await prober.aclose()
+
+
 async def test_those_that_are_gone_are_no_longer_probed_and_the_rest_goes_on():
     answers, one, two = Answers(a=[GOOD], b=[GOOD]), Watched("a", 3600.0), Watched("b", 3600.0)
     prober = Prober(answers, FixedEntropy())

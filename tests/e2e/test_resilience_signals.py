@@ -1,0 +1,169 @@
+"""What engines, peers and the process itself tell the router: refused connections, loading models, trusted headers, pressure, weights."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
+from tests.e2e.resilience import Load, changes, many, places, reload, statuses, unused_port
+from tests.fakes.answers import Step
+
+Launch = Callable[..., Gatehouse]
+LAZY = {"interval": 60, "timeout": 0.5}
+"""Probes that come too late to matter: what is learned is learned from requests."""
+BATCH_KEY = "batch-key-0123456789abcdef0123456789abcde"
+URGENT_KEY = "urgent-key-0123456789abcdef0123456789abcd"
+
+
+def fleet(launch: Launch, folder: Path, *ports: int, engine: dict[str, Any] | None = None, **parts: Any) -> Gatehouse:
+    """A gateway with the model m1 over engines a, b ... at these ports, and keys of all three classes."""
+    names = "abcdefgh"[: len(ports)]
+    listed = [external(name, port, **(engine or {})) for name, port in zip(names, ports, strict=True)]
+    config = configuration(
+        folder / "state", engines=listed, models=[{"name": "m1", "pool": list(names), **parts.pop("model", {})}], **parts
+    )
+    config["identity"]["api_keys"]["static"] += [
+        {"id": priority, "key": key, "tenant": "acme", "models": ["*"], "priority": priority}
+        for priority, key in (("batch", BATCH_KEY), ("interactive", URGENT_KEY))
+    ]
+    return launch(config).start()
+
+
+def test_the_first_refused_request_opens_the_breaker_within_a_second(
+    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
+) -> None:
+    port, good = unused_port(), engines()
+    dying = EngineThread(port=port)
+    try:
+        gatehouse = fleet(launch, tmp_path, port, good.port, engine={"health": LAZY})
+        assert statuses(many(gatehouse, 20)) == {200: 20}
+        assert dying.received
+        assert gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 0
+    finally:
+        dying.close()
+    started = time.monotonic()
+    until(lambda: many(gatehouse, 4) and gatehouse.metric("gatehouse_retries_total") > 0, what="a refused request")
+    until(lambda: gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 1, 1.0, "the open breaker")
+    assert gatehouse.metric("gatehouse_breaker_open", endpoint="b") == 0
+    assert time.monotonic() - started < 10
+    events = [r for r in gatehouse.audit() if r.get("event") == "endpoint_changed" and r["detail"]["to"] == "open"]
+    retried = [r for r in gatehouse.audit() if r.get("kind") == "outcome" and r.get("attempts") == 2]
+    assert retried and {r["outcome"] for r in retried} == {"ok"}
+    assert events[0]["detail"]["reason"] == "connections are refused"
+    assert events[0]["time"] - retried[0]["time"] < 1.0
+    assert gatehouse.metric("gatehouse_retries_total") <= 4  # who came at the same time; nobody after it opened
+
+    engines(port=port)
+    until(lambda: many(gatehouse, 4) and gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 0, what="the closed breaker")
+    assert changes(gatehouse, "a")[-2:] == ["half_open", "ready"]
+
+
+@pytest.mark.parametrize(("trusted", "spread"), [(["127.0.0.0/8"], {1}), ([], {2, 3})])
+def test_a_session_header_counts_from_trusted_peers_only(
+    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path, trusted: list[str], spread: set[int]
+) -> None:
+    ports = [engines().port for _ in range(3)]
+    routing = {"routing": {"key": "session"}}
+    gatehouse = fleet(launch, tmp_path, *ports, listen={"trusted_peers": trusted}, model=routing)
+    answers = []
+    with gatehouse.client() as client:
+        for number in range(16):
+            messages = [{"role": "user", "content": f"question {number}"}]
+            headers = {"x-session-id": "the same", "x-forwarded-for": "192.0.2.7"}
+            answers.append(client.post("/v1/chat/completions", json={"model": "m1", "messages": messages}, headers=headers))
+    assert statuses(answers) == {200: 16}
+    assert len(places(answers)) in spread
+
+
+def test_a_stalled_process_sheds_batch_work_first_and_recovers(
+    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
+) -> None:
+    gatehouse = fleet(launch, tmp_path, engines().port)
+    assert gatehouse.process is not None
+    process = gatehouse.process
+
+    def stalled() -> httpx.Response | None:
+        """Holds the process still again and again, so that its event loop is late each time it looks; a refused answer, if any."""
+        for _ in range(6):
+            process.send_signal(signal.SIGSTOP)
+            threading.Event().wait(0.3)  # the stimulus, not a wait for something: how long the process stands still
+            process.send_signal(signal.SIGCONT)
+            threading.Event().wait(0.02)
+        answer = gatehouse.chat(key=BATCH_KEY)
+        return answer if answer.status_code == 503 else None
+
+    refused = until(stalled, 30.0, "load shedding")
+    assert errors_of(refused)["code"] == "overloaded"
+    assert int(refused.headers["retry-after"]) >= 1
+    until(lambda: gatehouse.metric("gatehouse_load_shedding") == 0, 20.0, "the calm")
+    assert gatehouse.chat(key=BATCH_KEY).status_code == 200
+    levels = [r["detail"]["level"] for r in gatehouse.audit() if r.get("event") == "load_shedding"]
+    assert levels[-1] == 0 and max(levels) >= 1
+    assert gatehouse.chat(key=URGENT_KEY).status_code == 200
+
+
+def test_an_engine_that_loads_is_said_to_load_and_serves_when_it_has(
+    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
+) -> None:
+    engine = engines()
+    engine.engine.state = "loading"
+    gatehouse = fleet(launch, tmp_path, engine.port, unused_port(), engine={"health": {"interval": 0.1, "timeout": 1}})
+    until(lambda: gatehouse.metric("gatehouse_endpoint_up") == 0, what="the first probes")
+    answer = gatehouse.chat()
+    assert (answer.status_code, errors_of(answer)["code"]) == (503, "model_loading")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert not engine.received
+    engine.engine.state = "ready"
+    until(lambda: gatehouse.chat().status_code == 200, what="the loaded model")
+    engine.engine.state = "failed"
+    until(lambda: gatehouse.metric("gatehouse_endpoint_up") == 0, what="the failed probes")
+    answer = gatehouse.chat()
+    assert (answer.status_code, errors_of(answer)["code"]) == (503, "no_healthy_endpoint")
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_the_configured_slots_count_and_else_what_the_engine_says(
+    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
+) -> None:
+    engine = engines(default=Step(delay=0.1), slots=3)
+    gatehouse = fleet(launch, tmp_path, engine.port, engine={"slots": 2, "health": {"interval": 0.1}})
+    until(lambda: len(engine.engine.requests) > 2, what="two probes")
+    assert statuses(many(gatehouse, 12, width=12)) == {200: 12}
+    assert busiest(engine) == 2
+    config = gatehouse.config
+    del config["engines"][0]["slots"]
+    reload(gatehouse, config)
+    until(lambda: gatehouse.metric("gatehouse_config_version") == 2, what="the reload")
+    assert statuses(many(gatehouse, 12, width=12)) == {200: 12}
+    assert busiest(engine) == 3
+
+
+def busiest(engine: EngineThread) -> int:
+    """The most requests that an engine had at a time."""
+    return max(sum(other.time <= one.time < (other.done or 1e99) for other in engine.received) for one in engine.received)
+
+
+def test_tenants_share_a_full_pool_by_their_weights(launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path) -> None:
+    engine = engines(default=Step(delay=0.02))
+    routing = {"policy": "round_robin", "queue": {"weights": {"acme": 3}}}
+    gatehouse = fleet(launch, tmp_path, engine.port, engine={"slots": 1}, model={"routing": routing})
+    heavy, light = Load(gatehouse, "m1", 12, key=KEY), Load(gatehouse, "m1", 12, key=OTHER_KEY)
+    light.more(5)
+    before = len(heavy.answers), len(light.answers)
+    light.more(30)
+    served = len(heavy.answers) - before[0], len(light.answers) - before[1]
+    assert set(heavy.stop()) == set(light.stop()) == {200}
+    assert served[0] / served[1] == pytest.approx(3.0, rel=0.2)
+    gatehouse.config["models"][0]["routing"]["queue"]["weights"]["acme"] = 0
+    reload(gatehouse, gatehouse.config)
+    until(lambda: gatehouse.metric("gatehouse_config_reloads_total", result="refused") == 1, what="the refusal")
+    assert any("weights.acme" in line for line in gatehouse.lines)
