@@ -94,11 +94,12 @@ class Reloader(Generic[T]):
         """
 
         def read() -> ConfigSpec:
+            spec = self._steps.parse(text)  # what is invalid is said first (RFC 9110, section 13.2.1)
             if expected is not None and expected != self.version:
                 error = VersionMismatch(f"The configuration has version {self.version} by now: read it again.")
                 error.current = self.version
                 raise error
-            return self._steps.parse(text)
+            return spec
 
         if dry_run:
             spec = await asyncio.to_thread(read)
