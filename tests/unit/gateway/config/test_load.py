@@ -121,6 +121,10 @@ def test_the_same_in_json() -> None:
         ("engines: [{name: a, runtime: onnx, model: m, slots: '8'}]", "a whole number of at least 1 and at most 1024 (without quotes)"),
         ("engines: [{name: a, runtime: onnx, model: m, device: gpu}]", "'gpu' is not allowed; it must be cpu, metal, cuda:N"),
         ("engines: [{name: a, runtime: onnx, model: m, weight: 0}]", "must be a number above 0 and at most 1000"),
+        (
+            "models: [{name: m, pool: [], routing: {queue: {weights: {t: 0}}}}]",
+            "gate.yaml:3: models[0].routing.queue.weights.t: '0' is not allowed; it must be a number above 0 and at most 1000",
+        ),
         ("watch: yes", "gate.yaml:3: watch: 'yes' is not allowed; it must be true or false"),
         ("listen: {header_timeout: soon}", "listen.header_timeout: 'soon' is not a duration such as 50ms, 1s, 1m30s or 2h"),
         ("listen: {header_timeout: 367d}", "listen.header_timeout: '367d' is not allowed; it must be a number of at least 0"),
