@@ -16,14 +16,18 @@ from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.audit.verify import verify_log
 from gateway.build import Gateway
+from gateway.core.errors import AlreadyExists, StoreUnavailable
 from gateway.core.ports import Authenticator
 from gateway.core.specs import EngineSpec, GuardrailSpec
+from gateway.core.storage import KeySettings
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.server.health import Health
 from policies import guardrails
 from policies.limits import LimitRules
 from policies.patterns import matches, within
+
+BOOTSTRAP_TENANT, BOOTSTRAP_KEY = "gatehouse", "bootstrap-admin"
 
 
 def ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
@@ -41,6 +45,22 @@ def ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
         store=gateway.control.store,
         check=Check(),
     )
+
+
+async def bootstrap(gateway: Gateway) -> str | None:
+    """The first administrator's key, made when nobody could administer: no key of the file has a role, and the store has no keys.
+
+    None otherwise. It is kept nowhere: whoever starts Gatehouse the first time sees it once.
+    """
+    if gateway.control.has_keys or any(key.roles for key in gateway.spec.identity.api_keys.static):
+        return None
+    settings = KeySettings(roles=("admin",), description="made at the first start")
+    try:
+        record, secret = await gateway.control.store.create_key(BOOTSTRAP_TENANT, settings, actor="gatehouse", id=BOOTSTRAP_KEY)
+    except (AlreadyExists, StoreUnavailable):  # another replica was first, or there is nobody to ask: the next start tries again
+        return None
+    gateway.record("bootstrap", f"keys/{record.id}", {"roles": list(settings.roles)})
+    return secret.reveal()
 
 
 class Current(Authenticator):

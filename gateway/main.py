@@ -164,6 +164,9 @@ class Process:
             self.fatal = error
             self.stop.set()
             return
+        first = await administration.bootstrap(gateway)
+        if first is not None:
+            print(f"admin key: {first}", flush=True)
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
 
 

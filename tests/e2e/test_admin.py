@@ -17,7 +17,7 @@ from admin.resources import table
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, until
+from tests.e2e.harness import Gatehouse, configuration, external, until
 
 KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
 LIMIT: dict[str, Any] = {"name": "l", "match": {"key": "nobody"}, "requests": {"rate": 5}}
@@ -443,3 +443,17 @@ def test_too_many_failed_logins_are_put_off(tmp_path: Path, engine: EngineThread
             until(lambda: client.get("/status").status_code == 200, seconds=5, what="a right key after the pause")
         logins = [r for r in gatehouse.audit() if r.get("event") == "admin.login"]
         assert 1 <= len(logins) <= 10
+
+
+def test_the_first_start_prints_an_administrators_key_once(tmp_path: Path, engine: EngineThread) -> None:
+    config = configuration(tmp_path / "state", engines=[external("fake", engine.port)], models=[{"name": "m1", "pool": ["fake"]}])
+    for start in range(2):
+        with Gatehouse(tmp_path, config) as gatehouse:
+            printed = [line.removeprefix("admin key: ") for line in gatehouse.lines if line.startswith("admin key: ")]
+            assert len(printed) == (1 if start == 0 else 0)
+            if printed:
+                first = printed[0]
+            with admin(gatehouse, key=first) as client:
+                assert client.get("/whoami").json()["grants"] == [{"role": "admin", "tenant": None}]
+            assert gatehouse.chat(key=first).status_code == 404
+            assert first not in json.dumps(gatehouse.audit())
