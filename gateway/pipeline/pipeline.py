@@ -19,6 +19,9 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
 from gateway.wire.requests import json_part, rename
 
+LARGE = 64 * 1024
+"""Bytes from which a body is not copied to stand behind its head."""
+
 log = logging.getLogger("gatehouse.pipeline")
 
 
@@ -173,7 +176,11 @@ def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memory
     """`evidence`: what of the body its hash in the audit record covers."""
     x.answer_bytes = len(body)
     x.answer_hash = x.snapshot.audit.hash_body(evidence)
-    x.client.send(answer_head(x, head, len(body)) + body)
+    if len(body) < LARGE:
+        x.client.send(answer_head(x, head, len(body)) + body)
+    else:
+        x.client.send(answer_head(x, head, len(body)))
+        x.client.send(body)
     x.head_sent = True
     if x.marks is not None:
         x.mark("relay")

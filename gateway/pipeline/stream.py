@@ -69,7 +69,9 @@ class AnswerRelay:
 
     def body(self) -> bytes:
         parts = self._parts
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        if len(parts) != 1:
+            parts[:] = [b"".join(parts)]
+        return parts[0]
 
     def usage(self) -> Usage | None:
         if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:

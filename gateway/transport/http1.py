@@ -70,6 +70,7 @@ class Owner(Protocol):
 class EngineCall:
     """One request under way: the Call that `EngineClient.send` returns. It ends exactly once: end, failure or cancellation.
 
+    `request`: head and body in one, or apart where the body is large and is not to be copied.
     `due` is the monotonic time of the next deadline, set by the first sweep that sees the call; 0.0 before that.
     `active`: bytes came since the last sweep. `heard`: any byte of the response came.
     """
@@ -90,7 +91,9 @@ class EngineCall:
         "reused",
     )
 
-    def __init__(self, owner: Owner, receiver: Receiver, request: bytes, first_byte_timeout: float, idle_timeout: float) -> None:
+    def __init__(
+        self, owner: Owner, receiver: Receiver, request: bytes | tuple[bytes, bytes], first_byte_timeout: float, idle_timeout: float
+    ) -> None:
         self.owner, self.receiver, self.request = owner, receiver, request
         self.first_byte_timeout, self.idle_timeout = first_byte_timeout, idle_timeout
         self.connection: Connection | None = None
@@ -253,7 +256,11 @@ class Connection(asyncio.Protocol):
         call.connection = self
         if call.paused:
             transport.pause_reading()
-        transport.write(call.request)
+        request = call.request
+        if isinstance(request, bytes):
+            transport.write(request)
+        else:
+            transport.writelines(request)
         return True
 
     def pause(self) -> None:

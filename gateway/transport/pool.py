@@ -20,6 +20,9 @@ from gateway.core.tasks import TaskOwner
 from gateway.transport.address import Address, parse_address, tls_context
 from gateway.transport.http1 import Connection, EngineCall, failure
 
+LARGE_BODY = 64 * 1024
+"""Bytes from which a body is written beside its head instead of being copied to stand behind it."""
+
 
 class EndpointClient:
     """The EngineClient of one endpoint. Needs a running loop from the first `send` on.
@@ -72,7 +75,11 @@ class EndpointClient:
 
     def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> EngineCall:
         """Sends one request; see EngineClient. Timeouts in seconds, counted from the sending and from the last byte."""
-        request = b"%b%b%d\r\n\r\n%b" % (head, self._fixed, len(body), body)
+        request: bytes | tuple[bytes, bytes]
+        if len(body) < LARGE_BODY:
+            request = b"%b%b%d\r\n\r\n%b" % (head, self._fixed, len(body), body)
+        else:
+            request = b"%b%b%d\r\n\r\n" % (head, self._fixed, len(body)), body
         call = EngineCall(self, receiver, request, first_byte_timeout, idle_timeout)
         self.in_flight += 1
         idle = self._idle

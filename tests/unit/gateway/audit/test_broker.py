@@ -385,6 +385,10 @@ async def test_body_hashes_are_keyed_per_installation(bench: Any, tmp_path_facto
     assert broker.hash_body(b"x") == broker.hash_body(b"x") != other.hash_body(b"x")
 
 
+def test_body_hashes_can_be_switched_off(tmp_path: Any) -> None:
+    assert AuditBroker(AuditSpec(body_hashes=False), str(tmp_path)).hash_body(b"x" * 2000) == ""
+
+
 async def test_a_record_that_cannot_be_encoded_whole_hurts_no_other(bench: Any, make: Any) -> None:
     broker = await bench.broker()
     bad = make.intent("bad", detail={"n": 10**40, "o": object(), "s": "\ud800"})

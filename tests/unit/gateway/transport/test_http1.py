@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError
 from gateway.transport.http1 import Connection, EngineCall
+from gateway.transport.pool import LARGE_BODY
 from tests.fakes.receiver import Sink
 from tests.unit.gateway.transport.conftest import BODY, HEAD, STREAM, Way
 
@@ -31,6 +32,15 @@ async def test_the_engine_gets_exactly_what_was_sent(way: Way) -> None:
     assert (request.method, request.path, request.body) == ("POST", "/v1/chat/completions", BODY)
     host = way.engine.address.rpartition("/")[2] if not way.engine.address.startswith("unix:") else "localhost"
     assert request.headers == [("content-type", "application/json"), ("host", host), ("content-length", str(len(BODY)))]
+
+
+@pytest.mark.parametrize("size", [LARGE_BODY - 1, LARGE_BODY, 3 * 1024 * 1024])
+async def test_large_bodies_arrive_whole(way: Way, size: int) -> None:
+    sink, body = Sink(), bytes(range(251)) * (size // 251) + b"x" * (size % 251)
+    way.client.send(HEAD, body, sink, 5, 5)
+    await sink.finished()
+    request = way.engine.requests[-1]
+    assert request.body == body and ("content-length", str(size)) in request.headers
 
 
 async def test_a_request_without_a_body(way: Way) -> None:
