@@ -82,7 +82,8 @@ class SidecarProcess:
                 pause = backoff(self._failures)
                 self.restarts += 1
                 log.warning("engine %s ended (%s), starting again in %.1f s", self.spec.name, self.reason, pause)
-                await _within(self._stopping.wait(), pause)
+                if not await _within(self._stopping.wait(), pause):
+                    self._observer.engine_starting(self.spec.name)
         finally:
             self._kill()
             await self._client.aclose()
@@ -132,6 +133,8 @@ class SidecarProcess:
             self.reason = str(error) if isinstance(error, OSError) else error.message.removeprefix(f"engine {self.spec.name!r}: ")
             self._move("failed")
             return
+        if self._stopping.is_set():  # `stop` came while there was no process yet that it could end
+            process.kill()
         exit_wait = asyncio.ensure_future(process.wait())
         try:
             await self._watch(exit_wait)
@@ -219,6 +222,7 @@ class SidecarProcess:
             self._move("ready")
             self.reason = None
             self._ready_at = time.monotonic()
+            self.silent = False
             if isinstance(reason := report.get("fallback_reason"), str):
                 self._fell_back(reason)
             self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.start_slots))

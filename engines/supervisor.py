@@ -54,15 +54,27 @@ class Supervisor:
                 del self._specs[name]
             started = [self._start(spec) for spec in fresh if spec.name not in self._processes]
             if wait:
-                await asyncio.gather(*(process.first_ready() for process in started))
+                try:
+                    await asyncio.gather(*(process.first_ready() for process in started))
+                except ConfigError:
+                    await self._discard(started)
+                    raise
             for spec in fresh:
                 if self._specs[spec.name] != spec:
                     await self._replace(spec)
+
+    async def _discard(self, started: list[SidecarProcess]) -> None:
+        """A change that failed leaves nothing of it running, and is tried again when it comes again."""
+        for process in started:
+            self._processes.pop(process.spec.name, None)
+            self._specs.pop(process.spec.name, None)
+        await asyncio.gather(*(process.stop(0.0) for process in started))
 
     def _start(self, spec: EngineSpec) -> SidecarProcess:
         process = self._make(spec)
         self._processes[spec.name] = process
         self._specs[spec.name] = spec
+        self._observer.engine_starting(spec.name)
         self._owner.spawn(process.keep(), name=spec.name)
         return process
 
@@ -86,11 +98,12 @@ class Supervisor:
         """Starts the new process beside the old one, moves the traffic, drains the old one. On failure the old one stays."""
         old = self._processes[spec.name]
         new = self._make(spec)
+        new.silent = True  # until it is ready: the old one serves
         self._owner.spawn(new.keep(), name=f"{spec.name}+")
         try:
             await new.first_ready()
         except ConfigError:
-            await new.stop(0.0)
+            await new.stop(0.0, silent=True)
             raise
         self._processes[spec.name], self._specs[spec.name] = new, spec
         self._owner.spawn(old.stop(DRAIN_SECONDS, silent=True), name=f"{spec.name}-")
