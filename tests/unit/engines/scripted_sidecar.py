@@ -1,0 +1,61 @@
+"""A sidecar that plays a script, for test_supervisor.py. `options.lives`: what each start does; the last one stays for all further ones.
+
+ready: loads, is ready, and ends when asked. fail: reports a failed load. exit: ends at once with code 3. deaf: is ready, and answers no
+health check once the file `options.deaf` exists. stubborn: does not end when asked. load: is loading until the file `options.gate` exists.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+
+def main() -> int:
+    spec = json.loads(sys.stdin.readline())
+    options = spec["options"]
+    log = Path(spec["state_dir"]) / f"{spec['name']}.starts"
+    with log.open("a") as file:
+        file.write(json.dumps({"pid": os.getpid(), "device": spec["device"], "socket": spec["socket"], "model": spec["model"]}) + "\n")
+    lives = options["lives"]
+    life = lives[min(len(log.read_text().splitlines()), len(lives)) - 1]
+    if life == "exit":
+        return 3
+    if life == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    server = socket.socket(socket.AF_UNIX)
+    Path(spec["socket"]).unlink(missing_ok=True)
+    server.bind(spec["socket"])
+    server.listen(16)
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    while True:
+        connection, _ = server.accept()
+        threading.Thread(target=answer, args=(connection, life, options, spec), daemon=True).start()
+
+
+def answer(connection: socket.socket, life: str, options: dict, spec: dict) -> None:
+    with connection:
+        while connection.recv(65536):
+            deaf = options.get("deaf")
+            if life == "deaf" and deaf and Path(deaf).exists():
+                connection.recv(65536)
+                return
+            connection.sendall(report(life, options, spec))
+
+
+def report(life: str, options: dict, spec: dict) -> bytes:
+    found = {"state": "ready", "slots": 5, "device": spec["device"]}
+    if life == "fail":
+        found = {"state": "failed", "reason": "the file is no model"}
+    elif life == "load" and not Path(options["gate"]).exists():
+        found = {"state": "loading"}
+    body = json.dumps(found).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

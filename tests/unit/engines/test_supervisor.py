@@ -1,0 +1,321 @@
+"""The supervisor over real processes that play a script: restarts, first loads, replacements, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import process
+from engines.supervisor import MAX_SOCKET_PATH, Supervisor
+from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.specs import EngineSpec, HealthSpec
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+    async with asyncio.timeout(seconds):
+        while not (found := condition()):
+            await asyncio.sleep(0.002)
+    return found
+
+
+class Observer:
+    """What the routing would hear, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, ...]] = []
+        self.addresses: list[str] = []
+        self.slots: list[int] = []
+        self.starting: list[str] = []
+
+    def engine_starting(self, engine: str) -> None:
+        self.starting.append(engine)
+
+    def engine_ready(self, engine: str, address: str, slots: int) -> None:
+        self.heard.append(("ready", engine))
+        self.addresses.append(address)
+        self.slots.append(slots)
+
+    def engine_down(self, engine: str, reason: str) -> None:
+        self.heard.append(("down", engine))
+
+    def engine_draining(self, engine: str) -> None:
+        self.heard.append(("draining", engine))
+
+
+class House:
+    """A supervisor with its observer and events."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.observer = Observer()
+        self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.supervisor = Supervisor(directory, self.observer, lambda *event: self.events.append(event))
+
+    def spec(self, *lives: str, name: str = "e", model: str = "m", **options: Any) -> EngineSpec:
+        return EngineSpec(
+            name=name, runtime="llama.cpp", model=model, options={"lives": list(lives), **options},
+            health=HealthSpec(interval=0.01, timeout=2.0, fall=2),
+        )  # fmt: skip
+
+    def starts(self, name: str = "e") -> list[dict[str, Any]]:
+        file = self.directory / f"{name}.starts"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def engine(self, name: str = "e") -> dict[str, Any]:
+        return next(e for e in self.supervisor.engines() if e["name"] == name)
+
+    def gate(self, name: str = "gate") -> Path:
+        return self.directory / name
+
+
+@pytest.fixture
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(process.MODULES, "llama.cpp", "tests.unit.engines.scripted_sidecar")
+    monkeypatch.setattr(process, "backoff", lambda failures: 0.0)
+    made = House(tmp_path)
+    yield made
+    await made.supervisor.aclose(0.0)
+    for start in (s for file in tmp_path.glob("*.starts") for s in made.starts(file.stem)):
+        assert gone(start["pid"]), "a sidecar outlives its supervisor"
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_a_sidecar_becomes_ready(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    assert house.observer.heard == [("ready", "e")]
+    assert house.observer.slots == [5]
+    (start,) = house.starts()
+    assert house.observer.addresses == [f"unix:{start['socket']}"]
+    engine = house.engine()
+    assert (engine["state"], engine["pid"], engine["restarts"], engine["reason"]) == ("ready", start["pid"], 0, None)
+    assert engine["slots"] == 5
+    assert [kind for kind, _, _ in house.events][-1] == "engine_ready"
+
+
+async def test_external_engines_are_nobodys_children(house: House) -> None:
+    await house.supervisor.apply((EngineSpec(name="x", runtime="external", url="http://127.0.0.1:1"),), wait=True)
+    assert house.supervisor.engines() == []
+
+
+@pytest.mark.parametrize(("life", "reason"), [("fail", "the file is no model"), ("exit", "the process ended with code 3")])
+async def test_a_first_load_that_fails_says_why_and_is_not_tried_again(house: House, life: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        await house.supervisor.apply((house.spec(life),), wait=True)
+    assert len(house.starts()) == 1
+    assert ("ready", "e") not in house.observer.heard
+
+
+async def test_an_engine_whose_load_failed_is_tried_again_by_the_next_apply(house: House) -> None:
+    spec = house.spec("fail", "ready")
+    with pytest.raises(ConfigError):
+        await house.supervisor.apply((spec,), wait=True)
+    await house.supervisor.apply((spec,), wait=True)
+    assert house.engine()["state"] == "ready"
+    assert len(house.starts()) == 2
+
+
+async def test_a_refused_change_leaves_nothing_of_it_running(house: House) -> None:
+    old = house.spec("ready", name="old")
+    await house.supervisor.apply((old,), wait=True)
+    with pytest.raises(ConfigError):
+        await house.supervisor.apply((old, house.spec("ready", name="good"), house.spec("fail", name="bad")), wait=True)
+    assert {e["name"] for e in house.supervisor.engines()} == {"old"}
+    for start in house.starts("good") + house.starts("bad"):
+        await until(lambda start=start: gone(start["pid"]))
+    assert house.engine("old")["state"] == "ready"
+
+
+async def test_a_sidecar_that_dies_is_started_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[int] = []
+
+    def backoff(count: int) -> float:
+        failures.append(count)
+        return 0.0
+
+    monkeypatch.setattr(process, "backoff", backoff)
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    for round in (1, 2):
+        os.kill(house.engine()["pid"], signal.SIGKILL)
+        await until(lambda round=round: len(house.observer.addresses) == round + 1)
+    assert house.observer.heard == [("ready", "e"), ("down", "e"), ("ready", "e"), ("down", "e"), ("ready", "e")]
+    assert failures == [1, 2], "the pause grows while the engine is not stable"
+    assert house.engine()["restarts"] == 2
+    assert len({start["pid"] for start in house.starts()}) == 3
+
+
+async def test_an_engine_that_was_stable_starts_anew_with_the_shortest_pause(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[int] = []
+    monkeypatch.setattr(process, "backoff", lambda count: failures.append(count) or 0.0)
+    monkeypatch.setattr(process, "STABLE_SECONDS", -1.0)
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    for round in (1, 2):
+        os.kill(house.engine()["pid"], signal.SIGKILL)
+        await until(lambda round=round: len(house.observer.addresses) == round + 1)
+    assert failures == [1, 1]
+
+
+async def test_a_later_load_that_fails_is_tried_again(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready", "fail", "exit", "ready"),), wait=True)
+    os.kill(house.engine()["pid"], signal.SIGKILL)
+    await until(lambda: len(house.observer.addresses) == 2)
+    assert len(house.starts()) == 4
+    assert house.engine()["restarts"] == 3
+
+
+async def test_a_sidecar_that_stops_answering_is_ended(house: House) -> None:
+    deaf = house.gate("deaf")
+    await house.supervisor.apply((house.spec("deaf", "ready", deaf=str(deaf)),), wait=True)
+    first = house.engine()["pid"]
+    process_of = house.supervisor._processes["e"]
+    process_of._client.timeout = 0.05
+    deaf.touch()
+    await until(lambda: len(house.observer.addresses) == 2)
+    assert gone(first)
+    assert any(kind == "engine_failed" and "no answer" in detail["reason"] for kind, _, detail in house.events)
+
+
+async def test_a_change_replaces_the_process_without_a_gap(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    old = house.engine()["pid"]
+    changed = house.spec("ready", model="other")
+    await house.supervisor.apply((changed,), wait=True)
+    assert house.observer.heard == [("ready", "e"), ("ready", "e")], "never down, never draining"
+    assert len(set(house.observer.addresses)) == 2
+    assert house.starts()[-1]["model"] == "other"
+    assert house.supervisor.specs() == {"e": changed}
+    await until(lambda: gone(old))
+    assert house.observer.heard == [("ready", "e"), ("ready", "e")]
+    assert house.engine()["state"] == "ready"
+
+
+async def test_a_replacement_that_fails_leaves_the_old_one(house: House) -> None:
+    good = house.spec("ready")
+    await house.supervisor.apply((good,), wait=True)
+    pid = house.engine()["pid"]
+    with pytest.raises(ConfigError, match="no model"):
+        await house.supervisor.apply((house.spec("ready", "fail", model="bad"),), wait=True)
+    assert house.observer.heard == [("ready", "e")], "the traffic must not be told that the engine is down"
+    assert (house.engine()["state"], house.engine()["pid"]) == ("ready", pid)
+    assert house.supervisor.specs() == {"e": good}
+
+
+async def test_the_same_configuration_changes_nothing(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    assert len(house.starts()) == 1
+
+
+async def test_a_removed_engine_is_drained(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    pid = house.engine()["pid"]
+    await house.supervisor.apply((), wait=True)
+    assert house.observer.heard == [("ready", "e"), ("draining", "e"), ("down", "e")]
+    assert gone(pid)
+    assert house.supervisor.engines() == [] and house.supervisor.specs() == {}
+
+
+async def test_unload_load_reload(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    await house.supervisor.unload("e")
+    assert (house.engine()["state"], house.engine()["pid"]) == ("stopped", None)
+    assert house.observer.heard[1:] == [("draining", "e"), ("down", "e")]
+    await house.supervisor.load("e")
+    assert house.engine()["state"] == "ready"
+    await house.supervisor.load("e")
+    assert len(house.starts()) == 2, "what runs is not loaded again"
+    await house.supervisor.reload("e")
+    assert len(house.starts()) == 3
+    assert house.observer.heard[-1] == ("ready", "e")
+
+
+@pytest.mark.parametrize("action", ["load", "unload", "reload"])
+async def test_an_unknown_engine(house: House, action: str) -> None:
+    with pytest.raises(GatehouseError) as caught:
+        await getattr(house.supervisor, action)("nobody")
+    assert caught.value.status == 404
+
+
+async def test_drain_and_resume_of_an_endpoint(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    await house.supervisor.drain("e")
+    await house.supervisor.resume("e")
+    await house.supervisor.resume("nobody")
+    assert house.observer.heard == [("ready", "e"), ("draining", "e"), ("ready", "e")]
+    assert len(set(house.observer.addresses)) == 1
+
+
+async def test_waiting_for_an_engine_that_loads(house: House) -> None:
+    gate = house.gate()
+    task = asyncio.ensure_future(house.supervisor.apply((house.spec("load", gate=str(gate)),), wait=True))
+    await until(lambda: house.supervisor.engines() and house.engine()["state"] == "loading")
+    assert not task.done()
+    gate.touch()
+    await task
+    assert house.engine()["state"] == "ready"
+
+
+async def test_an_engine_that_was_not_waited_for_becomes_ready(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=False)
+    assert house.observer.starting == ["e"]
+    assert house.observer.heard == []
+    await until(lambda: house.observer.heard == [("ready", "e")])
+
+
+async def test_close_ends_all_even_the_stubborn(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await house.supervisor.apply((house.spec("ready", name="a"), house.spec("stubborn", name="b")), wait=True)
+    pids = [house.engine(name)["pid"] for name in "ab"]
+    await house.supervisor.aclose(-0.9)  # a tenth of a second of grace
+    assert all(gone(pid) for pid in pids)
+    assert not list((house.directory / "run").iterdir()), "no socket is left"
+
+
+async def test_close_while_an_engine_loads(house: House) -> None:
+    task = asyncio.ensure_future(house.supervisor.apply((house.spec("load", gate=str(house.gate())),), wait=True))
+    await until(lambda: house.supervisor.engines() and house.engine()["state"] == "loading")
+    await house.supervisor.aclose(0.0)
+    with pytest.raises(ConfigError, match="stopped before it was ready"):
+        await task
+
+
+async def test_close_while_a_process_is_being_started(house: House) -> None:
+    await house.supervisor.apply((house.spec("ready"),), wait=False)
+    async with asyncio.timeout(4.0):
+        await house.supervisor.aclose(0.0)
+    assert house.observer.heard in ([], [("down", "e")])
+
+
+async def test_a_device_that_is_not_there(house: House) -> None:
+    spec = EngineSpec(name="e", runtime="llama.cpp", model="m", device="cuda:97")
+    with pytest.raises(ConfigError, match="no device cuda:97"):
+        await house.supervisor.apply((spec,), wait=True)
+
+
+def test_socket_paths_are_new_short_and_private(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / ("d" * 80) / ("d" * 80)):
+        supervisor = Supervisor(directory, Observer(), lambda *event: None)
+        one = supervisor._socket("an engine / with: signs" * 3)
+        supervisor._generation += 1
+        two = supervisor._socket("an engine / with: signs" * 3)
+        assert one != two
+        for path in (one, two):
+            assert len(str(path).encode()) <= MAX_SOCKET_PATH
+            assert path.parent.stat().st_mode & 0o777 == 0o700
+        if directory != tmp_path:
+            one.parent.rmdir()
