@@ -147,6 +147,9 @@ class EndpointRegistry:
             self._connect(endpoint)
             self._watch()
 
+    def engine_starting(self, engine: str) -> None:
+        self._report(engine, "starting", "its engine starts")
+
     def engine_down(self, engine: str, reason: str) -> None:
         self._report(engine, "down", reason)
 
@@ -233,7 +236,8 @@ class EndpointRegistry:
     def _report(self, engine: str, process: Process, reason: str) -> None:
         report = self._reports.setdefault(engine, _Report())
         report.process, report.reason = process, reason
-        if (endpoint := self._endpoints.get(engine)) is not None:
+        endpoint = self._endpoints.get(engine)
+        if endpoint is not None and endpoint.spec.runtime != "external":  # else it is about the sidecar that a reload puts in its place
             endpoint.set_process(process, reason)
             return
         for gone in [leaving for leaving in self._leaving if leaving.name == engine]:

@@ -191,6 +191,31 @@ async def test_a_sidecar_is_loading_until_its_supervisor_reports():
     assert fleet.registry.endpoints()[0]["slots"] == 3
 
 
+async def test_a_sidecar_that_starts_again_is_loading():
+    fleet = Fleet(1)
+    fleet.load(engines=(sidecar(),))
+    fleet.registry.engine_ready("a", "unix:/a1.sock", 2)
+    codes = []
+    for report in (lambda: fleet.registry.engine_down("a", "killed by signal 9"), lambda: fleet.registry.engine_starting("a")):
+        report()
+        with pytest.raises(EngineError) as caught:
+            fleet.acquire()
+        codes.append((fleet.state("a"), caught.value.code))
+    assert codes == [("down", "no_healthy_endpoint"), ("starting", "model_loading")]
+    fleet.registry.engine_ready("a", "unix:/a2.sock", 2)
+    assert fleet.attempt().client.address == "unix:/a2.sock"  # type: ignore[attr-defined]
+
+
+async def test_an_external_engine_serves_until_the_sidecar_of_its_name_takes_over():
+    fleet = Fleet(1)
+    fleet.registry.engine_starting("a")
+    assert fleet.attempt().client is fleet.clients[0]
+    fleet.registry.engine_ready("a", "unix:/a.sock", 2)
+    assert fleet.attempt().client is fleet.clients[0]
+    fleet.load(engines=(sidecar(),))
+    assert fleet.attempt().client.address == "unix:/a.sock"  # type: ignore[attr-defined]
+
+
 async def test_a_report_may_come_before_the_configuration():
     fleet = Fleet(1)
     fleet.registry.engine_ready("s", "unix:/run/s.sock", 3)
