@@ -1,0 +1,154 @@
+"""From a configuration to what is in force: models' files, what a change keeps, what it may not change, what a refusal leaves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.build import DEMO_MODELS, PLUGINS, Gateway, key_of, reads_files, resolve_models
+from gateway.config.load import load
+from gateway.core.errors import ConfigError
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, IdentitySpec
+
+KEY = "k" * 40
+
+
+def config(directory: Path, **parts: object) -> str:
+    return yaml.safe_dump(
+        {
+            "version": 1,
+            "state_dir": str(directory / "state"),
+            "engines": [{"name": "a", "runtime": "external", "url": "http://127.0.0.1:9/v1"}],
+            "models": [{"name": "m", "aliases": ["n"], "pool": ["a"]}],
+            "identity": {"api_keys": {"static": [{"id": "k", "key": KEY, "tenant": "t", "models": ["*"]}]}},
+            "audit": {"durability": "async"},
+            **parts,
+        }
+    )
+
+
+def made(directory: Path, **parts: object) -> Gateway:
+    file = directory / "gatehouse.yaml"
+    file.write_text(config(directory, **parts))
+    return Gateway(load(file, {}, PLUGINS), {})
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    found = made(tmp_path, guardrails=[{"name": "words", "type": "denylist", "settings": {"phrases": ["red"]}}])
+    await found.start()
+    yield found
+    await found.aclose()
+
+
+# --- the files of models
+
+
+def spec_with(tmp_path: Path, model: str | None, runtime: str = "llama.cpp") -> ConfigSpec:
+    engine = msgspec.convert({"name": "e", "runtime": runtime, "model": model}, EngineSpec)
+    return ConfigSpec(version=1, state_dir=str(tmp_path / "state"), engines=(engine,))
+
+
+def test_a_models_file_is_looked_for_beside_the_configuration_first(tmp_path: Path) -> None:
+    (tmp_path / "state" / "models").mkdir(parents=True)
+    (tmp_path / "state" / "models" / "x.gguf").touch()
+    assert resolve_models(spec_with(tmp_path, "x.gguf"), tmp_path).engines[0].model == str(tmp_path / "state" / "models" / "x.gguf")
+    (tmp_path / "x.gguf").touch()
+    assert resolve_models(spec_with(tmp_path, "x.gguf"), tmp_path).engines[0].model == str(tmp_path / "x.gguf")
+
+
+def test_demo_models_are_found(tmp_path: Path) -> None:
+    name = next(DEMO_MODELS.iterdir()).name
+    assert resolve_models(spec_with(tmp_path, name), tmp_path).engines[0].model == str((DEMO_MODELS / name).resolve())
+
+
+def test_a_model_that_is_nowhere(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_models(spec_with(tmp_path, "none.gguf"), tmp_path)
+    assert caught.value.path == "engines[0].model"
+    assert "none.gguf" in caught.value.message
+
+
+def test_external_engines_have_no_file(tmp_path: Path) -> None:
+    spec = spec_with(tmp_path, None, "external")
+    assert resolve_models(spec, tmp_path).engines == spec.engines
+
+
+# --- guardrails that are kept
+
+
+def test_two_guardrails_are_the_same_only_with_all_their_settings() -> None:
+    one = GuardrailSpec(name="g", type="denylist", settings={"a": 1, "b": 2})
+    assert key_of(one) == key_of(GuardrailSpec(name="g", type="denylist", settings={"b": 2, "a": 1}))
+    for other in ({"name": "h"}, {"settings": {"a": 1}}, {"fail_mode": "open"}, {"on": ("request",)}, {"models": ("x",)}):
+        assert key_of(one) != key_of(msgspec.structs.replace(one, **other))
+
+
+def test_which_guardrails_read_files() -> None:
+    assert reads_files(GuardrailSpec(name="g", type="denylist", settings={"phrases_file": "x"}))
+    assert not reads_files(GuardrailSpec(name="g", type="denylist", settings={"phrases": ["x_file"]}))
+
+
+# --- in force
+
+
+async def test_what_is_in_force_after_the_start(gateway: Gateway) -> None:
+    snapshot = gateway.plane.current()
+    assert (snapshot.version, gateway.metrics.config_version) == (1, 1)
+    assert set(snapshot.models) == {"m", "n"}
+    assert snapshot.models["m"] is snapshot.models["n"]
+    assert [g.name for g in snapshot.models["m"].request_guardrails] == ["words"]
+    assert [g.name for g in snapshot.models["m"].response_guardrails] == ["words"]
+    assert snapshot.audit.accepting
+
+
+async def test_the_scrape_of_a_whole_gateway_parses(gateway: Gateway) -> None:
+    names = {family.name for family in text_string_to_metric_families(gateway.metrics.scrape().decode())}
+    assert {"gatehouse_endpoint_up", "gatehouse_breaker_open", "gatehouse_audit_records", "gatehouse_guardrail_failures"} <= names
+
+
+async def test_a_change_swaps_the_snapshot_and_keeps_what_did_not_change(gateway: Gateway, tmp_path: Path) -> None:
+    before = gateway.plane.current()
+    guardrails = [{"name": "words", "type": "denylist", "settings": {"phrases": ["red"]}}]
+    text = config(tmp_path, guardrails=guardrails, limits=[{"name": "l", "concurrent": 5}])
+    await gateway.reloader.apply(text, source="test")
+    after = gateway.plane.current()
+    assert after is not before and after.version == 2
+    assert after.models["m"].request_guardrails[0] is before.models["m"].request_guardrails[0]
+    assert after.models["m"].meter is before.models["m"].meter
+    assert gateway.metrics.reloads == {"applied": 1, "refused": 0}
+
+
+@pytest.mark.parametrize(
+    ("parts", "path"),
+    [
+        ({"listen": {"data": "127.0.0.1:1"}}, "listen.data"),
+        ({"listen": {"admin": "127.0.0.1:1"}}, "listen.admin"),
+        ({"state_dir": "/tmp/elsewhere"}, "state_dir"),
+        ({"audit": {"durability": "fsync"}}, "audit"),
+        ({"identity": {}}, "identity.api_keys.static"),
+        ({"guardrails": [{"name": "w", "type": "denylist", "settings": {"phrases_file": "nowhere"}}]}, "guardrails (w)"),
+    ],
+)
+async def test_a_refused_change_changes_nothing(gateway: Gateway, tmp_path: Path, parts: dict[str, object], path: str) -> None:
+    before = gateway.plane.current()
+    with pytest.raises(ConfigError) as caught:
+        await gateway.reloader.apply(config(tmp_path, **parts), source="test")
+    assert caught.value.path == path
+    assert gateway.plane.current() is before
+    assert gateway.metrics.reloads == {"applied": 0, "refused": 1}
+
+
+async def test_nobody_can_log_in_without_a_key_unless_that_is_said(tmp_path: Path) -> None:
+    gateway = made(tmp_path)
+    without = msgspec.structs.replace(gateway.spec, identity=IdentitySpec())
+    with pytest.raises(ConfigError, match="no way to log in"):
+        gateway.snapshot(without)
+    assert gateway.snapshot(msgspec.structs.replace(without, insecure=True)).snapshot.spec.insecure
+    assert gateway.plane.snapshot is None
+    await gateway.aclose()
