@@ -1,0 +1,150 @@
+"""What a connection refuses: heads and bodies beyond their bounds, malformed requests, and everything after them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT
+from tests.unit.gateway.server.wires import Wire, get, post
+
+
+def code(wire: Wire) -> str:
+    return str(json.loads(wire.written.rpartition(b"\r\n\r\n")[2])["error"]["code"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"x" * 2000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: %b\r\n" % (i, b"v" * 50) for i in range(50)) + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: v\r\n" % i for i in range(20)) + b"\r\n",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_head_too_large(data: bytes, size: int) -> None:
+    wire = Wire(max_header_bytes=1000, max_headers=12)
+    for place in range(0, len(data), size):
+        wire.receive(data[place : place + size])
+    assert (wire.status, code(wire)) == (431, "request_too_large")
+    assert wire.transport.half_closed
+    assert not wire.application.handlers
+
+
+@pytest.mark.parametrize("before", [b"", get(b"/a")])
+def test_a_head_that_is_too_large_and_has_no_end_yet_is_refused_at_once(before: bytes) -> None:
+    wire = Wire(max_header_bytes=1000)
+    if before:
+        wire.receive(before)
+        wire.application.handlers[0].answer()
+    wire.receive(b"GET / HTTP/1.1\r\nx: " + b"x" * 1000)
+    assert wire.status == 431
+
+
+def test_a_head_that_never_ends_is_refused_before_it_is_parsed() -> None:
+    wire = Wire(max_header_bytes=1000)
+    wire.receive(b"GET / HTTP/1.1\r\nx: ")
+    sent = 0
+    while not wire.transport.half_closed:
+        wire.receive(b"x" * 100)
+        sent += 100
+    assert sent <= 1100
+
+
+@pytest.mark.parametrize("length", [101, 10**12])
+def test_a_body_that_says_it_is_too_large(length: int) -> None:
+    wire = Wire(max_body_bytes=100)
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % length)
+    assert (wire.status, code(wire)) == (413, "request_too_large")
+    assert wire.world.engine.calls == [] and wire.plane.exchanges == set()
+
+
+def test_a_chunked_body_that_becomes_too_large() -> None:
+    wire = Wire(max_body_bytes=100)
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert len(wire.plane.exchanges) == 1
+    for _ in range(4):
+        wire.receive(b"1e\r\n" + b"x" * 30 + b"\r\n")
+    assert (wire.status, code(wire)) == (413, "request_too_large")
+    assert wire.plane.exchanges == set()
+    assert wire.transport.half_closed
+
+
+def test_a_body_at_its_bound_passes() -> None:
+    wire = Wire(max_body_bytes=len(BODY))
+    wire.receive(post(CHAT, BODY))
+    assert len(wire.world.engine.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/1.1\nhost: a\n\n" + b"GET /",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost : a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\n folded: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1_0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nauthorization: 1\r\nauthorization: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n",
+    ],
+)
+def test_a_malformed_request_is_refused_and_nothing_after_it_is_read(data: bytes) -> None:
+    wire = Wire()
+    wire.receive(data)
+    wire.receive(post(CHAT, BODY) + get(b"/after"))
+    assert wire.status == 400
+    assert wire.written.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close\r\n" in wire.written
+    assert wire.transport.half_closed
+    assert not wire.application.handlers and not wire.world.engine.calls
+
+
+@pytest.mark.parametrize(
+    "body", [b"zz\r\nxx\r\n0\r\n\r\n", b"5\r\nhelloX\r\n", b"ffffffffffffffffff\r\n", b"-1\r\n", b"0\r\ntrailer: x\r\n\r\n"]
+)
+def test_a_malformed_chunked_body_reaches_no_engine(body: bytes) -> None:
+    wire = Wire()
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
+    assert wire.status == 400
+    assert wire.written.count(b"HTTP/1.1 ") == 1
+    assert wire.world.engine.calls == []
+    assert wire.plane.exchanges == set()
+
+
+def test_the_request_before_a_broken_one_is_answered_first() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY) + b"BROKEN\r\n\r\n" + get(b"/after"))
+    assert wire.written == b""
+    wire.world.call.answer()
+    first, second = wire.written.split(b"HTTP/1.1 ")[1:]
+    assert first.startswith(b"200") and first.endswith(ANSWER)
+    assert second.startswith(b"400")
+    assert wire.transport.closed
+    assert not wire.application.handlers
+
+
+def test_headers_with_underscores_are_dropped() -> None:
+    wire = Wire()
+    wire.receive(get(b"/x", b"x_forwarded_for: 1.2.3.4", b"good: 1"))
+    assert set(wire.application.handlers[0].request.headers) == {b"host", b"good"}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(b"abc-1.2_3", True), (b"x" * 128, True), (b"x" * 129, False), (b"a b", False), (b"", False), (b"a\xc3\xa9", False)]
+)
+def test_a_request_identifier_is_kept_when_it_has_the_form(given: bytes, kept: bool) -> None:
+    wire = Wire()
+    wire.receive(get(b"/x", b"x-request-id: " + given))
+    found = wire.application.handlers[0].request.request_id
+    assert (found == given) is kept
+    assert kept or found.startswith(b"req-")
