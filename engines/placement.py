@@ -39,6 +39,8 @@ class Metadata(msgspec.Struct, frozen=True):
     output_size: int
     kv_per_token: tuple[int, ...]
     """Bytes of keys and values of one token at 16 bits, for each layer."""
+    pooling: int = 0
+    """llama.cpp's pooling type; models other than 0 make embeddings."""
 
 
 class InvalidModel(Exception):
@@ -109,7 +111,11 @@ def need(metadata: Metadata, layers: int, *, cells: int, micro_batch: int, seque
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A placement. `gpu_layers` of `layers` (the output counts as one more) run on the device; `split` is each device's share."""
+    """A placement. `gpu_layers` of `layers` (the output counts as one more) run on the device; `split` is each device's share.
+
+    `device_bytes` and `host_bytes` are what is needed there in all; `weights_bytes` and `kv_bytes` of them are the file's tensors
+    and the KV memory of `slots` times `context` tokens.
+    """
 
     device: str
     gpu_layers: int
@@ -118,6 +124,8 @@ class Plan:
     slots: int
     device_bytes: int
     host_bytes: int
+    weights_bytes: int
+    kv_bytes: int
     split: tuple[float, ...] = ()
 
     def options(self) -> dict[str, Any]:
@@ -130,50 +138,53 @@ class Plan:
         return options
 
     def report(self) -> dict[str, Any]:
-        """The plan as health shows it."""
+        """The plan as operators see it."""
         return {
-            "device": self.device, "gpu_layers": self.gpu_layers, "layers": self.layers, "device_bytes": self.device_bytes,
+            "device": self.device, "gpu_layers": self.gpu_layers, "layers": self.layers, "context": self.context,
+            "weights_bytes": self.weights_bytes, "kv_bytes": self.kv_bytes, "device_bytes": self.device_bytes,
             "host_bytes": self.host_bytes, "split": list(self.split),
         }  # fmt: skip
 
 
 def plan(
-    metadata: Metadata, device: str, free_bytes: int | Sequence[int], context: int, slots: int, *, host_free: int | None = None,
-    micro_batch: int = 512, partial: bool = True,
+    metadata: Metadata, device: str, free_bytes: int | Sequence[int] | None, context: int, slots: int, *, host_free: int | None = None,
+    micro_batch: int = 512, partial: bool = True, layers: int | None = None,
 ) -> Plan:  # fmt: skip
     """The placement of a model.
 
     metadata: what `inspect` returned. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the
-    device, one number for each GPU named (for `cpu`: of the machine). context: tokens of one slot; slots: sequences at once.
-    host_free: free main memory, where it shall be checked beside a GPU's. partial: whether some layers may stay in main
-    memory when not all fit; without it a GPU must hold the whole model.
+    device, one number for each GPU named (for `cpu`: of the machine); None when nobody can say, then it is not checked. context: tokens
+    of one slot; slots: sequences at once. host_free: free main memory, where it shall be checked beside a GPU's. partial: whether some
+    layers may stay in main memory when not all fit; without it a GPU must hold the whole model. layers: that many are
+    offloaded, fit or not: an operator's decision.
 
     As many layers as fit are offloaded, the last first, as llama.cpp does it. Raises InsufficientMemory.
     """
     size = min(context, metadata.context)
-    frees = [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)
+    frees = [] if free_bytes is None else [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)
     cells = size * slots
 
     def sized(layers: int) -> tuple[int, int]:
         wanted = need(metadata, layers, cells=cells, micro_batch=micro_batch, sequences=slots)
         return wanted.device, wanted.host
 
+    everything = metadata.layers + 1
     if device == "cpu":
-        _, host = sized(0)
-        _fits("cpu", host, frees[0])
-        return Plan("cpu", 0, metadata.layers + 1, size, slots, 0, host)
-    usable = sum(int(free * (1 - MARGIN)) for free in frees)
-    layers = metadata.layers + 1
-    while layers > 0 and sized(layers)[0] + (len(frees) - 1) * _extra(metadata, micro_batch, slots) > usable:
-        layers -= 1
-    if layers == 0 or (layers <= metadata.layers and not partial):
-        raise InsufficientMemory(device, sized(metadata.layers + 1 if not partial else 1)[0], sum(frees))
+        host_free, layers = min(frees, default=None), 0
+    elif layers is not None or not frees:
+        layers = everything if layers is None else min(layers, everything)
+    else:
+        usable = sum(int(free * (1 - MARGIN)) for free in frees)
+        layers = everything
+        while layers > 0 and sized(layers)[0] + (len(frees) - 1) * _extra(metadata, micro_batch, slots) > usable:
+            layers -= 1
+        if layers == 0 or (layers < everything and not partial):
+            raise InsufficientMemory(device, sized(everything if not partial else 1)[0], sum(frees))
     on_device, host = sized(layers)
     if host_free is not None:
-        _fits("main memory", host, host_free)
-    total = sum(frees)
-    split = tuple(round(free / total, 4) for free in frees) if len(frees) > 1 else ()
-    return Plan(device, layers, metadata.layers + 1, size, slots, on_device, host, split)
+        _fits("cpu" if device == "cpu" else "main memory", host, host_free)
+    split = tuple(round(free / max(sum(frees), 1), 4) for free in frees) if device != "cpu" and len(frees) > 1 else ()
+    return Plan(device, layers, everything, size, slots, on_device, host, metadata.weights, cells * sum(metadata.kv_per_token), split)
 
 
 def _extra(metadata: Metadata, micro_batch: int, slots: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import time
@@ -16,6 +17,8 @@ import msgspec
 
 from engines.devices import bind
 from engines.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
+from engines.placement import InsufficientMemory, Plan
+from engines.placer import Placer
 from gateway.core.errors import ConfigError
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
@@ -29,6 +32,7 @@ class SidecarProcess:
     """Keeps one sidecar alive from `keep` until `stop`.
 
     observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
+    placer: plans where its model's layers go, before each start.
     """
 
     def __init__(
@@ -38,17 +42,21 @@ class SidecarProcess:
         state_dir: Path,
         observer: EndpointObserver,
         on_event: Callable[[str, str, dict[str, Any]], None],
+        placer: Placer,
     ) -> None:
         self.spec, self.socket, self._state_dir = spec, socket, state_dir
-        self._observer, self._on_event = observer, on_event
+        self._observer, self._on_event, self._placer = observer, on_event, placer
         self.state: State = "stopped"
         self.wanted = True
         self.reason: str | None = None
+        self.reason_code: str | None = None
+        self.plan: Plan | None = None
         self.health: dict[str, Any] = {}
         self.restarts = 0
         self.silent = False
         self._failures = 0
-        self._ready_at = 0.0
+        self._ready_at = math.inf
+        """When it became ready in this life; infinity: not yet."""
         self._fallback_reason: str | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
@@ -116,6 +124,8 @@ class SidecarProcess:
             "runtime": self.spec.runtime,
             "state": self.state,
             "reason": self.reason,
+            "reason_code": self.reason_code,
+            "plan": self.plan.report() if self.plan is not None else None,
             "wanted_device": self.spec.device,
             "fallback": self._fallback_reason is not None,
             "fallback_reason": self._fallback_reason,
@@ -127,12 +137,28 @@ class SidecarProcess:
 
     async def _one_life(self) -> None:
         self._move("start")
+        self._ready_at, self.reason_code, self.plan = math.inf, None, None
         try:
             process = await self._spawn()
-        except (ConfigError, OSError) as error:
-            self.reason = str(error) if isinstance(error, OSError) else error.message.removeprefix(f"engine {self.spec.name!r}: ")
-            self._move("failed")
-            return
+        except InsufficientMemory as error:
+            return self._not_started(f"the model does not fit into memory: {error}", "insufficient_memory")
+        except ConfigError as error:
+            return self._not_started(error.message.removeprefix(f"engine {self.spec.name!r}: "), None)
+        except OSError as error:
+            return self._not_started(str(error), None)
+        try:
+            await self._live(process)
+        finally:
+            self._placer.release(self.address)
+
+    def _not_started(self, reason: str, code: str | None) -> None:
+        self._placer.release(self.address)
+        self.reason, self.reason_code = reason, code
+        self._move("failed")
+        if not self.silent:
+            self._observer.engine_down(self.spec.name, reason)
+
+    async def _live(self, process: asyncio.subprocess.Process) -> None:
         if self._stopping.is_set():  # `stop` came while there was no process yet that it could end
             process.kill()
         exit_wait = asyncio.ensure_future(process.wait())
@@ -158,10 +184,15 @@ class SidecarProcess:
         binding = bind(spec.device, spec.fallback, spec.name)
         if binding.fell_back:
             self._fell_back(f"device {spec.device} is not on this machine")
+        self.plan = await self._placer.place(self.address, spec, "cpu" if binding.fell_back else spec.device)
+        if self.plan is not None and 0 < self.plan.gpu_layers < self.plan.layers:
+            log.warning("engine %s: %d of %d layers run on %s", spec.name, self.plan.gpu_layers, self.plan.layers, spec.device)
+        planned = self.plan.options() if self.plan is not None else {}
         settings = SidecarSpec(
             name=spec.name, runtime="onnx" if spec.runtime == "onnx" else "llama.cpp", model=spec.model or "", socket=str(self.socket),
             state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, fallback=spec.fallback, slots=spec.start_slots,
-            context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching, options=spec.options,
+            context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching,
+            options={**planned, **spec.options},
         )  # fmt: skip
         environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
         with self._open_log() as log_file:
@@ -222,14 +253,17 @@ class SidecarProcess:
             self._move("ready")
             self.reason = None
             self._ready_at = time.monotonic()
+            self._placer.release(self.address)
             self.silent = False
             if isinstance(reason := report.get("fallback_reason"), str):
                 self._fell_back(reason)
+                self.plan = None  # it was made for the device; what the sidecar did instead is in its health
             self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.start_slots))
             if not self._first.done():
                 self._first.set_result(None)
         elif state == "failed" and self.state != "failed":
             self.reason = str(report.get("reason") or "failed without a reason")
+            self.reason_code = str(report["reason_code"]) if report.get("reason_code") else None
             self._move("failed")
             self._kill()
 

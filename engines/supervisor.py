@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from engines.placer import Placer
 from engines.process import SidecarProcess
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.ports import EndpointObserver
@@ -27,8 +28,15 @@ DRAIN_SECONDS = 30.0
 class Supervisor:
     """Owns all sidecars of this machine. Implements the ports ModelControl and, for engines, FleetView."""
 
-    def __init__(self, state_dir: Path, observer: EndpointObserver, on_event: Callable[[str, str, dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        observer: EndpointObserver,
+        on_event: Callable[[str, str, dict[str, Any]], None],
+        placer: Placer | None = None,
+    ) -> None:
         self._state_dir, self._observer, self._on_event = state_dir, observer, on_event
+        self._placer = placer or Placer()
         self._processes: dict[str, SidecarProcess] = {}
         self._specs: dict[str, EngineSpec] = {}
         self._owner = TaskOwner("supervisor")
@@ -80,7 +88,7 @@ class Supervisor:
 
     def _make(self, spec: EngineSpec) -> SidecarProcess:
         self._generation += 1
-        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self._observer, self._on_event)
+        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self._observer, self._on_event, self._placer)
 
     def _socket(self, name: str) -> Path:
         """A socket path that is new for each process and short enough for the kernel."""

@@ -1,0 +1,89 @@
+"""How much memory is free: of GPUs, through NVIDIA's management library (package nvidia-ml-py, extra `nvml`), and of this machine.
+
+Sources: NVML's nvmlDeviceGetMemoryInfo; Linux's proc_meminfo(5) and Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import pynvml
+except ImportError:  # the extra is not installed
+    pynvml = None
+
+_UNLIMITED = 1 << 60
+"""Version 1 says "no limit" by a number near 2**63."""
+
+
+def device_free(device: str, library: Any = pynvml) -> list[int] | None:
+    """Free bytes of each GPU that a configured device names (`cuda:0,1`: two numbers); None where nobody can say. May block."""
+    kind, _, numbers = device.partition(":")
+    if kind != "cuda" or library is None:
+        return None
+    try:
+        library.nvmlInit()
+        try:
+            handles = [library.nvmlDeviceGetHandleByIndex(int(number)) for number in numbers.split(",")]
+            return [int(library.nvmlDeviceGetMemoryInfo(handle).free) for handle in handles]
+        finally:
+            library.nvmlShutdown()
+    except library.NVMLError:
+        return None
+
+
+def host_free(root: Path = Path("/")) -> int | None:
+    """Bytes of main memory that can be had without swapping, within the limits of this process's control groups; None where the
+    system does not say."""
+    free = _meminfo(root / "proc" / "meminfo")
+    if free is None:
+        return None
+    return min([free, *_group_room(root)])
+
+
+def _meminfo(path: Path) -> int | None:
+    return _field(path, "MemAvailable:", 1024)
+
+
+def _group_room(root: Path) -> Iterator[int]:
+    """What each control group above this process, itself included, leaves: its limit less what it holds and cannot give back."""
+    for line in _text(root / "proc" / "self" / "cgroup").splitlines():
+        _number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers == "":
+            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "")
+        elif "memory" in controllers.split(","):
+            mount, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        else:
+            continue
+        path = mount / group.strip("/")
+        for directory in (path, *path.parents):
+            if (room := _room(directory, *names)) is not None:
+                yield room
+            if directory == mount:
+                break
+
+
+def _room(directory: Path, limit_file: str, usage_file: str, prefix: str) -> int | None:
+    limit, usage = _text(directory / limit_file).strip(), _text(directory / usage_file).strip()
+    if not (limit.isdigit() and usage.isdigit()) or int(limit) >= _UNLIMITED:
+        return None
+    cached = sum(_field(directory / "memory.stat", f"{prefix}{kind}_file", 1) or 0 for kind in ("active", "inactive"))
+    return max(0, int(limit) - max(0, int(usage) - cached))
+
+
+def _field(path: Path, name: str, unit: int) -> int | None:
+    for line in _text(path).splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdigit():
+            return int(words[1]) * unit
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
