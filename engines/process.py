@@ -207,7 +207,7 @@ class SidecarProcess:
 
     def _fell_back(self, reason: str) -> None:
         self._fallback_reason = reason
-        log.warning("engine %s runs on the cpu: %s", self.spec.name, reason)
+        log.warning("engine %s: falling back to cpu: %s", self.spec.name, reason)
         self._on_event("engine_fallback", self.spec.name, {"wanted": self.spec.device, "device": "cpu", "reason": reason})
 
     def _log_path(self) -> Path:

@@ -31,7 +31,6 @@ from gateway.store.store import Store
 log = logging.getLogger("gatehouse.store")
 
 WRITE_SECONDS = 5.0
-BACKSTOP_SECONDS = 10.0
 PRUNE_SECONDS = 600.0
 MAX_USAGE_ROWS = 100_000
 BATCH = 1000
@@ -53,8 +52,7 @@ class Control:
         self._tasks = TaskOwner("control")
         self.keys = StoredKeys(self.store.find_key, self._tasks)
         self.usage = UsageLedger()
-        shared = spec.store.url != "sqlite"  # an embedded store has no other writers: the poll is a backstop only
-        self._poller = ChangePoller(self.store, feed, spec.store.poll_interval if shared else max(BACKSTOP_SECONDS, spec.store.poll_interval))
+        self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
         self._used: dict[str, float] = {}
         self._limits: tuple[LimitSpec, ...] = ()
         self._guardrails: tuple[GuardrailSpec, ...] = ()
