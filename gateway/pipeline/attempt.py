@@ -84,6 +84,8 @@ async def _queued(entry: ModelEntry, waiting: Any) -> Attempt:
     except BaseException:
         entry.route.abandon(waiting)
         raise
+    finally:
+        del waiting  # it holds the error whose traceback would hold it
     return attempt
 
 
