@@ -2,6 +2,7 @@
 
 ready: loads, is ready, and ends when asked. fail: reports a failed load. exit: ends at once with code 3. deaf: is ready, and answers no
 health check once the file `options.deaf` exists. stubborn: does not end when asked. load: is loading until the file `options.gate` exists.
+sick: is ready, and says that it failed once the file `options.sick` exists.
 """
 
 import json
@@ -18,7 +19,8 @@ def main() -> int:
     options = spec["options"]
     log = Path(spec["state_dir"]) / f"{spec['name']}.starts"
     with log.open("a") as file:
-        file.write(json.dumps({"pid": os.getpid(), "device": spec["device"], "socket": spec["socket"], "model": spec["model"]}) + "\n")
+        told = {key: spec[key] for key in ("device", "socket", "model", "options")}
+        file.write(json.dumps({"pid": os.getpid(), **told}) + "\n")
     lives = options["lives"]
     life = lives[min(len(log.read_text().splitlines()), len(lives)) - 1]
     if life == "exit":
@@ -51,6 +53,8 @@ def report(life: str, options: dict, spec: dict) -> bytes:
     found = {"state": "ready", "slots": 5, "device": spec["device"]}
     if life == "fail":
         found = {"state": "failed", "reason": "the file is no model"}
+    elif life == "sick" and Path(options["sick"]).exists():
+        found = {"state": "failed", "reason": "three steps in a row failed", "reason_code": "engine_failed"}
     elif life == "load" and not Path(options["gate"]).exists():
         found = {"state": "loading"}
     body = json.dumps(found).encode()
