@@ -14,13 +14,15 @@ from gateway.core.errors import NotFound
 
 
 class EngineView(msgspec.Struct, kw_only=True):
-    """Settings of an engine with the state of its process; more by runtime."""
+    """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need."""
 
     name: str
     runtime: str
     state: str
     source: str
-    reason: str = ""
+    reason: str | None = ""
+    reason_code: str | None = None
+    plan: dict[str, Any] | None = None
     model: str | None = None
     slots: int | None = None
     device: str | None = None
