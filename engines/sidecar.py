@@ -242,6 +242,8 @@ class Sidecar:
             raise self._too_large()
         message = await receive()
         body: bytes = message.get("body", b"")
+        if len(body) > self._max_body:
+            raise self._too_large()
         if not message.get("more_body"):
             return body if message["type"] == "http.request" else None
         parts = bytearray(body)

@@ -97,8 +97,8 @@ def _after_failure(exchange: Exchange, entry: ModelEntry, attempt: Attempt, rela
     if exchange.call is not None:
         exchange.call.cancel()
     exchange.call, exchange.relay = None, relay if relay.started else None
-    if not isinstance(error, EngineError):
-        return None
+    if not isinstance(error, EngineError) or exchange.plane.now >= exchange.deadline:
+        return None  # the request's own deadline says nothing about the engine
     attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
     if relay.started:
         return None

@@ -150,7 +150,7 @@ async def _with_fallbacks(x: Exchange, entry: ModelEntry, ticket: Signal[None], 
         try:
             return await attempt.run(x, candidate, ticket, relay_type)
         except GatehouseError as error:
-            if error.type not in ("engine_error", "overloaded_error", "timeout_error") or x.head_sent:
+            if error.type not in ("engine_error", "overloaded_error", "timeout_error") or x.head_sent or x.plane.now >= x.deadline:
                 raise
             failure = error
             log.info("model %s cannot answer (%s), trying its fallback", candidate.name, error.code)

@@ -22,6 +22,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_EVENT_BYTES = 256 * 1024
 KEEP_ALIVE = b"e\r\n: keep-alive\n\n\r\n"
 DONE = b"data: [DONE]\n\n"
+END = b"[DONE]\n\n"
 STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 OK = b"200 OK"
 _MUST_BE_READ = re.compile(rb'\r|"(?:usage": ?\{|error":)').search
@@ -135,7 +136,7 @@ class StreamRelay(AnswerRelay):
         if not self._events:
             exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
         self._events += data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
-        if data.endswith(DONE):
+        if data.endswith(END):
             self._ended = True
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now
@@ -169,7 +170,7 @@ class StreamRelay(AnswerRelay):
         if not self._events:
             exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
         self._events += data.count(b"\n\n")
-        if data.endswith(DONE):
+        if data.endswith(END):
             self._ended = True
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_TRACEPARENT = re.compile(rb"^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$")
+_TRACEPARENT = re.compile(rb"^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
 
 
 def valid_traceparent(value: bytes) -> bool:

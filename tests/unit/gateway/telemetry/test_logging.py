@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.telemetry.logging import JsonFormatter, TextFormatter, clean, setup
 
-FORBIDDEN = {chr(c) for c in (*range(0x20), 0x7F, 0x85, 0x2028, 0x2029)}
+FORBIDDEN = {chr(c) for c in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 
 def record(message: str, *values: Any, error: BaseException | None = None) -> logging.LogRecord:
