@@ -156,7 +156,7 @@ class SidecarProcess:
         self.reason, self.reason_code = reason, code
         self._move("failed")
         if not self.silent:
-            self._observer.engine_down(self.spec.name, reason)
+            self._observer.engine_down(self.spec.name, reason, code)
 
     async def _live(self, process: asyncio.subprocess.Process) -> None:
         if self._stopping.is_set():  # `stop` came while there was no process yet that it could end
@@ -176,7 +176,7 @@ class SidecarProcess:
                 self.reason = f"the process ended with code {process.returncode}, see {self._log_path()}"
             self._move("exited")
         if not self.silent:
-            self._observer.engine_down(self.spec.name, self.reason or "stopped")
+            self._observer.engine_down(self.spec.name, self.reason or "stopped", self.reason_code)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         spec = self.spec

@@ -81,6 +81,7 @@ class Endpoint:
         "address",
         "breaker",
         "client",
+        "code",
         "details",
         "drained",
         "epoch",
@@ -119,6 +120,8 @@ class Endpoint:
         self.state: State = "starting"
         self.reason = "its engine has not reported yet"
         self.process: Process = "starting"
+        self.code: str | None = None
+        """Why its process is down, as the contract names it."""
         self.drained = False
         self.leaving = False
         self.refused = False
@@ -189,8 +192,8 @@ class Endpoint:
         self._count_slots()
         self._judge("the engine is ready")
 
-    def set_process(self, process: Process, reason: str) -> None:
-        self.process = process
+    def set_process(self, process: Process, reason: str, code: str | None = None) -> None:
+        self.process, self.code = process, code
         self._judge(reason)
 
     def probed(self, result: ProbeResult, *, decisive: bool = False) -> None:

@@ -61,13 +61,14 @@ class Fleet(Protocol):
 class _Report:
     """The last that the supervisor said of an engine."""
 
-    __slots__ = ("address", "client", "process", "reason", "slots")
+    __slots__ = ("address", "client", "code", "process", "reason", "slots")
 
     def __init__(self) -> None:
         self.address: str | None = None
         self.slots = 1
         self.process: Process = "starting"
         self.reason = ""
+        self.code: str | None = None
 
 
 class EndpointRegistry:
@@ -150,8 +151,8 @@ class EndpointRegistry:
     def engine_starting(self, engine: str) -> None:
         self._report(engine, "starting", "its engine starts")
 
-    def engine_down(self, engine: str, reason: str) -> None:
-        self._report(engine, "down", reason)
+    def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
+        self._report(engine, "down", reason, code)
 
     def engine_draining(self, engine: str) -> None:
         self._report(engine, "draining", "the engine is draining")
@@ -233,12 +234,12 @@ class EndpointRegistry:
             if pool.pump():
                 pools.append(pool)
 
-    def _report(self, engine: str, process: Process, reason: str) -> None:
+    def _report(self, engine: str, process: Process, reason: str, code: str | None = None) -> None:
         report = self._reports.setdefault(engine, _Report())
-        report.process, report.reason = process, reason
+        report.process, report.reason, report.code = process, reason, code
         endpoint = self._endpoints.get(engine)
         if endpoint is not None and endpoint.spec.runtime != "external":  # else it is about the sidecar that a reload puts in its place
-            endpoint.set_process(process, reason)
+            endpoint.set_process(process, reason, code)
             return
         for gone in [leaving for leaving in self._leaving if leaving.name == engine]:
             gone.set_process(process, reason)
@@ -252,7 +253,7 @@ class EndpointRegistry:
         elif (report := self._reports.get(spec.name)) is None:
             return
         elif report.process != "ready" or report.address is None:
-            endpoint.set_process(report.process, report.reason)
+            endpoint.set_process(report.process, report.reason, report.code)
             return
         else:
             address, slots = report.address, report.slots

@@ -122,7 +122,8 @@ class PoolRoute:
     ) -> PoolAttempt | Waiting:
         """Admission and selection in one decision; see the port.
 
-        Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with an honest retry_after.
+        Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with an honest retry_after, or
+        EngineError (insufficient_memory) when it fits nowhere.
         """
         registry = self._registry
         if self._version != registry.version:
@@ -221,6 +222,8 @@ class PoolRoute:
     def _unavailable(self) -> EngineError:
         if any(member.endpoint.state == "starting" for member in self.members):  # whatever the others do, that one will serve
             return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=2.0)
+        if all(m.endpoint.state == "down" and m.endpoint.code == "insufficient_memory" for m in self.members):
+            return EngineError(f"The model {self.model} does not fit into memory.", code="insufficient_memory", status=507)
         now = self._now()
         opens = [m.endpoint.breaker.until - now for m in self.members if m.endpoint.state == "open" and m.endpoint.breaker.forced is None]
         after = min(max(1.0, min(opens, default=1.0)), MAX_RETRY_AFTER)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.adminapi import KEYS, admin
-from tests.e2e.harness import Gatehouse, configuration
+from tests.e2e.harness import Gatehouse, configuration, errors_of, until
 from tests.e2e.test_lifecycle import DEMO, refused
 
 Launch = Callable[..., Gatehouse]
@@ -46,6 +49,23 @@ def test_operators_see_the_plan_of_a_running_engine(tmp_path: Path, launch: Laun
         assert plan["kv_bytes"] == 2 * 256 * placement["kv_bytes_per_token"]
         assert plan["host_bytes"] > plan["weights_bytes"] + plan["kv_bytes"] and plan["device_bytes"] == 0
         assert engine["state"] == "ready" and engine["reason_code"] is None
+
+
+def test_a_restart_that_does_not_fit_is_507_until_it_fits(tmp_path: Path, launch: Launch) -> None:
+    model = tmp_path / "model.gguf"
+    shutil.copy(DEMO, model)
+    with launch(config(tmp_path, model, context=4_000_000, slots=32)) as gatehouse, admin(gatehouse) as client:
+        assert gatehouse.chat(model="demo-chat", max_tokens=2).status_code == 200
+        long_model(tmp_path / "long.gguf", 4_000_000).replace(model)
+        os.kill(client.get("/engines/chat").json()["pid"], signal.SIGKILL)
+        refusal = until(lambda: (r := gatehouse.chat(model="demo-chat", max_tokens=2)).status_code == 507 and r, what="the refusal")
+        error = errors_of(refusal)
+        assert (error["type"], error["code"]) == ("engine_error", "insufficient_memory")
+        engine = until(lambda: (e := client.get("/engines/chat").json())["state"] == "failed" and e, what="the failed state")
+        assert engine["reason_code"] == "insufficient_memory" and "MiB needed" in engine["reason"]
+        shutil.copy(DEMO, tmp_path / "again.gguf")
+        (tmp_path / "again.gguf").replace(model)
+        until(lambda: gatehouse.chat(model="demo-chat", max_tokens=2).status_code == 200, 40.0, "the healing")
 
 
 def test_a_model_that_cannot_fit_is_refused(tmp_path: Path, launch: Launch) -> None:

@@ -46,8 +46,8 @@ class Observer:
     def engine_ready(self, engine: str, address: str, slots: int) -> None:
         self.heard.append(("ready", engine))
 
-    def engine_down(self, engine: str, reason: str) -> None:
-        self.heard.append(("down", engine, reason))
+    def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
+        self.heard.append(("down", engine, reason, code or ""))
 
     def engine_draining(self, engine: str) -> None:
         self.heard.append(("draining", engine))
@@ -156,7 +156,8 @@ async def test_a_restart_that_does_not_fit_fails_with_the_reason_and_waits_longe
     await until(lambda: machine.engine()["state"] == "failed")
     engine = machine.engine()
     assert engine["reason_code"] == "insufficient_memory" and "100 MiB free" in engine["reason"] and engine["plan"] is None
-    assert any(heard[0] == "down" and "100 MiB free" in heard[2] for heard in machine.observer.heard)
+    down = next(heard for heard in machine.observer.heard if heard[0] == "down" and "100 MiB free" in heard[2])
+    assert down[3] == "insufficient_memory"
     machine.gpus = [10_000 * MIB]
     await until(lambda: machine.engine()["state"] == "ready")
     assert machine.engine()["reason"] is machine.engine()["reason_code"] is None
@@ -170,7 +171,7 @@ async def test_an_engine_that_says_it_failed_after_it_was_ready_is_started_again
     await until(lambda: machine.engine()["restarts"] == 1 and machine.engine()["state"] == "ready")
     assert machine.engine()["pid"] != first
     assert machine.observer.heard == [
-        ("starting", "e"), ("ready", "e"), ("down", "e", "three steps in a row failed"), ("starting", "e"), ("ready", "e"),
+        ("starting", "e"), ("ready", "e"), ("down", "e", "three steps in a row failed", "engine_failed"), ("starting", "e"), ("ready", "e"),
     ]  # fmt: skip
 
 

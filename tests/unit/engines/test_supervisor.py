@@ -44,7 +44,7 @@ class Observer:
         self.addresses.append(address)
         self.slots.append(slots)
 
-    def engine_down(self, engine: str, reason: str) -> None:
+    def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
         self.heard.append(("down", engine))
 
     def engine_draining(self, engine: str) -> None:

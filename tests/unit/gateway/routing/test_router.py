@@ -288,6 +288,28 @@ def test_those_that_wait_learn_that_everything_failed():
     assert isinstance(waiting.error, EngineError)
 
 
+async def test_a_model_that_fits_nowhere_is_said_to_be_so():
+    fleet = Fleet(2)
+    fleet.load(engines=tuple(EngineSpec(name=name, runtime="llama.cpp", slots=1) for name in ("a", "b")))
+
+    def refusal():
+        with pytest.raises(EngineError) as caught:
+            fleet.acquire()
+        return caught.value.code, caught.value.status
+
+    fleet.registry.engine_down("a", "the model does not fit", "insufficient_memory")
+    fleet.registry.engine_down("b", "killed by signal 9")
+    assert refusal() == ("no_healthy_endpoint", 503)
+    fleet.registry.engine_down("b", "the model does not fit", "insufficient_memory")
+    assert refusal() == ("insufficient_memory", 507)
+    fleet.registry.engine_starting("b")
+    assert refusal() == ("model_loading", 503)
+    fleet.registry.engine_ready("b", "unix:/b.sock", 1)
+    assert fleet.attempt().endpoint_name == "b"
+    fleet.registry.engine_down("b", "killed by signal 9")
+    assert refusal() == ("no_healthy_endpoint", 503)
+
+
 async def test_those_that_wait_go_on_waiting_while_a_sidecar_restarts():
     fleet = Fleet(1)
     fleet.load(engines=(EngineSpec(name="a", runtime="llama.cpp", slots=1),))
