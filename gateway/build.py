@@ -52,6 +52,8 @@ from policies.limits import LimitRules, charge, estimate
 from policies.patterns import matches
 from policies.rbac import ModelAccess
 
+GC_THRESHOLDS = (20_000, 20, 20)
+"""An exchange leaves no cycle behind, but those under way are enough young objects for a collection every few requests."""
 log = logging.getLogger("gatehouse")
 PLUGINS = PluginSchemas(guardrails=guardrails.schemas())
 """The settings' schemas of every plug-in, for whoever reads a configuration."""
@@ -220,6 +222,7 @@ class Gateway:
         await self.supervisor.apply(self.plane.current().spec.engines, wait=True)
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
 
     def _swap(self, built: Built) -> None:
         self.registry.activate(built.router)
