@@ -146,10 +146,18 @@ async def _checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence
     return texts if changed else None
 
 
+def _has_tokens(view: Any) -> bool:
+    """Whether a prompt or an input is given as token ids, which no guardrail can read."""
+    given = getattr(view, "prompt", None) or getattr(view, "input", None)
+    return isinstance(given, list) and not all(isinstance(item, str) for item in given)
+
+
 async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
     """Phase 6: reads the request's texts. What is forwarded are the texts that were read, rewritten or not."""
     inference = x.request
     assert inference is not None
+    if inference.operation in ("completions", "embeddings", "classify") and _has_tokens(inference.view):
+        raise GuardrailViolation("Token ids cannot be inspected; send text.", code=guardrails[0].name)
     texts = await _checked(x, guardrails, inference.view.texts())
     if texts is not None:
         inference.view.replace(list(texts))

@@ -14,7 +14,9 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.types import ALLOW, Verdict
 from gateway.core.waiting import Maybe, Signal
+from gateway.pipeline import inspect
 from gateway.pipeline.inspect import HOLD_LIMIT, Guarded, raise_verdict
+from gateway.wire import openai
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
 from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
@@ -423,3 +425,18 @@ def test_a_block_names_its_guardrail() -> None:
     with pytest.raises(GuardrailViolation) as caught:
         raise_verdict(Verdict("block"), "named")
     assert caught.value.code == "named"
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        (b'{"model":"m","prompt":[1,2]}', True),
+        (b'{"model":"m","prompt":[[1],[2]]}', True),
+        (b'{"model":"m","prompt":["a",[2]]}', True),
+        (b'{"model":"m","prompt":["a","b"]}', False),
+        (b'{"model":"m","prompt":"a"}', False),
+    ],
+)
+def test_token_ids_are_recognised_so_that_they_can_be_refused(body: bytes, tokens: bool) -> None:
+    view = openai.parse(b"/v1/completions", body).view
+    assert inspect._has_tokens(view) is tokens
