@@ -46,7 +46,7 @@ def test_text_without_control_characters_stays(text: str) -> None:
         assert clean(text) == text
 
 
-@given(st.text(alphabet=st.sampled_from("ab\n\r\x1b\x00\x85\u2028\u2029\x7f|=\"\\"), max_size=20))
+@given(st.text(alphabet=st.sampled_from('ab\n\r\x1b\x00\x85\u2028\u2029\x7f|="\\'), max_size=20))
 def test_a_record_is_one_line_in_both_forms(text: str) -> None:
     line = TextFormatter().format(record("got %s", text))
     assert not FORBIDDEN & set(line)

@@ -147,7 +147,7 @@ def test_another_name_at_the_endpoint() -> None:
 
 def test_an_alias_is_renamed() -> None:
     found = parse(b"/v1/embeddings", b'{"model":"alias","input":"x"}', {})
-    rename(found, "real \"name\"")
+    rename(found, 'real "name"')
     assert json.loads(target(found, None)[1])["model"] == 'real "name"'
     tensors = infer(tensor())
     rename(tensors, "real")
