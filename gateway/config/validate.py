@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from urllib.parse import urlsplit
 
 from gateway.config.convert import nearest, quoted
@@ -27,8 +27,8 @@ def check(spec: ConfigSpec, error: ErrorAt) -> None:
     _unavailable(spec, error)
     _listeners(spec, error)
     _unique((engine.name for engine in spec.engines), "engines", "engine", error)
-    for index, engine in enumerate(spec.engines):
-        _engine(engine, f"engines[{index}]", error)
+    for index, settings in enumerate(spec.engines):
+        engine(settings, f"engines[{index}]", error)
     _models(spec, error)
     _static_keys(spec, error)
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
@@ -89,25 +89,26 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def _engine(engine: EngineSpec, path: str, error: ErrorAt) -> None:
-    if engine.runtime != "external":
-        if engine.model is None:
-            raise error(path, f"'model' is missing; a {engine.runtime} engine needs the path of its model")
+def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
+    """What the settings of one engine promise to one another."""
+    if spec.runtime != "external":
+        if spec.model is None:
+            raise error(path, f"'model' is missing; a {spec.runtime} engine needs the path of its model")
         for name in ("url", "api_key", "tls", "headers"):
-            if getattr(engine, name):
-                raise error(f"{path}.{name}", f"belongs to external engines; '{engine.name}' has the runtime {engine.runtime}")
+            if getattr(spec, name):
+                raise error(f"{path}.{name}", f"belongs to external engines; '{spec.name}' has the runtime {spec.runtime}")
         return
-    if engine.url is None:
+    if spec.url is None:
         raise error(path, "'url' is missing; an external engine needs one, such as http://10.0.0.5:8000")
     for name in ("sha256", "fallback"):
-        if getattr(engine, name) is not None:
-            raise error(f"{path}.{name}", f"belongs to engines that Gatehouse starts; '{engine.name}' is external")
-    _url(engine.url, f"{path}.url", error)
-    if engine.tls is not None and not engine.url.startswith("https://"):
+        if getattr(spec, name) is not None:
+            raise error(f"{path}.{name}", f"belongs to engines that Gatehouse starts; '{spec.name}' is external")
+    _url(spec.url, f"{path}.url", error)
+    if spec.tls is not None and not spec.url.startswith("https://"):
         raise error(f"{path}.tls", "is set, but the url is not https://")
-    if engine.tls is not None and (engine.tls.cert is None) != (engine.tls.key is None):
+    if spec.tls is not None and (spec.tls.cert is None) != (spec.tls.key is None):
         raise error(f"{path}.tls", "needs 'cert' and 'key' together")
-    for name, value in engine.headers.items():
+    for name, value in spec.headers.items():
         if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
             raise error(join(f"{path}.headers", name), "is no valid header; names are letters, digits and '-', values printable ASCII")
 
@@ -133,7 +134,7 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
     taken = dict(names)
     for index, model in enumerate(spec.models):
         path = f"models[{index}]"
-        _pool(model, path, engines, error)
+        pool(model, path, engines, error)
         for place, alias in enumerate(model.aliases):
             where = f"{path}.aliases[{place}]"
             if alias in taken:
@@ -146,7 +147,8 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
     _no_cycle(spec.models, error)
 
 
-def _pool(model: ModelSpec, path: str, engines: set[str], error: ErrorAt) -> None:
+def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) -> None:
+    """Whether a model's pool names engines that are there, each once."""
     if not model.pool:
         raise error(f"{path}.pool", "is empty; name at least one engine")
     seen = set()

@@ -273,6 +273,16 @@ class ControlStore(Protocol):
         """The request failed in a way that may be tried again: the key is free."""
         ...
 
+    # --- secrets within bodies
+
+    def seal(self, secret: Secret, purpose: str) -> str:
+        """The secret encrypted, to be stored in a body. purpose: what it belongs to; it opens for nothing else."""
+        ...
+
+    def unseal(self, sealed: str, purpose: str) -> Secret:
+        """Raises ConfigError for what was sealed with another pepper, or for another purpose."""
+        ...
+
     # --- health
 
     @property

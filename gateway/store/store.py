@@ -22,6 +22,7 @@ from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
 from gateway.store.pepper import check_pepper, pepper
 from gateway.store.rows import Transaction
+from gateway.store.seal import Sealer
 
 T = TypeVar("T")
 DEADLINE = 5.0
@@ -58,6 +59,8 @@ class Store:
         self._entropy: Entropy = entropy or SystemEntropy()
         self._format = format
         self._pepper = pepper(state_dir, self._entropy, given_pepper)
+        self._sealer = Sealer(self._pepper, self._entropy)
+        self.seal, self.unseal = self._sealer.seal, self._sealer.unseal
         self._database = Database(make_engine(url, state_dir, deadline), deadline)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 
