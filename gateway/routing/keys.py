@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from struct import Struct
 from typing import Any
 
 from gateway.core.types import InferenceRequest, Principal
@@ -20,19 +19,18 @@ PREFIX = 2048
 MESSAGES = 8
 """How many messages are looked at for the first of a user."""
 
-_FRESH = blake2b(digest_size=8)
-"""Copied, never fed: cheaper than making one with its parameters."""
-_unpack = Struct(">Q").unpack
+_fresh = blake2b(digest_size=8).copy
+"""A copy of one that was never fed is cheaper than a new one with its parameters."""
+_number = int.from_bytes
 
 KeyFunction = Callable[[InferenceRequest, Principal, bytes | None], int]
 
 
 def digest(data: bytes) -> int:
     """64 bits of BLAKE2b, big-endian."""
-    state = _FRESH.copy()
+    state = _fresh()
     state.update(data)
-    number: int = _unpack(state.digest())[0]
-    return number
+    return _number(state.digest())
 
 
 def key_function(key: str) -> KeyFunction:
@@ -51,11 +49,14 @@ def key_function(key: str) -> KeyFunction:
 
 
 def prefix_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
-    text = prefix_of(request)
+    messages = getattr(request.view, "messages", None)
+    text = _conversation(messages) if messages else _text(request)
+    state = _fresh()
     try:
-        return digest(text.encode())
+        state.update(text.encode())
     except UnicodeEncodeError:  # JSON can carry half of a surrogate pair
-        return digest(text.encode("utf-8", "surrogatepass"))
+        state.update(text.encode("utf-8", "surrogatepass"))
+    return _number(state.digest())
 
 
 def session_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
@@ -79,12 +80,9 @@ def header_key(request: InferenceRequest, principal: Principal, session: bytes |
     return digest(session) if session else prefix_key(request, principal, session)
 
 
-def prefix_of(request: InferenceRequest) -> str:
-    """What a conversation's turns have in common, everything up to the first user message, of each text the first PREFIX characters."""
+def _text(request: InferenceRequest) -> str:
+    """The beginning of what is no conversation."""
     view = request.view
-    messages = getattr(view, "messages", None)
-    if messages:
-        return _conversation(messages)
     text = _flat(getattr(view, "prompt", None)) or _flat(getattr(view, "input", None)) or _flat(getattr(view, "query", None))
     return text or _bytes_of(request).decode("latin-1")
 
@@ -97,17 +95,21 @@ def _bytes_of(request: InferenceRequest) -> bytes:
 
 
 def _conversation(messages: Any) -> str:
-    """Roles and texts up to the first user message, each cut: a long system prompt must not hide who talks. All when there is none."""
-    parts: list[str] = []
-    for message in messages[:MESSAGES]:
+    """What a conversation's turns have in common: roles and texts up to the first user message, of each text the first PREFIX characters
+    (a long system prompt must not hide who talks). When there is none, the first MESSAGES."""
+    before = ""
+    room = MESSAGES
+    for message in messages:
         role, text = message.role, message.content
-        if not isinstance(text, str):
+        if text.__class__ is not str or len(text) > PREFIX:
             text = _flat(text)
-        parts.append(role)
-        parts.append(text if len(text) <= PREFIX else text[:PREFIX])
         if role == "user":
+            return f"{before}user\0{text}"
+        before = f"{before}{role}\0{text}\0"
+        room -= 1
+        if not room:
             break
-    return "\0".join(parts)
+    return before[:-1]
 
 
 def _flat(content: Any) -> str:

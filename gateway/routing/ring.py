@@ -11,15 +11,18 @@ the selector that walks the ring: a key goes to the first member after it that i
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import repeat
 from struct import Struct
 
 POINTS = 512
 """Points of a member of weight 1.0."""
 HEAVIEST = 8.0
 """The weight that larger ones are scaled down to, so that weights of 90 and 10 do not make a ring of 51,200 points."""
+TURN = 1 << 64
+"""Where the circle ends and begins."""
 _PER_DIGEST = 8
 """Points taken from one 64-byte digest."""
 _unpack = Struct(">8Q").unpack
@@ -45,10 +48,10 @@ class Ring:
     """Finds the members for a key. Built once for each change of membership; members are known by their index.
 
     names: the members' names, all different. weights: relative to 1.0; a member of weight 0.0 owns nothing. Building costs about
-    0.4 ms a member.
+    0.4 ms a member. `positions` and `owners` end with the first point once more, one turn later: every key has a point after it.
     """
 
-    __slots__ = ("owners", "positions", "size")
+    __slots__ = ("owners", "positions", "search", "size")
 
     def __init__(self, names: Sequence[str], weights: Sequence[float]) -> None:
         if len(names) != len(weights) or len(set(names)) != len(names):
@@ -60,11 +63,18 @@ class Ring:
         self.positions = sorted(owned)
         self.owners = [owned[position] for position in self.positions]
         self.size = sum(1 for count in counts if count)
+        if self.positions:
+            self.positions.append(self.positions[0] + TURN)
+            self.owners.append(self.owners[0])
+        self.search = (*_table(self.positions), self.positions)
 
     def at(self, key: int) -> int:
         """Where on the ring the walk for a key (0 <= key < 2**64) starts: an index into `owners`. The ring must not be empty."""
-        place = bisect_right(self.positions, key)
-        return place if place < len(self.positions) else 0
+        shift, starts, positions = self.search
+        place = starts[key >> shift]
+        while positions[place] <= key:
+            place += 1
+        return place
 
     def owner(self, key: int) -> int:
         """The index of the member that owns a key. The ring must not be empty."""
@@ -82,3 +92,16 @@ class Ring:
                 yield member
                 if len(seen) == self.size:
                     return
+
+
+def _table(positions: Sequence[int]) -> tuple[int, array[int]]:
+    """(shift, starts): the search for a key starts at `starts[key >> shift]`, in the middle one step or two before its place.
+
+    The points lie evenly, so with more cells than points there is next to nothing to search; a bisection costs four times as much.
+    """
+    cells = 1 << (len(positions)).bit_length()
+    shift = (TURN // cells).bit_length() - 1
+    starts = array("I")
+    for place, position in enumerate(positions):
+        starts.extend(repeat(place, min(position >> shift, cells - 1) + 1 - len(starts)))
+    return shift, starts

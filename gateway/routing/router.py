@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.core.errors import EngineError, Overloaded
 from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
@@ -22,7 +24,7 @@ from gateway.routing.endpoints import Endpoint
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.retry import RetryBudget
-from gateway.routing.selectors import SELECTORS, Member, free, spare
+from gateway.routing.selectors import SELECTORS, Member, Only, free, spare
 
 _SUCCESS = AttemptResult.SUCCESS
 _SMOOTHING = 0.1
@@ -30,37 +32,22 @@ _SMOOTHING = 0.1
 MAX_RETRY_AFTER = 60.0
 
 
-class PoolAttempt:
-    """One try at one endpoint; owns a slot until `close`. See gateway.core.ports.Attempt."""
+class PoolAttempt(Struct, eq=False):
+    """One try at one endpoint; owns a slot until `close`. See gateway.core.ports.Attempt. A Struct: filled by one call in C."""
 
-    __slots__ = (
-        "_epoch",
-        "_member",
-        "_open",
-        "_retry",
-        "_route",
-        "_started",
-        "client",
-        "endpoint_header",
-        "endpoint_name",
-        "first_byte_timeout",
-        "idle_timeout",
-        "request_headers",
-        "upstream_model",
-    )
-
+    _route: PoolRoute
+    _member: Member
+    _epoch: int
+    _retry: bool
+    _started: float
     client: EngineClient
-
-    def __init__(self, route: PoolRoute, member: Member, client: EngineClient, epoch: int, retry: bool, started: float) -> None:
-        self._route, self._member, self._epoch, self._retry, self._started = route, member, epoch, retry, started
-        self._open = True
-        self.client = client
-        self.endpoint_name = member.endpoint.name
-        self.endpoint_header = member.endpoint_header
-        self.upstream_model = member.upstream_model
-        self.request_headers = member.request_headers
-        self.first_byte_timeout = member.first_byte_timeout
-        self.idle_timeout = member.idle_timeout
+    endpoint_name: str
+    endpoint_header: bytes
+    upstream_model: str | None
+    request_headers: bytes
+    first_byte_timeout: float
+    idle_timeout: float
+    _open: bool = True
 
     def close(self, result: AttemptResult) -> None:
         """Gives the slot back, tells the breaker, wakes whoever is next. A second call does nothing."""
@@ -101,13 +88,13 @@ class PoolRoute:
         self.budget = RetryBudget(routing.retry, registry.clock, registry.entropy)
         self._registry = registry
         self._now = registry.now
-        self._selector = SELECTORS[routing.policy](members, routing.bound, registry.entropy)
-        self._single = members[0] if len(members) == 1 else None
-        self._key = key_function(routing.key) if self._selector.keyed and self._single is None else None
+        selector = (SELECTORS[routing.policy] if len(members) > 1 else Only)(members, routing.bound, registry.entropy)
+        self._select = selector.choose
+        self._key = key_function(routing.key) if selector.keyed else None
         self._queue = AdmissionQueue(routing.queue.size, routing.queue.weights)
         self._waiting: dict[Entry, Waiting] = {}
-        self._avoiding = 0
-        """How many of them are retries, for which a free slot may be at the wrong endpoint."""
+        self._unchoosy = 0
+        """How many of them any free slot would serve; the others are retries, for which it may be at the wrong endpoint."""
         self._timeout = routing.queue.timeout
         self._version = -1
         self._open: tuple[Member, ...] = ()
@@ -130,12 +117,15 @@ class PoolRoute:
             self._look()
         if registry.shedding and RANKS[principal.priority] >= 3 - registry.shedding:
             raise Overloaded("The gateway sheds load; try again later.", retry_after=self._retry_after(0))
-        retry = bool(tried)
-        if retry:
-            tried = self._avoidable(tried)
-        key = 0 if self._key is None else self._key(request, principal, session)
-        if tried or self._avoiding == len(self._waiting):
-            member = self._choose(key, tried)
+        retry = False
+        if tried:
+            retry, tried = True, self._avoidable(tried)
+        key_of = self._key
+        key = 0 if key_of is None else key_of(request, principal, session)
+        if not self._unchoosy or tried:
+            member = self._select(key, (self.in_flight + 1) / self._weight, tried)
+            if member is None and self._panic:
+                member = self._choose_in_panic(key, tried)
             if member is not None:
                 return self._grant(member, retry)
         if not self._open and not self._panic:
@@ -174,11 +164,7 @@ class PoolRoute:
     # -- selection ----------------------------------------------------------------------------------------------------------------
 
     def _choose(self, key: int, exclude: tuple[str, ...]) -> Member | None:
-        single = self._single
-        if single is not None:
-            endpoint = single.endpoint
-            return single if endpoint.in_flight < endpoint.limit and not exclude else None
-        member = self._selector.choose(key, (self.in_flight + 1) / self._weight, exclude)
+        member = self._select(key, (self.in_flight + 1) / self._weight, exclude)
         return member if member is not None or not self._panic else self._choose_in_panic(key, exclude)
 
     def _choose_in_panic(self, key: int, exclude: tuple[str, ...]) -> Member | None:
@@ -199,7 +185,20 @@ class PoolRoute:
             self.budget.begin()
         client = endpoint.client
         assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
-        return PoolAttempt(self, member, client, endpoint.epoch, retry, self._now())
+        return PoolAttempt(
+            self,
+            member,
+            endpoint.epoch,
+            retry,
+            self._now(),
+            client,
+            endpoint.name,
+            member.endpoint_header,
+            member.upstream_model,
+            member.request_headers,
+            member.first_byte_timeout,
+            member.idle_timeout,
+        )
 
     def observe(self, started: float) -> None:
         """An attempt held its slot from `started` until now."""
@@ -237,7 +236,7 @@ class PoolRoute:
         if victim is entry:
             raise self._overloaded("The queue is full")
         self._waiting[entry] = waiting
-        self._avoiding += waiting.avoids
+        self._unchoosy += not waiting.avoids
         if len(self._waiting) == 1:
             for member in self.members:
                 member.endpoint.waiting[self] = None
@@ -289,7 +288,7 @@ class PoolRoute:
 
     def _dequeued(self, entry: Entry) -> Waiting:
         waiting = self._waiting.pop(entry)
-        self._avoiding -= waiting.avoids
+        self._unchoosy -= not waiting.avoids
         if not self._waiting:
             for member in self.members:
                 member.endpoint.waiting.pop(self, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle, islice
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
@@ -91,6 +91,20 @@ def spare(member: Member, exclude: tuple[str, ...] = ()) -> bool:
     return endpoint.in_flight < endpoint.reserve and endpoint.name not in exclude
 
 
+class Only:
+    """The one member of a pool of one, whatever its policy."""
+
+    keyed = False
+
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+        self._member = members[0]
+
+    def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
+        member = self._member
+        endpoint = member.endpoint
+        return member if endpoint.in_flight < endpoint.limit and not exclude else None
+
+
 class ConsistentHash:
     """A consistent-hash ring with bounded loads: the key's member, or the next one that is below bound x average load.
 
@@ -102,35 +116,35 @@ class ConsistentHash:
     def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
         self._members = list(members)
         self._bound = bound
-        self._ring = Ring([member.endpoint.name for member in members], [member.weight for member in members])
-        self._positions = self._ring.positions
-        self._owners = [members[index] for index in self._ring.owners]
+        ring = Ring([member.endpoint.name for member in members], [member.weight for member in members])
+        self._search = ring.search
+        once = [members[index] for index in ring.owners[:-1]]
+        self._owners = [*once, *islice(cycle(once), _WALK)]  # further than once around, so that a walk need not turn
 
     def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
-        place = bisect_right(self._positions, key)
-        owners = self._owners
-        member = owners[place] if place < len(owners) else owners[0]
+        shift, starts, positions = self._search  # this is Ring.at: a call would cost as much as the search
+        place = starts[key >> shift]
+        while positions[place] <= key:
+            place += 1
+        member = self._owners[place]
         endpoint = member.endpoint
         # load < x is load + 1 <= ceil(x): with this request the member is still within the bound.
-        if endpoint.in_flight < endpoint.limit and member.load < self._bound * average * member.weight and not exclude:
+        cap = self._bound * average
+        if member.load < cap * member.weight and endpoint.in_flight < endpoint.limit and not exclude:
             return member
-        return self._next(key, place, self._bound * average, exclude)
+        return self._next(key, place, cap, exclude)
 
     def _next(self, key: int, place: int, cap: float, exclude: tuple[str, ...]) -> Member | None:
-        owners, size = self._owners, len(self._owners)
-        last: Member | None = None
-        for step in range(place, place + min(_WALK, size)):
-            member = owners[step % size]
-            if free(member, exclude):
-                if member.load < cap * member.weight:
+        owners = self._owners
+        for step in range(place, place + _WALK):
+            member = owners[step]
+            if member.load < cap * member.weight:
+                endpoint = member.endpoint
+                if endpoint.in_flight < endpoint.limit and endpoint.name not in exclude:
                     return member
-                last = last or member
-        for member in _rotated(self._members, key % len(self._members)):
-            if free(member, exclude):
-                if member.load < cap * member.weight:
-                    return member
-                last = last or member
-        return last
+        members = _rotated(self._members, key % len(self._members))
+        within = next((member for member in members if member.load < cap * member.weight and free(member, exclude)), None)
+        return within or next((member for member in (*owners[place : place + _WALK], *members) if free(member, exclude)), None)
 
 
 class LeastOutstanding:

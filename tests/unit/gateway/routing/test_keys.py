@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core.types import InferenceRequest, Principal
-from gateway.routing.keys import PREFIX, digest, key_function
+from gateway.routing.keys import MESSAGES, PREFIX, digest, key_function
 
 CALLER = Principal("ci", "acme", "api_key")
 prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix", "session", "tenant", "key", "header:x-conversation"))
@@ -102,6 +102,10 @@ def test_tenant_and_caller():
 
 def test_the_same_in_every_process():
     assert digest(b"gatehouse") == 13856631241828708075
+    assert key(turns("Hi", "Hello!")) == digest(b"system\0Be brief.\0user\0Hi")
+    assert key(turns(None, "Hello!", system="Be")) == digest(b"system\0Be\0user\0")
+    only = [View(role="system", content=str(number)) for number in range(MESSAGES + 1)]
+    assert key(request(View(messages=only))) == digest(b"\0".join(b"system\0%d" % number for number in range(MESSAGES)))
 
 
 def test_an_unknown_key_is_an_error():

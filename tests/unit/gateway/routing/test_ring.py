@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from bisect import bisect_right
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.routing.ring import HEAVIEST, POINTS, Ring, counts_of, points_of
+from gateway.routing.ring import HEAVIEST, POINTS, TURN, Ring, counts_of, points_of
 
 _RANDOM = random.Random(7)
 KEYS = [_RANDOM.getrandbits(64) for _ in range(5_000)]
@@ -91,6 +92,17 @@ def test_the_walk_meets_every_member_once_and_starts_at_the_owner():
         walk = list(ring.walk(key))
         assert walk[0] == ring.owner(key)
         assert sorted(walk) == list(range(9))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(min_value=0.001, max_value=HEAVIEST), min_size=1, max_size=40), st.randoms())
+def test_the_search_finds_what_a_bisection_finds(weights: list[float], random: random.Random):
+    ring = Ring([f"engine-{number}" for number in range(len(weights))], weights)
+    points = ring.positions[:-1]
+    around = [point + step for point in random.sample(points, min(50, len(points))) for step in (-1, 0, 1)]
+    for key in (0, TURN - 1, *around, *(random.getrandbits(64) for _ in range(200))):
+        if 0 <= key < TURN:
+            assert ring.at(key) == bisect_right(points, key)
 
 
 def test_the_ends_of_the_circle_meet():
