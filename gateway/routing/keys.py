@@ -9,6 +9,7 @@ BLAKE2b, because the key must be the same in every process, after every restart,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +24,9 @@ _fresh = blake2b(digest_size=8).copy
 """A copy of one that was never fed is cheaper than a new one with its parameters."""
 _number = int.from_bytes
 
+KEPT = 32
+"""How many beginnings of conversations a route keeps the hash's state of."""
+
 KeyFunction = Callable[[InferenceRequest, Principal, bytes | None], int]
 
 
@@ -35,37 +39,73 @@ def digest(data: bytes) -> int:
 
 def key_function(key: str) -> KeyFunction:
     """The function for `RoutingSpec.key`: (request, principal, session) -> 0 <= key < 2**64."""
-    if key == "prefix":
-        return prefix_key
-    if key == "session":
-        return session_key
     if key == "tenant":
         return tenant_key
     if key == "key":
         return caller_key
+    prefix = Prefix().key
+    if key == "prefix":
+        return prefix
+    if key == "session":
+        return partial(session_key, prefix)
     if key.startswith("header:"):
-        return header_key
+        return partial(header_key, prefix)
     raise ValueError(f"unknown routing key: {key}")
 
 
-def prefix_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
-    messages = getattr(request.view, "messages", None)
-    text = _conversation(messages) if messages else _text(request)
-    state = _fresh()
-    try:
-        state.update(text.encode())
-    except UnicodeEncodeError:  # JSON can carry half of a surrogate pair
-        state.update(text.encode("utf-8", "surrogatepass"))
-    return _number(state.digest())
+class Prefix:
+    """The key `prefix`. What precedes the user's text is a system prompt, long and the same for many conversations: the hash's state
+    behind it is kept for the last KEPT of them."""
+
+    __slots__ = ("_states",)
+
+    def __init__(self) -> None:
+        self._states: dict[str, Any] = {}
+
+    def key(self, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
+        """From roles and texts up to the first user message, of each text the first PREFIX characters (a long system prompt must not hide
+        who talks). When there is none, from the first MESSAGES."""
+        messages = getattr(request.view, "messages", None)
+        if not messages:
+            return digest(_encoded(_text(request)))
+        before, room = "", MESSAGES
+        for message in messages:
+            role, text = message.role, message.content
+            if text.__class__ is not str or len(text) > PREFIX:
+                text = _flat(text)
+            if role == "user":
+                state = (self._states.get(before) or self._begin(before)).copy()
+                try:
+                    state.update(text.encode())
+                except UnicodeEncodeError:
+                    state.update(_encoded(text))
+                return _number(state.digest())
+            before = f"{before}{role}\0{text}\0"
+            room -= 1
+            if not room:
+                break
+        return digest(_encoded(before[:-1]))
+
+    def _begin(self, before: str) -> Any:
+        states = self._states
+        if len(states) >= KEPT:
+            del states[next(iter(states))]
+        state = states[before] = _fresh()
+        state.update(_encoded(f"{before}user\0"))
+        return state
 
 
-def session_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
+def session_key(prefix: KeyFunction, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
     if session:
         return digest(session)
     user = getattr(request.view, "user", None)
     if isinstance(user, str) and user:
-        return digest(user.encode("utf-8", "surrogatepass"))
-    return prefix_key(request, principal, session)
+        return digest(_encoded(user))
+    return prefix(request, principal, session)
+
+
+def header_key(prefix: KeyFunction, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
+    return digest(session) if session else prefix(request, principal, session)
 
 
 def tenant_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
@@ -74,10 +114,6 @@ def tenant_key(request: InferenceRequest, principal: Principal, session: bytes |
 
 def caller_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
     return digest(f"{principal.tenant}\0{principal.id}".encode())
-
-
-def header_key(request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
-    return digest(session) if session else prefix_key(request, principal, session)
 
 
 def _text(request: InferenceRequest) -> str:
@@ -92,24 +128,6 @@ def _bytes_of(request: InferenceRequest) -> bytes:
     if request.raw:
         return request.raw[:PREFIX]
     return b"\0".join(bytes(value)[:PREFIX] for value in request.fields.values())[:PREFIX]
-
-
-def _conversation(messages: Any) -> str:
-    """What a conversation's turns have in common: roles and texts up to the first user message, of each text the first PREFIX characters
-    (a long system prompt must not hide who talks). When there is none, the first MESSAGES."""
-    before = ""
-    room = MESSAGES
-    for message in messages:
-        role, text = message.role, message.content
-        if text.__class__ is not str or len(text) > PREFIX:
-            text = _flat(text)
-        if role == "user":
-            return f"{before}user\0{text}"
-        before = f"{before}{role}\0{text}\0"
-        room -= 1
-        if not room:
-            break
-    return before[:-1]
 
 
 def _flat(content: Any) -> str:
@@ -135,3 +153,8 @@ def _flat(content: Any) -> str:
         if room <= 0:
             break
     return "\0".join(texts)
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, also of half a surrogate pair, which JSON can carry."""
+    return text.encode("utf-8", "surrogatepass")

@@ -56,7 +56,7 @@ class PoolAttempt(Struct, eq=False):
         self._open = False
         member, route = self._member, self._route
         endpoint = member.endpoint
-        member.load -= 1
+        member.load -= 1.0
         route.in_flight -= 1
         if self._retry:
             route.budget.end()
@@ -123,7 +123,8 @@ class PoolRoute:
         key_of = self._key
         key = 0 if key_of is None else key_of(request, principal, session)
         if not self._unchoosy or tried:
-            member = self._select(key, (self.in_flight + 1) / self._weight, tried)
+            select = self._select  # a call of an attribute that is no method is not specialised
+            member = select(key, (self.in_flight + 1) / self._weight, tried)
             if member is None and self._panic:
                 member = self._choose_in_panic(key, tried)
             if member is not None:
@@ -177,7 +178,7 @@ class PoolRoute:
     def _grant(self, member: Member, retry: bool) -> PoolAttempt:
         endpoint = member.endpoint
         endpoint.in_flight += 1
-        member.load += 1
+        member.load += 1.0
         self.in_flight += 1
         if endpoint.half_open:
             endpoint.admitted()
@@ -185,12 +186,13 @@ class PoolRoute:
             self.budget.begin()
         client = endpoint.client
         assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
+        now = self._now
         return PoolAttempt(
             self,
             member,
             endpoint.epoch,
             retry,
-            self._now(),
+            now(),
             client,
             endpoint.name,
             member.endpoint_header,
@@ -202,7 +204,8 @@ class PoolRoute:
 
     def observe(self, started: float) -> None:
         """An attempt held its slot from `started` until now."""
-        held = self._now() - started
+        now = self._now
+        held = now() - started
         service = self._service
         self._service = held if service is None else service + _SMOOTHING * (held - service)
 

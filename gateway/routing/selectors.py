@@ -53,7 +53,7 @@ class Member:
         self.upstream_model, self.request_headers = upstream_model, request_headers
         self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
-        self.load = 0
+        self.load = 0.0
 
     @property
     def settings(self) -> tuple[object, ...]:
@@ -126,25 +126,19 @@ class ConsistentHash:
         place = starts[key >> shift]
         while positions[place] <= key:
             place += 1
-        member = self._owners[place]
-        endpoint = member.endpoint
-        # load < x is load + 1 <= ceil(x): with this request the member is still within the bound.
-        cap = self._bound * average
-        if member.load < cap * member.weight and endpoint.in_flight < endpoint.limit and not exclude:
-            return member
-        return self._next(key, place, cap, exclude)
-
-    def _next(self, key: int, place: int, cap: float, exclude: tuple[str, ...]) -> Member | None:
-        owners = self._owners
+        owners, cap = self._owners, self._bound * average
         for step in range(place, place + _WALK):
             member = owners[step]
-            if member.load < cap * member.weight:
+            if member.load < cap * member.weight:  # that is load + 1 <= ceil(...): with this request it is still within the bound
                 endpoint = member.endpoint
-                if endpoint.in_flight < endpoint.limit and endpoint.name not in exclude:
+                if endpoint.in_flight < endpoint.limit and (not exclude or endpoint.name not in exclude):
                     return member
+        return self._further(key, owners[place : place + _WALK], cap, exclude)
+
+    def _further(self, key: int, walked: list[Member], cap: float, exclude: tuple[str, ...]) -> Member | None:
         members = _rotated(self._members, key % len(self._members))
         within = next((member for member in members if member.load < cap * member.weight and free(member, exclude)), None)
-        return within or next((member for member in (*owners[place : place + _WALK], *members) if free(member, exclude)), None)
+        return within or next((member for member in (*walked, *members) if free(member, exclude)), None)
 
 
 class LeastOutstanding:

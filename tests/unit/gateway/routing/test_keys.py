@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core.types import InferenceRequest, Principal
-from gateway.routing.keys import MESSAGES, PREFIX, digest, key_function
+from gateway.routing.keys import KEPT, MESSAGES, PREFIX, Prefix, digest, key_function
 
 CALLER = Principal("ci", "acme", "api_key")
 prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix", "session", "tenant", "key", "header:x-conversation"))
@@ -106,6 +106,15 @@ def test_the_same_in_every_process():
     assert key(turns(None, "Hello!", system="Be")) == digest(b"system\0Be\0user\0")
     only = [View(role="system", content=str(number)) for number in range(MESSAGES + 1)]
     assert key(request(View(messages=only))) == digest(b"\0".join(b"system\0%d" % number for number in range(MESSAGES)))
+
+
+def test_what_is_kept_of_system_prompts_changes_no_key_and_is_bounded():
+    prefix = Prefix()
+    requests = [turns("Hi", system=f"You are number {number % (2 * KEPT)}.") for number in range(5 * KEPT)]
+    for _ in range(2):
+        keys = [prefix.key(request, CALLER, None) for request in requests]
+        assert keys == [Prefix().key(request, CALLER, None) for request in requests]
+        assert len(prefix._states) == KEPT
 
 
 def test_an_unknown_key_is_an_error():
