@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.errors import ConfigError, EngineChangeFailed, GatehouseError
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -27,8 +27,8 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 def problem(error: GatehouseError, request_id: str) -> Response:
-    """The response for an error; a wrong configuration is the caller's (400)."""
-    status = 400 if isinstance(error, ConfigError) else error.status
+    """The response for an error; a wrong configuration is the caller's (400), an engine of it that fails is not."""
+    status = 400 if isinstance(error, ConfigError) and not isinstance(error, EngineChangeFailed) else error.status
     detail = str(error) if isinstance(error, ConfigError) else error.message
     body = Problem(f"urn:gatehouse:error:{error.code}", phrase(status), status, detail, error.code, request_id, error.param)
     headers: dict[str, str] = dict(error.headers)

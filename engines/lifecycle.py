@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from gateway.core.specs import EngineSpec
+
 State = Literal["stopped", "starting", "loading", "ready", "draining", "failed"]
 Event = Literal["start", "loading", "ready", "drain", "failed", "exited"]
 
@@ -58,3 +60,8 @@ def next_state(state: State, event: Event) -> State:
 def backoff(failures: int) -> float:
     """Seconds to wait before start number `failures` + 1: 0.5, 1, 2 ... 30."""
     return min(BACKOFF_MAX, BACKOFF_FIRST * 2.0 ** max(0, min(failures, 20) - 1))
+
+
+def on_demand(spec: EngineSpec) -> bool:
+    """Whether a request loads the engine when it is not loaded: one that is lazy, or that is unloaded when nobody uses it."""
+    return spec.lifecycle.load == "lazy" or (spec.lifecycle.idle_ttl > 0 and not spec.lifecycle.pinned)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from engines.memory import device_free, host_free
-from engines.placement import InvalidModel, Metadata, Plan, inspect, plan
+from engines.placement import InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
 from gateway.core.specs import EngineSpec
 
 HOST = "host"
@@ -30,9 +30,11 @@ class Placer:
         self._look, self._devices, self._host = look, devices, host
         self._promised: dict[str, dict[str, int]] = {}
 
-    async def place(self, key: str, spec: EngineSpec, device: str) -> Plan | None:
+    async def place(self, key: str, spec: EngineSpec, device: str, beside: Plan | None = None) -> Plan | None:
         """The plan for an engine on a device of this machine (`cpu`, `cuda:0,1`), promised to `key` until it is released.
 
+        beside: the plan of the running process that this one shall replace. Then it must fit beside it with as many layers on the
+        device as it would have alone: a replacement that is squeezed into what is left would be slow for good.
         None for what is not planned: other runtimes, and files that the sidecar will refuse, naming what is wrong.
         Raises placement.InsufficientMemory, or OSError when no process can be started.
         """
@@ -46,6 +48,10 @@ class Placer:
         free, main = await asyncio.to_thread(self._measure, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
         made = _plan(metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised))
+        if beside is not None and beside.device == device and free is not None:
+            alone = _plan(metadata, spec, device, _left(_plus(free, beside), _units(device), promised), _less(main, HOST, promised))
+            if made.gpu_layers < alone.gpu_layers:
+                raise InsufficientMemory(device, alone.device_bytes, sum(_left(free, _units(device), promised) or ()))
         self._promised[key] = _promise(made)
         return made
 
@@ -90,6 +96,12 @@ def _promise(made: Plan) -> dict[str, int]:
     units = _units(made.device)
     shares = made.split or (1 / len(units),) * len(units)
     return {unit: int(made.device_bytes * share) for unit, share in zip(units, shares, strict=True)}
+
+
+def _plus(free: list[int], beside: Plan) -> list[int]:
+    """What would be free without the process of this plan."""
+    shares = beside.split or (1 / len(free),) * len(free)
+    return [amount + int(beside.device_bytes * share) for amount, share in zip(free, shares, strict=True)]
 
 
 def _left(free: list[int] | None, units: list[str], promised: list[dict[str, int]]) -> list[int] | None:

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from engines.devices import bind
 from engines.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
 from engines.placement import InsufficientMemory, Plan
 from engines.placer import Placer
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
 
@@ -32,7 +32,9 @@ class SidecarProcess:
     """Keeps one sidecar alive from `keep` until `stop`.
 
     observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
-    placer: plans where its model's layers go, before each start.
+    placer: plans where its model's layers go, before each start. beside: the plan of the process that it shall replace; it is then
+    `silent`: nobody is told of it until `promote`, and it is not started again when it ends before. proven: these settings have worked
+    before, so that even a first load that fails is tried again.
     """
 
     def __init__(
@@ -43,6 +45,10 @@ class SidecarProcess:
         observer: EndpointObserver,
         on_event: Callable[[str, str, dict[str, Any]], None],
         placer: Placer,
+        *,
+        silent: bool = False,
+        beside: Plan | None = None,
+        proven: bool = False,
     ) -> None:
         self.spec, self.socket, self._state_dir = spec, socket, state_dir
         self._observer, self._on_event, self._placer = observer, on_event, placer
@@ -53,14 +59,18 @@ class SidecarProcess:
         self.plan: Plan | None = None
         self.health: dict[str, Any] = {}
         self.restarts = 0
-        self.silent = False
+        self.silent = silent
+        self.on_lost: Callable[[], None] | None = None
+        """Called when it is not ready any more, after it was."""
+        self.gone = asyncio.Event()
+        """Set when it has ended for good."""
+        self._beside, self._proven = beside, proven
         self._failures = 0
         self._ready_at = math.inf
         """When it became ready in this life; infinity: not yet."""
         self._fallback_reason: str | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
-        self._gone = asyncio.Event()
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://sidecar", timeout=spec.health.timeout
@@ -71,8 +81,13 @@ class SidecarProcess:
         return f"unix:{self.socket}"
 
     async def first_ready(self) -> None:
-        """Waits for the first time that the sidecar is ready; raises ConfigError with the reason when its first load fails."""
+        """Waits for the first time that the sidecar is ready; raises EngineChangeFailed with the reason when its first load fails."""
         await asyncio.shield(self._first)
+
+    def promote(self) -> None:
+        """It takes the place of the one that it replaces: from now on its traffic and its failures are the engine's."""
+        self.silent, self._beside = False, None
+        self._announce()
 
     async def keep(self) -> None:
         """Runs until `stop`: start, watch, and start again."""
@@ -81,25 +96,29 @@ class SidecarProcess:
                 await self._one_life()
                 if self._stopping.is_set():
                     break
-                if not self._first.done():
+                if self.silent or not (self._proven or self._first.done()):
                     self.wanted = False
-                    self._first.set_exception(ConfigError(f"engine {self.spec.name!r}: {self.reason}"))
-                    self._first.exception()
+                    self._failed(self.reason or "it ended")
                     break
                 self._failures = 1 if time.monotonic() - self._ready_at > STABLE_SECONDS else self._failures + 1
                 pause = backoff(self._failures)
                 self.restarts += 1
                 log.warning("engine %s ended (%s), starting again in %.1f s", self.spec.name, self.reason, pause)
-                if not await _within(self._stopping.wait(), pause):
+                if not await within(self._stopping.wait(), pause):
                     self._observer.engine_starting(self.spec.name)
         finally:
             self._kill()
             await self._client.aclose()
             self.socket.unlink(missing_ok=True)
-            if not self._first.done():
-                self._first.set_exception(ConfigError(f"engine {self.spec.name!r}: {self.reason or 'stopped before it was ready'}"))
-                self._first.exception()
-            self._gone.set()
+            self._failed(self.reason or "stopped before it was ready")
+            self.gone.set()
+
+    def _failed(self, reason: str) -> None:
+        """Whoever waits for the first time that it is ready hears why that does not come."""
+        if not self._first.done():
+            code = "insufficient_memory" if self.reason_code == "insufficient_memory" else "engine_failed"
+            self._first.set_exception(EngineChangeFailed(f"engine {self.spec.name!r}: {reason}", code=code))
+            self._first.exception()
 
     async def stop(self, timeout: float, *, silent: bool = False) -> None:
         """Drains within `timeout` seconds, then ends the process. silent: its place has been taken, nobody needs to hear of it."""
@@ -110,10 +129,10 @@ class SidecarProcess:
         if process is not None and process.returncode is None:
             self._move("drain")
             process.terminate()
-            if not await _within(process.wait(), timeout + 1.0):
+            if not await within(process.wait(), timeout + 1.0):
                 log.warning("engine %s did not drain within %.0f s, ending it", self.spec.name, timeout)
                 self._kill()
-        await _within(self._gone.wait(), 5.0)
+        await within(self.gone.wait(), 5.0)
 
     def describe(self) -> dict[str, Any]:
         """What operators see."""
@@ -122,6 +141,7 @@ class SidecarProcess:
             **known,
             "name": self.spec.name,
             "runtime": self.spec.runtime,
+            "version": self.spec.version,
             "state": self.state,
             "reason": self.reason,
             "reason_code": self.reason_code,
@@ -184,7 +204,7 @@ class SidecarProcess:
         binding = bind(spec.device, spec.fallback, spec.name)
         if binding.fell_back:
             self._fell_back(f"device {spec.device} is not on this machine")
-        self.plan = await self._placer.place(self.address, spec, "cpu" if binding.fell_back else spec.device)
+        self.plan = await self._placer.place(self.address, spec, "cpu" if binding.fell_back else spec.device, self._beside)
         if self.plan is not None and 0 < self.plan.gpu_layers < self.plan.layers:
             log.warning("engine %s: %d of %d layers run on %s", spec.name, self.plan.gpu_layers, self.plan.layers, spec.device)
         planned = self.plan.options() if self.plan is not None else {}
@@ -234,7 +254,7 @@ class SidecarProcess:
             else:
                 misses = 0
                 self._heard(report)
-            await _within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
+            await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
 
     async def _ask(self) -> dict[str, Any] | None:
         try:
@@ -250,15 +270,15 @@ class SidecarProcess:
         if state in ("loading", "starting") and self.state in ("starting", "loading"):
             self._move("loading")
         elif state == "ready" and self.state in ("starting", "loading"):
-            self._move("ready")
             self.reason = None
+            self._move("ready")
             self._ready_at = time.monotonic()
             self._placer.release(self.address)
-            self.silent = False
             if isinstance(reason := report.get("fallback_reason"), str):
                 self._fell_back(reason)
                 self.plan = None  # it was made for the device; what the sidecar did instead is in its health
-            self._observer.engine_ready(self.spec.name, self.address, int(report.get("slots") or self.spec.start_slots))
+            if not self.silent:
+                self._announce()
             if not self._first.done():
                 self._first.set_result(None)
         elif state == "failed" and self.state != "failed":
@@ -267,18 +287,37 @@ class SidecarProcess:
             self._move("failed")
             self._kill()
 
+    @property
+    def slots(self) -> int:
+        """Requests that it runs at once, as it says itself."""
+        return int(self.health.get("slots") or self.spec.start_slots)
+
+    def _announce(self) -> None:
+        self._observer.engine_ready(self.spec.name, self.address, self.slots)
+
     def _move(self, event: Event) -> None:
         before, self.state = self.state, next_state(self.state, event)
         if self.state != before:
+            if before == "ready" and self.on_lost is not None:
+                self.on_lost()
             log.info("engine %s: %s", self.spec.name, self.state)
-            self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **({"reason": self.reason} if self.reason else {})})
+            self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **self._detail()})
+
+    def _detail(self) -> dict[str, Any]:
+        """What the audit log says beside a new state: which version, why, and once it is loaded the checksum of its file."""
+        detail: dict[str, Any] = {"version": self.spec.version}
+        if self.reason:
+            detail["reason"] = self.reason
+        if self.state == "ready":
+            detail["sha256"] = self.health.get("sha256")
+        return detail
 
     def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
 
-async def _within(awaitable: Any, seconds: float) -> bool:
+async def within(awaitable: Awaitable[Any], seconds: float) -> bool:
     """Waits at most so long; says whether it came."""
     try:
         async with asyncio.timeout(seconds):

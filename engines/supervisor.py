@@ -1,4 +1,4 @@
-"""Starts sidecars, watches them, starts them again, drains them. Who runs where is decided elsewhere; this only keeps it true.
+"""Starts sidecars, watches them, starts them again, replaces them, unloads them. Who runs where is decided elsewhere.
 
 Each sidecar is a child whose standard input is its lifeline: when this process dies, the pipe closes and the sidecar ends.
 """
@@ -9,86 +9,156 @@ import asyncio
 import hashlib
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from engines.lifecycle import backoff, on_demand
 from engines.placer import Placer
-from engines.process import SidecarProcess
-from gateway.core.errors import ConfigError, GatehouseError
-from gateway.core.ports import EndpointObserver
+from engines.process import SidecarProcess, within
+from engines.replacement import OnEvent, Replacement, replace
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import EngineChangeFailed, GatehouseError
+from gateway.core.ports import EngineTraffic
 from gateway.core.specs import EngineSpec
 from gateway.core.tasks import TaskOwner
 
 log = logging.getLogger("gatehouse.engines")
 MAX_SOCKET_PATH = 99
 DRAIN_SECONDS = 30.0
+RESTORE_SECONDS = 120.0
+"""How long a change that failed waits for an engine that it had to stop; that engine is started again until it runs, in any case."""
+IDLE_SECONDS = 0.5
+"""Between two looks for engines that nobody uses."""
 
 
 class Supervisor:
-    """Owns all sidecars of this machine. Implements the ports ModelControl and, for engines, FleetView."""
+    """Owns all sidecars of this machine. Implements engines.replacement.House, most of the port ModelControl and, for engines, FleetView.
+
+    on_event: (kind, engine, detail) for the audit log and the feed.
+    """
 
     def __init__(
-        self,
-        state_dir: Path,
-        observer: EndpointObserver,
-        on_event: Callable[[str, str, dict[str, Any]], None],
-        placer: Placer | None = None,
+        self, state_dir: Path, traffic: EngineTraffic, on_event: OnEvent, placer: Placer | None = None, clock: Clock | None = None
     ) -> None:
-        self._state_dir, self._observer, self._on_event = state_dir, observer, on_event
+        self._state_dir, self.traffic, self.on_event = state_dir, traffic, on_event
+        self.clock: Clock = clock or SystemClock()
         self._placer = placer or Placer()
         self._processes: dict[str, SidecarProcess] = {}
         self._specs: dict[str, EngineSpec] = {}
+        self._candidates: set[SidecarProcess] = set()
+        self._replacing: dict[str, Replacement] = {}
+        self._load_failures: dict[str, tuple[int, EngineChangeFailed]] = {}
         self._owner = TaskOwner("supervisor")
         self._generation = 0
-        self._changing = asyncio.Lock()
+        self._closing = self._looking = False
+        self._applying = asyncio.Lock()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def _changing(self, engines: Iterable[str]) -> AsyncIterator[None]:
+        """One change of an engine at a time; others go on meanwhile. In one order, so that two changes never wait for each other."""
+        async with AsyncExitStack() as stack:
+            for engine in sorted(set(engines)):
+                await stack.enter_async_context(self._locks.setdefault(engine, asyncio.Lock()))
+            yield
 
     # --- configuration
 
     def specs(self) -> dict[str, EngineSpec]:
         return dict(self._specs)
 
-    async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool) -> None:
-        """Makes the running sidecars those of a configuration: starts new ones, replaces changed ones, drains removed ones.
+    async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool, keep: Collection[str] = ()) -> None:
+        """Makes the engines those of a configuration: starts new ones (but lazy ones), replaces those whose process settings changed,
+        takes over all other settings in place, drains removed ones.
 
-        wait: return only when every new one is ready; raises ConfigError with the first one's reason when one fails.
+        keep: engines that stay as they are though they are not among these (`put`). wait: return only when every new one is ready.
+        Raises EngineChangeFailed with the first reason; then nothing has changed.
         """
-        async with self._changing:
+        self._look_for_idle()
+        async with self._applying:
             wanted = {e.name: e for e in engines if e.runtime != "external"}
-            fresh = [e for name, e in wanted.items() if self._specs.get(name) != e]
-            removed = [name for name in self._specs if name not in wanted]
-            await asyncio.gather(*(self._retire(self._processes.pop(name)) for name in removed))
-            for name in removed:
-                del self._specs[name]
-            started = [self._start(spec) for spec in fresh if spec.name not in self._processes]
-            if wait:
-                try:
-                    await asyncio.gather(*(process.first_ready() for process in started))
-                except ConfigError:
-                    await self._discard(started)
-                    raise
-            for spec in fresh:
-                if self._specs[spec.name] != spec:
-                    await self._replace(spec)
+            changed = [e for name, e in wanted.items() if self._specs.get(name) != e]
+            removed = [name for name in self._specs if name not in wanted and name not in keep]
+            async with self._changing([*removed, *(e.name for e in changed)]):
+                await self._apply(changed, wait)
+                await asyncio.gather(*(self._remove(name) for name in removed))
 
-    async def _discard(self, started: list[SidecarProcess]) -> None:
+    async def put(self, spec: EngineSpec) -> None:
+        """As `apply`, for one engine; whatever else changes meanwhile goes on. Returns when it is in force. Raises EngineChangeFailed."""
+        self._look_for_idle()
+        async with self._changing([spec.name]):
+            await self._apply([spec], wait=True)
+
+    async def remove(self, engine: str) -> None:
+        """Drains an engine and forgets it; nothing to do when it is not known."""
+        async with self._changing([engine]):
+            if engine in self._specs:
+                await self._remove(engine)
+
+    async def _apply(self, changed: list[EngineSpec], wait: bool) -> None:
+        changed = [e for e in changed if self._specs.get(e.name) != e]
+        running = {name for name, process in self._processes.items() if process.wanted}
+        replaced = [e for e in changed if e.name in running and self._specs[e.name].process_settings != e.process_settings]
+        fresh = [e for e in changed if e.name not in running and self._comes_now(e)]
+        amended = [e for e in changed if e not in replaced and e not in fresh]
+        before = {e.name: self._specs[e.name] for e in fresh if e.name in self._specs}
+        started = [self._start(spec) for spec in fresh]
+        try:
+            if wait:
+                await asyncio.gather(*(process.first_ready() for process in started))
+            await self._replace(replaced)
+        except EngineChangeFailed:
+            await self._discard(started, before)
+            raise
+        for spec in amended:
+            self._amend(spec)
+
+    def _comes_now(self, spec: EngineSpec) -> bool:
+        """Whether an engine that does not run is started by the change: a new one, or one that was lazy before; no lazy one."""
+        known = self._specs.get(spec.name)
+        return spec.lifecycle.load == "eager" and (known is None or known.lifecycle.load == "lazy")
+
+    def _amend(self, spec: EngineSpec) -> None:
+        """Settings that need no other process; of an engine that is not loaded, all settings."""
+        process = self._processes.get(spec.name)
+        self._specs[spec.name] = spec
+        if process is not None:
+            process.spec = spec
+        if (process is None or not process.wanted) and on_demand(spec):
+            self._load_failures.pop(spec.name, None)
+            self.traffic.engine_unloaded(spec.name, "not loaded yet")
+
+    async def _discard(self, started: list[SidecarProcess], before: dict[str, EngineSpec]) -> None:
         """A change that failed leaves nothing of it running, and is tried again when it comes again."""
         for process in started:
             self._processes.pop(process.spec.name, None)
             self._specs.pop(process.spec.name, None)
         await asyncio.gather(*(process.stop(0.0) for process in started))
+        for spec in before.values():
+            self._amend(spec)
 
-    def _start(self, spec: EngineSpec) -> SidecarProcess:
-        process = self._make(spec)
+    async def _remove(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is not None:
+            self.traffic.engine_draining(name)
+            await self.empty(process)
+            self.traffic.engine_down(name, "removed from the configuration")
+        self._specs.pop(name)
+        self._load_failures.pop(name, None)
+
+    def _start(self, spec: EngineSpec, *, awaited: bool = False, proven: bool = False) -> SidecarProcess:
+        process = self._make(spec, proven=proven)
         self._processes[spec.name] = process
         self._specs[spec.name] = spec
-        self._observer.engine_starting(spec.name)
+        self.traffic.engine_starting(spec.name, awaited=awaited)
         self._owner.spawn(process.keep(), name=spec.name)
         return process
 
-    def _make(self, spec: EngineSpec) -> SidecarProcess:
+    def _make(self, spec: EngineSpec, **how: Any) -> SidecarProcess:
         self._generation += 1
-        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self._observer, self._on_event, self._placer)
+        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self.traffic, self.on_event, self._placer, **how)
 
     def _socket(self, name: str) -> Path:
         """A socket path that is new for each process and short enough for the kernel."""
@@ -102,23 +172,51 @@ class Supervisor:
         path.parent.chmod(0o700)
         return path
 
-    async def _replace(self, spec: EngineSpec) -> None:
-        """Starts the new process beside the old one, moves the traffic, drains the old one. On failure the old one stays."""
-        old = self._processes[spec.name]
-        new = self._make(spec)
-        new.silent = True  # until it is ready: the old one serves
-        self._owner.spawn(new.keep(), name=f"{spec.name}+")
-        try:
-            await new.first_ready()
-        except ConfigError:
-            await new.stop(0.0, silent=True)
-            raise
-        self._processes[spec.name], self._specs[spec.name] = new, spec
-        self._owner.spawn(old.stop(DRAIN_SECONDS, silent=True), name=f"{spec.name}-")
+    # --- replacing: engines.replacement.House
 
-    async def _retire(self, process: SidecarProcess) -> None:
-        self._observer.engine_draining(process.spec.name)
-        await process.stop(DRAIN_SECONDS)
+    async def _replace(self, specs: Sequence[EngineSpec], *, stop_first: bool = False) -> None:
+        """New processes for engines that run, all or none. Their locks are held. Raises EngineChangeFailed."""
+        made = [Replacement(self, self._processes[spec.name], spec) for spec in specs]
+        self._replacing.update({one.spec.name: one for one in made})
+        try:
+            await replace(made, stop_first, self.clock)
+        finally:
+            for one in made:
+                self._replacing.pop(one.spec.name, None)
+
+    def candidate(self, spec: EngineSpec, old: SidecarProcess | None) -> SidecarProcess:
+        process = self._make(spec, silent=True, beside=old.plan if old is not None else None)
+        self._candidates.add(process)
+        self._owner.spawn(self._keep(process), name=f"{spec.name}+")
+        return process
+
+    async def _keep(self, process: SidecarProcess) -> None:
+        try:
+            await process.keep()
+        finally:
+            self._candidates.discard(process)
+
+    def install(self, process: SidecarProcess) -> None:
+        self._processes[process.spec.name], self._specs[process.spec.name] = process, process.spec
+        self._candidates.discard(process)
+
+    def retire(self, process: SidecarProcess) -> None:
+        process.silent = True  # if it dies now, nobody needs to hear of it
+        self._candidates.add(process)
+        self._owner.spawn(self._retired(process), name=f"{process.spec.name}-")
+
+    async def _retired(self, process: SidecarProcess) -> None:
+        await self.empty(process)
+        self._candidates.discard(process)
+
+    async def empty(self, process: SidecarProcess) -> None:
+        await within(self.traffic.drained(process.spec.name, process.address), DRAIN_SECONDS)
+        await process.stop(DRAIN_SECONDS, silent=True)
+
+    async def restore(self, spec: EngineSpec) -> None:
+        process = self._start(spec, awaited=True, proven=True)
+        if not await within(process.first_ready(), RESTORE_SECONDS):
+            log.error("engine %s: the old process could not be started again yet: %s", spec.name, process.reason)
 
     # --- ModelControl
 
@@ -129,39 +227,145 @@ class Supervisor:
         return spec
 
     async def load(self, engine: str) -> None:
-        """Starts an engine that is unloaded; returns when it is ready. Does nothing when it runs."""
-        spec = self._known(engine)
-        async with self._changing:
-            if self._processes[engine].wanted:
-                return
-            await self._start(spec).first_ready()
-
-    async def unload(self, engine: str) -> None:
-        """Drains and stops an engine; it stays known and can be loaded again."""
+        """Starts an engine that is unloaded; returns when it is ready. Does nothing when it runs. Raises EngineChangeFailed."""
         self._known(engine)
-        async with self._changing:
-            await self._retire(self._processes[engine])
+        await self._own(self._load(engine), "load")
 
-    async def reload(self, engine: str) -> None:
-        """Replaces the process of an engine by a new one without losing a request."""
-        spec = self._known(engine)
-        async with self._changing:
-            await self._replace(spec)
+    async def unload(self, engine: str, *, force: bool = False) -> None:
+        """Drains and stops an engine; it stays known and can be loaded again. Raises GatehouseError when it is pinned, unless forced."""
+        if self._known(engine).lifecycle.pinned and not force:
+            raise _pinned(engine)
+        await self._own(self._unload(engine, "unloaded by an operator"), "unload")
+
+    async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
+        """Replaces the processes of engines without losing a request, all or none; starts those that do not run."""
+        for engine in engines:
+            if self._known(engine).lifecycle.pinned and stop_first and not force:
+                raise _pinned(engine)
+        await self._own(self._reload(engines, stop_first), "reload")
+
+    async def _own(self, work: Any, name: str) -> None:
+        """A caller that goes away does not leave the work half done."""
+        await asyncio.shield(self._owner.spawn(work, name=name))
+
+    async def _load(self, engine: str) -> None:
+        async with self._changing([engine]):
+            process, spec = self._processes.get(engine), self._specs.get(engine)
+            if spec is None or (process is not None and process.wanted):
+                return
+            try:
+                await self._start(spec, awaited=on_demand(spec)).first_ready()
+            except EngineChangeFailed as error:
+                self._load_failed(spec, error)
+                raise
+            self._load_failures.pop(engine, None)
+
+    def _load_failed(self, spec: EngineSpec, error: EngineChangeFailed) -> None:
+        """Those who wait hear why; the next request may ask again after a pause that grows."""
+        failures = 1 + self._load_failures.get(spec.name, (0, error))[0]
+        self._load_failures[spec.name] = (failures, error)
+        if on_demand(spec) and not self._closing:
+            reason = self._processes[spec.name].reason_code or error.code
+            self.traffic.engine_unloaded(spec.name, error.message, reason, LOAD_PAUSE * backoff(failures))
+
+    async def _unload(self, engine: str, reason: str, *, idle: float | None = None) -> None:
+        """idle: only if nobody has needed it for so many seconds."""
+        async with self._changing([engine]):
+            process, spec = self._processes.get(engine), self._specs.get(engine)
+            if process is None or spec is None or not process.wanted or not self._still_idle(engine, idle):
+                return
+            if on_demand(spec):
+                self.traffic.engine_unloading(engine)
+            else:
+                self.traffic.engine_draining(engine)
+            await self.empty(process)
+            self.on_event("engine_unloaded", engine, {"version": spec.version, "reason": reason})
+            if on_demand(spec):
+                self.traffic.engine_unloaded(engine, reason)
+            else:
+                self.traffic.engine_down(engine, reason)
+
+    async def _reload(self, engines: Sequence[str], stop_first: bool) -> None:
+        async with self._changing(engines):
+            running = [engine for engine in engines if (process := self._processes.get(engine)) is not None and process.wanted]
+            await self._replace([self._specs[engine] for engine in running], stop_first=stop_first)
+        for engine in engines:
+            if engine not in running:
+                await self._load(engine)
 
     async def drain(self, endpoint: str) -> None:
-        self._observer.engine_draining(endpoint)
+        self.traffic.engine_draining(endpoint)
 
     async def resume(self, endpoint: str) -> None:
         process = self._processes.get(endpoint)
         if process is not None and process.state == "ready":
-            self._observer.engine_ready(endpoint, process.address, process.spec.start_slots)
+            self.traffic.engine_ready(endpoint, process.address, process.slots)
+
+    # --- on demand
+
+    def wanted(self, engine: str) -> None:
+        """A request waits for an engine that is not loaded. The routing asks once for each load."""
+        if not self._closing:
+            self._owner.spawn(self._load_wanted(engine), name=f"{engine}: wanted")
+
+    async def _load_wanted(self, engine: str) -> None:
+        self.on_event("engine_wanted", engine, {})
+        try:
+            await self._load(engine)
+        except EngineChangeFailed as error:
+            log.warning("%s", error)
+
+    def _look_for_idle(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._owner.every(IDLE_SECONDS, self.unload_idle, name="idle engines")
+
+    async def unload_idle(self) -> None:
+        """One look: unloads what nobody has used for its `lifecycle.idle_ttl`. What is pinned stays."""
+        due = []
+        for name, spec in self._specs.items():
+            ttl = spec.lifecycle.idle_ttl
+            process = self._processes.get(name)
+            if ttl > 0 and not spec.lifecycle.pinned and process is not None and process.state == "ready" and self._still_idle(name, ttl):
+                due.append(self._unload(name, f"idle for {ttl:g} s", idle=ttl))
+        await asyncio.gather(*due)
+
+    def _still_idle(self, engine: str, seconds: float | None) -> bool:
+        idle = self.traffic.idle_seconds(engine) if seconds is not None else None
+        return seconds is None or (idle is not None and idle >= seconds)
 
     # --- FleetView
 
     def engines(self) -> list[dict[str, Any]]:
-        return [process.describe() for process in self._processes.values()]
+        return [self._view(spec) for spec in self._specs.values()]
+
+    def _view(self, spec: EngineSpec) -> dict[str, Any]:
+        process, replacing = self._processes.get(spec.name), self._replacing.get(spec.name)
+        failure = self._load_failures.get(spec.name)
+        unloaded = {"name": spec.name, "runtime": spec.runtime, "version": spec.version, "state": "stopped", "reason": "not loaded yet"}
+        shown = process.describe() if process is not None else unloaded
+        if failure is not None and not (process is not None and process.wanted):
+            shown |= {"reason": failure[1].message}
+        life = spec.lifecycle
+        return {
+            **shown,
+            "lifecycle": {"load": life.load, "idle_ttl": life.idle_ttl, "pinned": life.pinned},
+            "idle_seconds": self.traffic.idle_seconds(spec.name),
+            "rollout": replacing.view() if replacing is not None else None,
+        }
 
     async def aclose(self, timeout: float = DRAIN_SECONDS) -> None:
         """Drains all sidecars at once, ends those that take longer than `timeout` seconds."""
-        await asyncio.gather(*(process.stop(timeout) for process in self._processes.values()))
+        self._closing = True
+        everything = {*self._processes.values(), *self._candidates}
+        await asyncio.gather(*(process.stop(timeout) for process in everything))
         await self._owner.aclose()
+
+
+LOAD_PAUSE = 10.0
+"""A load that failed is not tried again before 5 s, then 10, 20 ... 300: `lifecycle.backoff` times this."""
+
+
+def _pinned(engine: str) -> GatehouseError:
+    message = f"The engine {engine!r} is pinned (lifecycle.pinned): it is only stopped with force."
+    return GatehouseError(message, code="pinned", status=409)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +90,7 @@ class Fleet:
 
     def models(self) -> list[dict[str, Any]]:
         states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints()}
+        engines = {engine["name"]: engine for engine in self._gateway.supervisor.engines()}
         shown = []
         for entry in {entry.name: entry for entry in self._gateway.plane.current().models.values()}.values():
             spec = entry.spec
@@ -103,7 +104,7 @@ class Fleet:
                     "aliases": list(spec.aliases),
                     "fallbacks": list(spec.fallbacks),
                     "policy": spec.routing.policy,
-                    "pool": [{**member, "state": states.get(member["engine"], "unknown")} for member in members],
+                    "pool": [_member(member, states.get(member["engine"], "unknown"), engines.get(member["engine"])) for member in members],
                 }
             )
         return shown
@@ -123,9 +124,18 @@ class Fleet:
         }
 
 
+def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) -> dict[str, Any]:
+    """One engine of a pool: the state of its endpoint, and of a sidecar its version and its rollout."""
+    if sidecar is None:
+        return {**member, "state": state}
+    return {**member, "state": state, "version": sidecar["version"], "rollout": sidecar["rollout"]}
+
+
 def _engine(spec: EngineSpec, sidecar: dict[str, Any] | None, endpoint: dict[str, Any]) -> dict[str, Any]:
     """Settings and state of one engine; an external one has the state of its endpoint."""
-    shown: dict[str, Any] = {"name": spec.name, "runtime": spec.runtime, "slots": spec.slots, "source": "file"}
+    shown: dict[str, Any] = {
+        "name": spec.name, "runtime": spec.runtime, "version": spec.version, "slots": spec.slots, "source": "file",
+    }  # fmt: skip
     if sidecar is not None:
         return {**shown, "model": spec.model, "device": spec.device, **sidecar}
     missing = "unknown" if spec.runtime == "external" else "stopped"
@@ -141,11 +151,11 @@ class Controls:
     async def load(self, engine: str) -> None:
         await self._supervisor.load(engine)
 
-    async def unload(self, engine: str) -> None:
-        await self._supervisor.unload(engine)
+    async def unload(self, engine: str, *, force: bool = False) -> None:
+        await self._supervisor.unload(engine, force=force)
 
-    async def reload(self, engine: str) -> None:
-        await self._supervisor.reload(engine)
+    async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
+        await self._supervisor.reload(engines, stop_first=stop_first, force=force)
 
     async def drain(self, endpoint: str) -> None:
         self._registry.drain(endpoint)

@@ -119,7 +119,9 @@ class Gateway:
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
         self.clock = SystemClock()
-        self.registry = EndpointRegistry(self.clock, SystemEntropy(), self._client, self._endpoint_changed)
+        self.registry = EndpointRegistry(
+            self.clock, SystemEntropy(), self._client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
+        )
         self.pressure = PressureMonitor(self._shed)
         self.buckets = BucketRegistry()
         self.audit = AuditBroker(spec.audit, spec.state_dir)
@@ -348,7 +350,7 @@ class Gateway:
         self.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
 
     def _engine_event(self, kind: str, engine: str, detail: dict[str, Any]) -> None:
-        self.record(kind, engine, detail)
+        self.record(kind, engine, detail, outcome="failed" if kind in ("engine_failed", "engine_rolled_back") else "ok")
 
     # --- gauges
 
@@ -362,6 +364,15 @@ class Gateway:
         for view in self.registry.endpoints():
             breaker.add_metric([view["name"]], 0.0 if view["breaker"]["state"] == "closed" else 1.0)
         yield from (up, busy, breaker)
+        loaded = GaugeMetricFamily("gatehouse_engine_loaded", "Whether a sidecar runs, by its version", labels=["engine", "version"])
+        share = GaugeMetricFamily(
+            "gatehouse_rollout_share", "Share of an engine's traffic on its new process", labels=["engine", "version"]
+        )
+        for engine in self.supervisor.engines():
+            loaded.add_metric([engine["name"], engine["version"]], 1.0 if engine["state"] == "ready" else 0.0)
+            if (rollout := engine["rollout"]) is not None:
+                share.add_metric([engine["name"], rollout["version"]], rollout["share"])
+        yield from (loaded, share)
         yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self.registry.shedding)
         yield GaugeMetricFamily(
             "gatehouse_audit_accepting", "Whether the audit log accepts records", value=1.0 if self.audit.accepting else 0.0

@@ -76,6 +76,7 @@ def operations() -> list[Operation]:
             accepts=(YAML, "text/yaml", "text/plain", JSON),
             max_body=MAX_CONFIG,
             conditional=True,
+            engine=True,
         ),
-        Operation("POST", "config/reload", "config:reload", "Read the configuration file again", reload, Applied),
+        Operation("POST", "config/reload", "config:reload", "Read the configuration file again", reload, Applied, engine=True),
     ]

@@ -14,7 +14,9 @@ from gateway.core.errors import NotFound
 
 
 class EngineView(msgspec.Struct, kw_only=True):
-    """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need."""
+    """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need.
+    sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle_seconds: since nobody
+    has used it."""
 
     name: str
     runtime: str
@@ -26,6 +28,11 @@ class EngineView(msgspec.Struct, kw_only=True):
     model: str | None = None
     slots: int | None = None
     device: str | None = None
+    version: str = "1"
+    sha256: str | None = None
+    lifecycle: dict[str, Any] | None = None
+    rollout: dict[str, Any] | None = None
+    idle_seconds: float | None = None
 
 
 class BreakerView(msgspec.Struct, kw_only=True):
@@ -36,7 +43,7 @@ class BreakerView(msgspec.Struct, kw_only=True):
 
 
 class EndpointView(msgspec.Struct, kw_only=True):
-    """limit: requests that it takes now. address: only for who may read it."""
+    """limit: requests that it takes now. address: only for who may read it. shift: the share on its engine's new process."""
 
     name: str
     engine: str
@@ -51,6 +58,7 @@ class EndpointView(msgspec.Struct, kw_only=True):
     breaker: BreakerView
     address: str | None = None
     health: dict[str, Any] = {}
+    shift: float | None = None
 
 
 class EngineList(msgspec.Struct):

@@ -11,11 +11,11 @@ from admin import problems, values
 from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Change
 from admin.resources.engines import find
-from gateway.core.errors import ConfigError, GatehouseError
 
 
 class ModelView(msgspec.Struct, kw_only=True):
-    """pool: its engines. queued: requests that wait for a slot. source: where it is defined."""
+    """pool: its engines, with the version in force, the state of the endpoint and the rollout that is under way (its version, share and
+    step). queued: requests that wait for a slot. source: where it is defined."""
 
     name: str
     source: str
@@ -34,6 +34,7 @@ class ModelList(msgspec.Struct):
 class EngineState(msgspec.Struct):
     engine: str
     state: str
+    version: str
 
 
 class ModelAction(msgspec.Struct):
@@ -58,20 +59,47 @@ async def show(call: Call) -> Answer:
     return Answer(find(call.ports.fleet.models(), call.path["name"], "model"))
 
 
+class Unload(Written):
+    """force: also engines that are pinned."""
+
+    force: bool = False
+
+
+class Reload(Written):
+    """stop_first: where old and new do not fit into memory together, stop the old process first (requests wait). force: also engines
+    that are pinned."""
+
+    stop_first: bool = False
+    force: bool = False
+
+
 async def load(call: Call) -> Answer:
-    return await _act(call, "load", call.ports.control.load)
+    async def act(engines: list[str]) -> None:
+        for engine in engines:
+            await call.ports.control.load(engine)
+
+    return await _act(call, "load", act)
 
 
 async def unload(call: Call) -> Answer:
-    return await _act(call, "unload", call.ports.control.unload)
+    async def act(engines: list[str]) -> None:
+        for engine in engines:
+            await call.ports.control.unload(engine, force=call.query.force)
+
+    return await _act(call, "unload", act)
 
 
 async def reload(call: Call) -> Answer:
-    return await _act(call, "reload", call.ports.control.reload)
+    """All engines or none: their new processes are ready and warm before the first one gets traffic."""
+
+    async def act(engines: list[str]) -> None:
+        await call.ports.control.reload(engines, stop_first=call.query.stop_first, force=call.query.force)
+
+    return await _act(call, "reload", act)
 
 
-async def _act(call: Call, action: str, act: Callable[[str], Awaitable[None]]) -> Answer:
-    """On every engine of the pool that Gatehouse started, one after the other, so that the others serve meanwhile."""
+async def _act(call: Call, action: str, act: Callable[[list[str]], Awaitable[None]]) -> Answer:
+    """On every engine of the pool that Gatehouse started."""
     name = call.path["name"]
     call.target = f"models/{name}"
     model = find(call.ports.fleet.models(), name, "model")
@@ -84,17 +112,14 @@ async def _act(call: Call, action: str, act: Callable[[str], Awaitable[None]]) -
     call.diff = values.diff({}, {"action": action, "engines": members})
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": _result(call, name, action, members)})
-    for member in members:
-        try:
-            await act(member)
-        except ConfigError as error:
-            raise GatehouseError(error.message, status=502, code="engine_failed", param=member) from None
+    await act(members)
     return Answer(_result(call, name, action, members))
 
 
 def _result(call: Call, name: str, action: str, members: list[str]) -> dict[str, Any]:
-    now = {engine["name"]: engine["state"] for engine in call.ports.fleet.engines()}
-    return {"model": name, "action": action, "engines": [{"engine": m, "state": now.get(m, "gone")} for m in members]}
+    now = {engine["name"]: (engine["state"], engine["version"]) for engine in call.ports.fleet.engines()}
+    states = [(member, *now.get(member, ("gone", ""))) for member in members]
+    return {"model": name, "action": action, "engines": [{"engine": e, "state": s, "version": v} for e, s, v in states]}
 
 
 def operations() -> list[Operation]:
@@ -105,10 +130,8 @@ def operations() -> list[Operation]:
         Operation(
             "POST", "models/{name}/load", "models:load", "Start a model's engines, wait until ready", load, either, Written, engine=True
         ),
+        Operation("POST", "models/{name}/unload", "models:unload", "Drain and stop a model's engines", unload, either, Unload, engine=True),
         Operation(
-            "POST", "models/{name}/unload", "models:unload", "Drain and stop a model's engines", unload, either, Written, engine=True
-        ),
-        Operation(
-            "POST", "models/{name}/reload", "models:reload", "Replace a model's engines one by one", reload, either, Written, engine=True
+            "POST", "models/{name}/reload", "models:reload", "Replace a model's engines, all or none", reload, either, Reload, engine=True
         ),
     ]

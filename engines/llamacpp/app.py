@@ -218,6 +218,7 @@ class LlamaRuntime:
         """Load and device figures; `state: failed` when the decode thread gave up."""
         gpu = self._gpu.read() if self._gpu is not None else GpuUse()
         report: dict[str, Any] = {
+            "task": "generation" if self._embedder is None else "embeddings",
             "sha256": self._sha256, "placement": self._placement(), "vram_bytes": gpu.used, "vram_free_bytes": gpu.free,
             "gpu_busy": gpu.busy,
         }  # fmt: skip

@@ -8,13 +8,24 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 from collections.abc import Callable, Collection, Iterable
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 from gateway.config.convert import nearest, quoted
 from gateway.config.nodes import join
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
-from gateway.core.specs import ConfigSpec, EngineSpec, LimitSpec, ModelSpec, PoolMemberSpec, RateSpec
+from gateway.core.specs import (
+    ConfigSpec,
+    EngineSpec,
+    LifecycleSpec,
+    LimitSpec,
+    ModelSpec,
+    PoolMemberSpec,
+    RateSpec,
+    RolloutSpec,
+    WarmupSpec,
+)
 
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
@@ -97,17 +108,21 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         for name in ("url", "api_key", "tls", "headers"):
             if getattr(spec, name):
                 raise error(f"{path}.{name}", f"belongs to external engines; '{spec.name}' has the runtime {spec.runtime}")
+        if any(later <= earlier for earlier, later in pairwise(spec.rollout.steps)):
+            raise error(f"{path}.rollout.steps", f"must rise, as in [0.1, 0.5]; it is {list(spec.rollout.steps)}")
         return
     if spec.url is None:
         raise error(path, "'url' is missing; an external engine needs one, such as http://10.0.0.5:8000")
-    for name in ("sha256", "fallback"):
-        if getattr(spec, name) is not None:
+    for name in ("sha256", "fallback", "warmup", "rollout", "lifecycle"):
+        if getattr(spec, name) not in (None, WarmupSpec(), RolloutSpec(), LifecycleSpec()):
             raise error(f"{path}.{name}", f"belongs to engines that Gatehouse starts; '{spec.name}' is external")
     _url(spec.url, f"{path}.url", error)
     if spec.tls is not None and not spec.url.startswith("https://"):
         raise error(f"{path}.tls", "is set, but the url is not https://")
     if spec.tls is not None and (spec.tls.cert is None) != (spec.tls.key is None):
         raise error(f"{path}.tls", "needs 'cert' and 'key' together")
+    if spec.api_key is not None and not ((key := spec.api_key.reveal()).isascii() and key.isprintable()):
+        raise error(f"{path}.api_key", "holds characters that a header cannot carry; use printable ASCII")
     for name, value in spec.headers.items():
         if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
             raise error(join(f"{path}.headers", name), "is no valid header; names are letters, digits and '-', values printable ASCII")

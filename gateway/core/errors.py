@@ -2,6 +2,7 @@
 
 GatehouseError
 ├── ConfigError                      start-up or reload: the configuration is wrong (path, line, nearest key)
+│   └── EngineChangeFailed           502, 507: an engine of the change did not start, or was rolled back
 ├── RequestError                     400 and 413, 415, 408: what the client sent cannot be used
 │   ├── ContextLengthExceeded        400
 │   └── ModelNotFound                404
@@ -75,6 +76,21 @@ class ConfigError(GatehouseError):
     def __str__(self) -> str:
         place = ":".join(str(p) for p in (self.file, self.line) if p is not None)
         return ": ".join(p for p in (place, self.path, self.message) if p)
+
+
+class EngineChangeFailed(ConfigError):
+    """A change was not put into force because of one of its engines; what was in force before still is.
+
+    code: `engine_failed` (it did not start), `insufficient_memory` (507: it does not fit), `rolled_back` (its new process did not answer
+    the warm-up, failed requests or ended).
+    """
+
+    default_code = "engine_failed"
+
+    def __init__(self, message: str, *, code: str = "engine_failed") -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = 507 if code == "insufficient_memory" else 502
 
 
 class RequestError(GatehouseError):

@@ -300,11 +300,18 @@ class FleetView(Protocol):
 class ModelControl(Protocol):
     """Changes to running engines. Each raises GatehouseError with one clear sentence when it cannot be done."""
 
-    async def load(self, engine: str) -> None: ...
+    async def load(self, engine: str) -> None:
+        """Returns when it is ready."""
+        ...
 
-    async def unload(self, engine: str) -> None: ...
+    async def unload(self, engine: str, *, force: bool = False) -> None:
+        """force: even when it is pinned."""
+        ...
 
-    async def reload(self, engine: str) -> None: ...
+    async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
+        """Replaces the processes of these engines, all or none. stop_first: an engine whose new process does not fit into memory
+        beside the old one is stopped before; force: even when it is pinned. Raises EngineChangeFailed."""
+        ...
 
     async def drain(self, endpoint: str) -> None: ...
 
@@ -357,15 +364,62 @@ class KeyStore(Protocol):
 class EndpointObserver(Protocol):
     """Hears what the supervisor and the probes learn of an engine; the routing package's endpoint registry implements it."""
 
-    def engine_starting(self, engine: str) -> None: ...
+    def engine_starting(self, engine: str, *, awaited: bool = False) -> None:
+        """awaited: requests may wait for it, because they asked for it or because it is only being replaced."""
+        ...
 
-    def engine_ready(self, engine: str, address: str, slots: int) -> None: ...
+    def engine_ready(self, engine: str, address: str, slots: int) -> None:
+        """It serves at this address. Where a shift is under way to the address, it has all the traffic from now on."""
+        ...
 
     def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
         """code: what is known of the reason, such as `insufficient_memory`, when the model does not fit."""
         ...
 
     def engine_draining(self, engine: str) -> None: ...
+
+
+class TrafficShift(Protocol):
+    """A share of one engine's requests that goes to a second process of it. None goes there before the first `move`."""
+
+    requests: int
+    """Attempts that went to the second process."""
+    failures: int
+    over: Signal[None]
+    """Completes when more attempts have failed there than may."""
+
+    def move(self, share: float) -> None:
+        """From now on this share, from 0 to 1, of what is sent."""
+        ...
+
+    def end(self) -> None:
+        """All traffic goes to the first process again; what is under way at the second one finishes there. Nothing to do once the second
+        one is in force (`engine_ready`)."""
+        ...
+
+
+class EngineTraffic(EndpointObserver, Protocol):
+    """What the supervisor needs of the routing to load, unload and replace engines without a lost request."""
+
+    def engine_unloading(self, engine: str) -> None:
+        """It ends because nobody needs it; a request that comes now waits until it is loaded again."""
+        ...
+
+    def engine_unloaded(self, engine: str, reason: str, code: str | None = None, retry_after: float = 0.0) -> None:
+        """It is not loaded, and the next request asks for it. After a load that failed: not before `retry_after` seconds."""
+        ...
+
+    def shift(self, engine: str, address: str, slots: int, max_failures: int) -> TrafficShift:
+        """Prepares to send a share of the engine's requests to its second process at this address."""
+        ...
+
+    async def drained(self, engine: str, address: str) -> None:
+        """Returns when no request is under way at this address. It must get no new ones (draining, or replaced)."""
+        ...
+
+    def idle_seconds(self, engine: str) -> float | None:
+        """For how long no request has been under way or waiting there; None when one is, or when nobody routes to it."""
+        ...
 
 
 Change = tuple[int, str, Any]

@@ -111,11 +111,38 @@ class ClientTlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     server_name: str | None = None
 
 
+class WarmupSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The request that a new process of an engine must answer before it takes the place of another."""
+
+    enabled: bool = True
+    prompt: Annotated[str, Meta(min_length=1, max_length=8192)] = "Hello"
+    max_tokens: Annotated[int, Meta(ge=1, le=1024)] = 4
+    timeout: Seconds = 60.0
+
+
+class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the traffic of an engine moves from its old process to its new one: by these shares, each for `step_seconds`."""
+
+    steps: tuple[Annotated[float, Meta(gt=0, lt=1)], ...] = (0.1, 0.5)
+    step_seconds: Seconds = 2.0
+    max_failures: Natural = 2
+    stop_first: bool = False
+
+
+class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a sidecar runs: from the start or from the first request on, and until when."""
+
+    load: Literal["eager", "lazy"] = "eager"
+    idle_ttl: Seconds = 0.0
+    pinned: bool = False
+
+
 class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`) or an OpenAI-compatible server (`external`)."""
 
     name: Name
     runtime: Literal["llama.cpp", "onnx", "external"]
+    version: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "1"
     model: str | None = None
     device: Annotated[str, Meta(pattern=r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$")] = "cpu"
     fallback: Literal["cpu"] | None = None
@@ -134,6 +161,17 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     health: HealthSpec = HealthSpec()
     timeouts: TimeoutsSpec = TimeoutsSpec()
     max_idle_connections: Positive = 128
+    warmup: WarmupSpec = WarmupSpec()
+    rollout: RolloutSpec = RolloutSpec()
+    lifecycle: LifecycleSpec = LifecycleSpec()
+
+    @property
+    def process_settings(self) -> tuple[Any, ...]:
+        """What a sidecar is started with: another value means another process. All other settings change while it runs."""
+        return (
+            self.runtime, self.version, self.model, self.device, self.fallback, self.slots, self.context, self.queue, self.threads,
+            self.sha256, self.batching, self.options,
+        )  # fmt: skip
 
     @property
     def start_slots(self) -> int:

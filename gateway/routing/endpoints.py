@@ -11,6 +11,7 @@ requests (`ended`). Selection reads two numbers only: `in_flight` and `limit`.
     open        0                    its breaker is open
     unhealthy   0                    active probes fail
     draining    0                    no new requests; those under way finish
+    unloaded    0                    its engine is loaded when a request asks for it
     down        0                    its engine's process is gone
 """
 
@@ -25,14 +26,17 @@ from gateway.core.specs import BreakerSpec, EngineSpec
 from gateway.core.waiting import Signal
 from gateway.routing.breaker import Breaker, Forced
 from gateway.routing.health import Health, ProbeResult
+from gateway.routing.shift import Shift
 
-State = Literal["starting", "ready", "half_open", "open", "unhealthy", "draining", "down"]
-Process = Literal["starting", "ready", "draining", "down"]
+State = Literal["starting", "ready", "half_open", "open", "unhealthy", "draining", "unloaded", "down"]
+Process = Literal["starting", "ready", "draining", "unloading", "unloaded", "down"]
 OnChange = Callable[[str, str, str, str], None]
 """(endpoint, old state, new state, reason): for events and metrics. Must not raise."""
 
 SLOW_START_FROM = 0.1
 """The share of its slots with which an endpoint begins a slow start."""
+LOADING_SECONDS = 2.0
+"""What a load is expected to take at least, as long as none has been measured."""
 
 
 class Waiters(Protocol):
@@ -64,6 +68,18 @@ class Effects(Protocol):
 
     def left(self, endpoint: Endpoint) -> None: ...
 
+    def want(self, endpoint: Endpoint) -> None: ...
+
+
+class Retired:
+    """A client of an earlier process: how many attempts it still carries, and who waits for their end."""
+
+    __slots__ = ("address", "in_flight", "waiting")
+
+    def __init__(self, address: str | None, in_flight: int) -> None:
+        self.address, self.in_flight = address, in_flight
+        self.waiting: list[Signal[None]] = []
+
 
 def identity(spec: EngineSpec) -> tuple[Any, ...]:
     """What makes an endpoint another one: the settings of its connections. All others change in place."""
@@ -78,7 +94,9 @@ class Endpoint:
         "_idle",
         "_ramp_from",
         "_retired",
+        "_starting_at",
         "address",
+        "awaited",
         "breaker",
         "client",
         "code",
@@ -87,15 +105,19 @@ class Endpoint:
         "epoch",
         "half_open",
         "health",
+        "idle_since",
         "in_flight",
         "leaving",
         "limit",
+        "load_seconds",
         "name",
         "process",
         "reason",
         "refused",
         "reserve",
+        "retry_at",
         "said_slots",
+        "shift",
         "slots",
         "spec",
         "state",
@@ -121,7 +143,16 @@ class Endpoint:
         self.reason = "its engine has not reported yet"
         self.process: Process = "starting"
         self.code: str | None = None
-        """Why its process is down, as the contract names it."""
+        """Why its process is down or could not be loaded, as the contract names it."""
+        self.awaited = False
+        """Whether requests may wait while its process starts."""
+        self.retry_at = 0.0
+        """When an engine whose load failed may be asked for again."""
+        self.load_seconds: float | None = None
+        """How long the last load took."""
+        self.shift: Shift | None = None
+        self.idle_since = effects.now()
+        """When the last request ended; means something only while none is in flight."""
         self.drained = False
         self.leaving = False
         self.refused = False
@@ -133,7 +164,8 @@ class Endpoint:
         self.waiting: dict[Waiters, None] = {}
         """Pools whose queues hope for a slot here, in the order of their coming."""
         self._ramp_from: float | None = None
-        self._retired: dict[EngineClient, int] = {}
+        self._starting_at: float | None = None
+        self._retired: dict[EngineClient, Retired] = {}
         self._idle: list[Signal[None]] = []
 
     # -- what attempts do -----------------------------------------------------------------------------------------------------
@@ -148,14 +180,23 @@ class Endpoint:
         if client is self.client:
             self.in_flight -= 1
         else:
-            self._release_retired(client)
+            self._release_other(client)
         if self.waiting:
             self._effects.wake(self)
         if not self.in_flight:
             self._emptied()
 
-    def ended(self, result: str, epoch: int) -> None:
-        """Takes the result of an attempt: success, failure, refused or neutral."""
+    def pick(self) -> EngineClient | None:
+        """The client for the attempt that begins, while a shift is under way. The probe of a breaker goes to the process it is about."""
+        shift = self.shift
+        return shift.client if shift is not None and not self.half_open and shift.takes() else self.client
+
+    def ended(self, result: str, epoch: int, client: EngineClient) -> None:
+        """Takes the result of an attempt: success, failure, refused or neutral. It counts for the process that it ran in."""
+        if client is not self.client:
+            if self.shift is not None and client is self.shift.client:
+                self.shift.ended(result)
+            return
         breaker = self.breaker
         if result == "success":
             changed = breaker.success(epoch)
@@ -180,21 +221,48 @@ class Endpoint:
 
         slots: how many requests it runs at once; None as long as it has not said so.
         """
-        if client is not self.client:
-            self._retire()
-            self.client, self.address = client, address
-        if self.process != "ready":
+        now = self._effects.now()
+        if client is not self.client or self.process != "ready":
             self.breaker.reset()
             self.health.reset()
             self.refused = False
-        self.process = "ready"
+            self.idle_since = now
+        if client is not self.client:
+            self._retire()
+            self.client, self.address = client, address
+            if self.shift is not None and self.shift.client is client:
+                self.shift = None
+        if self._starting_at is not None:
+            self.load_seconds, self._starting_at = now - self._starting_at, None
+        self.process, self.code, self.awaited = "ready", None, False
         self.said_slots = slots
         self._count_slots()
         self._judge("the engine is ready")
 
-    def set_process(self, process: Process, reason: str, code: str | None = None) -> None:
-        self.process, self.code = process, code
+    def set_process(self, process: Process, reason: str, code: str | None = None, *, awaited: bool = False, retry_at: float = 0.0) -> None:
+        """What the supervisor says of its process. awaited: requests may wait for it; retry_at: not to be asked for before."""
+        if process != "starting":
+            self._starting_at = None
+        elif self._starting_at is None:
+            self._starting_at = self._effects.now()
+        self.process, self.code, self.awaited, self.retry_at = process, code, awaited, retry_at
         self._judge(reason)
+
+    def begin(self, shift: Shift) -> None:
+        """A share of the requests goes to a second process from now on; its results count there."""
+        self.shift = shift
+
+    def give_up(self, shift: Shift) -> None:
+        """The second process gets no further requests; those under way there finish."""
+        if self.shift is not shift:
+            return
+        self.shift = None
+        self.in_flight -= shift.in_flight
+        self._part(shift.client, shift.address, shift.in_flight)
+        if self.waiting:
+            self._effects.wake(self)
+        if not self.in_flight:
+            self._emptied()
 
     def probed(self, result: ProbeResult, *, decisive: bool = False) -> None:
         """Takes the result of an active probe. decisive: it was asked because a request had failed, so that a failure settles it."""
@@ -245,14 +313,52 @@ class Endpoint:
             signal.set(None)
         return signal
 
+    def when_gone(self, address: str) -> Signal[None]:
+        """Completes when no request is in flight at this address of the endpoint, now or earlier."""
+        signal: Signal[None] = Signal()
+        for retired in self._retired.values():
+            if retired.address == address:
+                retired.waiting.append(signal)
+                return signal
+        if self.address == address:
+            return self.when_idle()
+        signal.set(None)
+        return signal
+
     @property
     def returns(self) -> bool:
         """Whether it is out for a while only: its engine starts or restarts, or an operator drains it."""
-        return not self.leaving and (self.process != "ready" or self.drained)
+        return not self.leaving and (self.process not in ("ready", "unloaded") or self.drained)
+
+    @property
+    def asleep(self) -> bool:
+        """Whether its engine is not there because nobody has needed it, and comes when it is asked for."""
+        if self.drained or self.leaving:
+            return False
+        if self.process == "unloaded":
+            return self._effects.now() >= self.retry_at
+        return self.process == "unloading" or (self.process == "starting" and self.awaited)
+
+    def want(self) -> bool:
+        """Asks for its engine where that loads it; whether a request may wait for it."""
+        if not self.asleep:
+            return False
+        if self.process == "unloaded":
+            self._effects.want(self)
+        return True
+
+    def load_left(self, now: float) -> float:
+        """Seconds that a load under way will still take: by what the last one took, else as long again as it has taken so far."""
+        if self._starting_at is None:
+            return LOADING_SECONDS
+        elapsed = now - self._starting_at
+        return max(LOADING_SECONDS, elapsed) if self.load_seconds is None else max(1.0, self.load_seconds - elapsed)
 
     def leave(self) -> None:
         """The configuration no longer has this endpoint: it serves what waits for it, and closes when the last request has ended."""
         self.leaving = True
+        if self.shift is not None:
+            self.give_up(self.shift)
         if not self.in_flight:
             self._emptied()
 
@@ -270,6 +376,7 @@ class Endpoint:
             "limit": self.limit,
             "in_flight": self.in_flight,
             "drained": self.drained,
+            "shift": round(self.shift.share, 4) if self.shift is not None else None,
             "healthy": self.health.healthy,
             "breaker": {"state": breaker.effective, "forced": breaker.forced, "failures": breaker.failures, "openings": breaker.openings},
             "health": dict(self.details),
@@ -312,6 +419,8 @@ class Endpoint:
 
     def _verdict(self) -> tuple[State, str]:
         forced = self.breaker.forced
+        if self.process == "unloading":
+            return "draining", "the engine is being unloaded"
         if self.process != "ready":
             return self.process, self.process
         if self.drained:
@@ -333,6 +442,7 @@ class Endpoint:
 
     def _emptied(self) -> None:
         """Nothing is in flight here."""
+        self.idle_since = self._effects.now()
         idle, self._idle = self._idle, []
         for signal in idle:
             signal.set(None)
@@ -343,17 +453,30 @@ class Endpoint:
 
     def _retire(self) -> None:
         """The client is no longer used for new requests; it closes when those it carries have ended."""
-        client, self.client, self.address = self.client, None, None
+        client, address, self.client, self.address = self.client, self.address, None, None
         if client is None:
             return
-        if self.in_flight:
-            self._retired[client] = self.in_flight
-            self.in_flight = 0
+        elsewhere = self.shift.in_flight if self.shift is not None else 0
+        carried, self.in_flight = self.in_flight - elsewhere, elsewhere
+        self._part(client, address, carried)
+
+    def _part(self, client: EngineClient, address: str | None, carried: int) -> None:
+        if carried:
+            self._retired[client] = Retired(address, carried)
         else:
             self._effects.close(client)
 
-    def _release_retired(self, client: EngineClient) -> None:
-        self._retired[client] -= 1
-        if not self._retired[client]:
+    def _release_other(self, client: EngineClient) -> None:
+        """An attempt ended at the second process of a shift, or at one that has been replaced."""
+        shift = self.shift
+        if shift is not None and client is shift.client:
+            shift.released()
+            self.in_flight -= 1
+            return
+        retired = self._retired[client]
+        retired.in_flight -= 1
+        if not retired.in_flight:
             del self._retired[client]
             self._effects.close(client)
+            for signal in retired.waiting:
+                signal.set(None)

@@ -6,8 +6,8 @@
     registry.start_probing(HttpProbe())                                 # control plane only
     await registry.aclose()
 
-It implements `EndpointObserver` (the supervisor's reports) and the `endpoints` half of `FleetView`. Reports about engines that the
-configuration does not know yet are kept until it does.
+It implements `EngineTraffic` (the supervisor's reports, and what it asks) and the `endpoints` half of `FleetView`. Reports about engines
+that the configuration does not know yet are kept until it does.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from gateway.core.errors import GatehouseError
 from gateway.core.ports import EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec
 from gateway.core.tasks import TaskOwner
-from gateway.core.waiting import Signal
+from gateway.core.waiting import Signal, as_future
 from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint, OnChange, Process, State, Waiters, identity
 from gateway.routing.health import Probe, Probed, Prober
+from gateway.routing.shift import Shift
 
 ClientFactory = Callable[[EngineSpec, str], EngineClient]
 """(engine, address) -> the way there."""
@@ -61,7 +62,7 @@ class Fleet(Protocol):
 class _Report:
     """The last that the supervisor said of an engine."""
 
-    __slots__ = ("address", "client", "code", "process", "reason", "slots")
+    __slots__ = ("address", "awaited", "code", "process", "reason", "retry_at", "slots")
 
     def __init__(self) -> None:
         self.address: str | None = None
@@ -69,6 +70,8 @@ class _Report:
         self.process: Process = "starting"
         self.reason = ""
         self.code: str | None = None
+        self.awaited = False
+        self.retry_at = 0.0
 
 
 class EndpointRegistry:
@@ -81,7 +84,9 @@ class EndpointRegistry:
         client_factory: ClientFactory,
         on_change: OnChange | None = None,
         scheduler: Scheduler | None = None,
+        on_wanted: Callable[[str], None] | None = None,
     ) -> None:
+        """on_wanted: hears, once for each load, of an engine that is not loaded and that a request waits for. Must not raise."""
         self.clock, self.entropy = clock, entropy
         self.now = clock.monotonic
         self.version = 0
@@ -90,7 +95,7 @@ class EndpointRegistry:
         """Load shedding (gateway.routing.shedding): 0 nothing, 1 batch, 2 standard too, 3 everything."""
         self.active: Fleet | None = None
         self._client_factory = client_factory
-        self._on_change = on_change
+        self._on_change, self._on_wanted = on_change, on_wanted
         self._scheduler = scheduler or LoopScheduler()
         self._endpoints: dict[str, Endpoint] = {}
         self._leaving: dict[Endpoint, None] = {}
@@ -139,7 +144,7 @@ class EndpointRegistry:
                 await endpoint.client.aclose()
         await self._tasks.aclose()
 
-    # -- EndpointObserver: the supervisor's reports --------------------------------------------------------------------------------
+    # -- EngineTraffic: the supervisor's reports, and what it asks ------------------------------------------------------------------
 
     def engine_ready(self, engine: str, address: str, slots: int) -> None:
         report = self._reports.setdefault(engine, _Report())
@@ -148,14 +153,40 @@ class EndpointRegistry:
             self._connect(endpoint)
             self._watch()
 
-    def engine_starting(self, engine: str) -> None:
-        self._report(engine, "starting", "its engine starts")
+    def engine_starting(self, engine: str, *, awaited: bool = False) -> None:
+        self._report(engine, "starting", "its engine starts", awaited=awaited)
 
     def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
         self._report(engine, "down", reason, code)
 
     def engine_draining(self, engine: str) -> None:
         self._report(engine, "draining", "the engine is draining")
+
+    def engine_unloading(self, engine: str) -> None:
+        self._report(engine, "unloading", "the engine is being unloaded")
+
+    def engine_unloaded(self, engine: str, reason: str, code: str | None = None, retry_after: float = 0.0) -> None:
+        self._report(engine, "unloaded", reason, code, retry_at=self.now() + retry_after if retry_after else 0.0)
+
+    def shift(self, engine: str, address: str, slots: int, max_failures: int) -> Shift:
+        """A share of the engine's requests for its process at this address; it begins with none."""
+        endpoint = self._endpoints.get(engine)
+        spec = endpoint.spec if endpoint is not None else EngineSpec(name=engine, runtime="llama.cpp")
+        made = Shift(self._client_factory(spec, address), address, slots, max_failures, self._give_up)
+        if endpoint is not None and endpoint.client is not None:
+            endpoint.begin(made)
+        return made
+
+    async def drained(self, engine: str, address: str) -> None:
+        for endpoint in (*self._endpoints.values(), *self._leaving):
+            if endpoint.name == engine:
+                await as_future(endpoint.when_gone(address))
+
+    def idle_seconds(self, engine: str) -> float | None:
+        endpoint = self._endpoints.get(engine)
+        if endpoint is None or endpoint.in_flight or endpoint.waiting or endpoint.shift is not None:
+            return None
+        return self.now() - endpoint.idle_since
 
     # -- operators: FleetView and controls -------------------------------------------------------------------------------------------
 
@@ -223,6 +254,12 @@ class EndpointRegistry:
     def left(self, endpoint: Endpoint) -> None:
         self._leaving.pop(endpoint, None)
 
+    def want(self, endpoint: Endpoint) -> None:
+        """A request waits for an engine that is not loaded: from now on it is starting, so that the next ones only wait."""
+        self._report(endpoint.name, "starting", "a request asks for its engine", awaited=True)
+        if self._on_wanted is not None:
+            self._on_wanted(endpoint.name)
+
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
@@ -234,15 +271,24 @@ class EndpointRegistry:
             if pool.pump():
                 pools.append(pool)
 
-    def _report(self, engine: str, process: Process, reason: str, code: str | None = None) -> None:
+    def _report(
+        self, engine: str, process: Process, reason: str, code: str | None = None, *, awaited: bool = False, retry_at: float = 0.0
+    ) -> None:
         report = self._reports.setdefault(engine, _Report())
-        report.process, report.reason, report.code = process, reason, code
+        report.process, report.reason, report.code, report.awaited, report.retry_at = process, reason, code, awaited, retry_at
         endpoint = self._endpoints.get(engine)
         if endpoint is not None and endpoint.spec.runtime != "external":  # else it is about the sidecar that a reload puts in its place
-            endpoint.set_process(process, reason, code)
+            endpoint.set_process(process, reason, code, awaited=awaited, retry_at=retry_at)
             return
         for gone in [leaving for leaving in self._leaving if leaving.name == engine]:
             gone.set_process(process, reason)
+
+    def _give_up(self, shift: Shift) -> None:
+        found = [endpoint for endpoint in (*self._endpoints.values(), *self._leaving) if endpoint.shift is shift]
+        for endpoint in found:
+            endpoint.give_up(shift)
+        if not found and all(endpoint.client is not shift.client for endpoint in self._endpoints.values()):
+            self.close(shift.client)  # nobody routes to this engine: it never carried anything
 
     def _connect(self, endpoint: Endpoint) -> None:
         """Gives an endpoint its client when its address is known, and the process state that was reported for it."""
@@ -253,12 +299,19 @@ class EndpointRegistry:
         elif (report := self._reports.get(spec.name)) is None:
             return
         elif report.process != "ready" or report.address is None:
-            endpoint.set_process(report.process, report.reason, report.code)
+            endpoint.set_process(report.process, report.reason, report.code, awaited=report.awaited, retry_at=report.retry_at)
             return
         else:
             address, slots = report.address, report.slots
-        client = endpoint.client if endpoint.client is not None and endpoint.address == address else self._client_factory(spec, address)
-        endpoint.ready(address, slots, client)
+        endpoint.ready(address, slots, self._client_to(endpoint, address))
+
+    def _client_to(self, endpoint: Endpoint, address: str) -> EngineClient:
+        """The client that goes there already, the endpoint's own or that of a shift which now has all the traffic, or a new one."""
+        if endpoint.client is not None and endpoint.address == address:
+            return endpoint.client
+        if endpoint.shift is not None and endpoint.shift.address == address:
+            return endpoint.shift.client
+        return self._client_factory(endpoint.spec, address)
 
     def _watch(self) -> None:
         if self._prober is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.core.errors import EngineError, Overloaded
+from gateway.core.errors import EngineError, GatehouseError, Overloaded
 from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
 from gateway.core.types import InferenceRequest, Principal
@@ -62,7 +62,7 @@ class PoolAttempt(Struct, eq=False):
             route.budget.end()
         route.observe(self._started)
         if result is not _SUCCESS or endpoint.half_open or endpoint.breaker.failures:
-            endpoint.ended(result.name, self._epoch)
+            endpoint.ended(result.name, self._epoch, self.client)
         endpoint.release(self.client)
 
 
@@ -129,7 +129,7 @@ class PoolRoute:
                 member = self._choose_in_panic(key, tried)
             if member is not None:
                 return self._grant(member, retry)
-        if not self._open and not self._panic:
+        if not self._open and not self._panic and not self._wanted():
             raise self._unavailable()
         until = min(deadline, self._now() + self._timeout)
         entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until)
@@ -150,7 +150,7 @@ class PoolRoute:
     def ready(self) -> bool:
         if self._version != self._registry.version:
             self._look()
-        return bool(self._open) or self._panic
+        return bool(self._open) or self._panic or any(member.endpoint.asleep for member in self.members)
 
     @property
     def queued(self) -> int:
@@ -184,7 +184,7 @@ class PoolRoute:
             endpoint.admitted()
         if retry:
             self.budget.begin()
-        client = endpoint.client
+        client = endpoint.client if endpoint.shift is None else endpoint.pick()
         assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
         now = self._now
         return PoolAttempt(
@@ -222,13 +222,20 @@ class PoolRoute:
         self._panic = ejected > max(1.0, self.spec.routing.breaker.max_ejected * len(self.members))
 
     def _unavailable(self) -> EngineError:
-        if any(member.endpoint.state == "starting" for member in self.members):  # whatever the others do, that one will serve
-            return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=2.0)
-        if all(m.endpoint.state == "down" and m.endpoint.code == "insufficient_memory" for m in self.members):
-            return EngineError(f"The model {self.model} does not fit into memory.", code="insufficient_memory", status=507)
         now = self._now()
-        opens = [m.endpoint.breaker.until - now for m in self.members if m.endpoint.state == "open" and m.endpoint.breaker.forced is None]
-        after = min(max(1.0, min(opens, default=1.0)), MAX_RETRY_AFTER)
+        loading = [member.endpoint.load_left(now) for member in self.members if member.endpoint.state == "starting"]
+        if loading:  # whatever the others do, one of these will serve
+            after = min(min(loading), MAX_RETRY_AFTER)
+            return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=after)
+        if all(m.endpoint.state in ("down", "unloaded") and m.endpoint.code == "insufficient_memory" for m in self.members):
+            return EngineError(f"The model {self.model} does not fit into memory.", code="insufficient_memory", status=507)
+        back = [m.endpoint.breaker.until - now for m in self.members if m.endpoint.state == "open" and m.endpoint.breaker.forced is None]
+        back += [m.endpoint.retry_at - now for m in self.members if m.endpoint.state == "unloaded"]
+        after = min(max(1.0, min(back, default=1.0)), MAX_RETRY_AFTER)
+        if all(member.endpoint.state == "unloaded" for member in self.members):
+            why = next((member.endpoint.code for member in self.members if member.endpoint.code), None)
+            message = f"The model {self.model} could not be loaded{f' ({why})' if why else ''}."
+            return EngineError(message, code="no_healthy_endpoint", status=503, retry_after=after)
         return EngineError(f"No endpoint of {self.model} is healthy.", code="no_healthy_endpoint", status=503, retry_after=after)
 
     # -- waiting ------------------------------------------------------------------------------------------------------------------
@@ -272,12 +279,22 @@ class PoolRoute:
 
     def expire(self, now: float) -> bool:
         for entry in self._queue.expire(now):
-            self._dequeued(entry).fail(self._overloaded("No slot became free in time"))
+            self._dequeued(entry).fail(self._late())
         return bool(self._waiting)
+
+    def _late(self) -> GatehouseError:
+        """Why a request waited until its deadline."""
+        if not self._open and any(member.endpoint.state == "starting" for member in self.members):
+            return self._unavailable()
+        return self._overloaded("No slot became free in time")
+
+    def _wanted(self) -> bool:
+        """Asks for the engines that are loaded when a request needs them; whether requests may wait for one."""
+        return any([member.endpoint.want() for member in self.members])  # each of them is asked for
 
     def _give_up(self) -> None:
         """Every endpoint failed: nobody comes back soon. While an engine is being restarted or drained, those that wait go on waiting."""
-        if not any(member.endpoint.returns or member.endpoint.health.loading for member in self.members):
+        if not any(member.endpoint.returns or member.endpoint.health.loading for member in self.members) and not self._wanted():
             error = self._unavailable()
             for entry in list(self._queue):
                 if self._queue.cancel(entry):

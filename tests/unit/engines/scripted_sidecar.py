@@ -2,7 +2,9 @@
 
 ready: loads, is ready, and ends when asked. fail: reports a failed load. exit: ends at once with code 3. deaf: is ready, and answers no
 health check once the file `options.deaf` exists. stubborn: does not end when asked. load: is loading until the file `options.gate` exists.
-sick: is ready, and says that it failed once the file `options.sick` exists.
+sick: is ready, and says that it failed once the file `options.sick` exists. mute: is ready, and refuses every request;
+hold: answers none. short: reports that
+its model does not fit. Requests other than health checks are written to the file NAME.asked, one path a line.
 """
 
 import json
@@ -41,18 +43,28 @@ def main() -> int:
 
 def answer(connection: socket.socket, life: str, options: dict, spec: dict) -> None:
     with connection:
-        while connection.recv(65536):
+        while request := connection.recv(65536):
             deaf = options.get("deaf")
             if life == "deaf" and deaf and Path(deaf).exists():
                 connection.recv(65536)
                 return
-            connection.sendall(report(life, options, spec))
+            path = request.split(b" ", 2)[1].decode()
+            if path != "/health":
+                with (Path(spec["state_dir"]) / f"{spec['name']}.asked").open("a") as file:
+                    file.write(f"{os.getpid()} {path}\n")
+            if life == "hold" and path != "/health":
+                connection.recv(65536)
+                return
+            refuses = life == "mute" and path != "/health"
+            connection.sendall(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n" if refuses else report(life, options, spec))
 
 
 def report(life: str, options: dict, spec: dict) -> bytes:
     found = {"state": "ready", "slots": 5, "device": spec["device"]}
     if life == "fail":
         found = {"state": "failed", "reason": "the file is no model"}
+    elif life == "short":
+        found = {"state": "failed", "reason": "no room", "reason_code": "insufficient_memory"}
     elif life == "sick" and Path(options["sick"]).exists():
         found = {"state": "failed", "reason": "three steps in a row failed", "reason_code": "engine_failed"}
     elif life == "load" and not Path(options["gate"]).exists():

@@ -17,6 +17,7 @@ from engines.placer import Placer
 from engines.supervisor import Supervisor
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec, HealthSpec
+from tests.unit.engines.traffic import Traffic
 
 ROOT = Path(__file__).resolve().parents[3]
 MIB = 1024 * 1024
@@ -34,13 +35,10 @@ async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
     return found
 
 
-class Observer:
-    """What the routing would hear, in order."""
+class Observer(Traffic):
+    """What the routing would hear, in order, with the reasons."""
 
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, ...]] = []
-
-    def engine_starting(self, engine: str) -> None:
+    def engine_starting(self, engine: str, *, awaited: bool = False) -> None:
         self.heard.append(("starting", engine))
 
     def engine_ready(self, engine: str, address: str, slots: int) -> None:
@@ -48,9 +46,6 @@ class Observer:
 
     def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
         self.heard.append(("down", engine, reason, code or ""))
-
-    def engine_draining(self, engine: str) -> None:
-        self.heard.append(("draining", engine))
 
 
 class Machine:

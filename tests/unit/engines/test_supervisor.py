@@ -15,7 +15,8 @@ import pytest
 from engines import process
 from engines.supervisor import MAX_SOCKET_PATH, Supervisor
 from gateway.core.errors import ConfigError, GatehouseError
-from gateway.core.specs import EngineSpec, HealthSpec
+from gateway.core.specs import EngineSpec, HealthSpec, RolloutSpec
+from tests.unit.engines.traffic import Traffic
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,43 +28,19 @@ async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
     return found
 
 
-class Observer:
-    """What the routing would hear, in order."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, ...]] = []
-        self.addresses: list[str] = []
-        self.slots: list[int] = []
-        self.starting: list[str] = []
-
-    def engine_starting(self, engine: str) -> None:
-        self.starting.append(engine)
-
-    def engine_ready(self, engine: str, address: str, slots: int) -> None:
-        self.heard.append(("ready", engine))
-        self.addresses.append(address)
-        self.slots.append(slots)
-
-    def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
-        self.heard.append(("down", engine))
-
-    def engine_draining(self, engine: str) -> None:
-        self.heard.append(("draining", engine))
-
-
 class House:
     """A supervisor with its observer and events."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.observer = Observer()
+        self.observer = Traffic()
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self.supervisor = Supervisor(directory, self.observer, lambda *event: self.events.append(event))
 
     def spec(self, *lives: str, name: str = "e", model: str = "m", **options: Any) -> EngineSpec:
         return EngineSpec(
             name=name, runtime="llama.cpp", model=model, options={"lives": list(lives), **options},
-            health=HealthSpec(interval=0.01, timeout=2.0, fall=2),
+            health=HealthSpec(interval=0.01, timeout=2.0, fall=2), rollout=RolloutSpec(steps=(0.1, 0.5), step_seconds=0.0),
         )  # fmt: skip
 
     def starts(self, name: str = "e") -> list[dict[str, Any]]:
@@ -240,7 +217,7 @@ async def test_unload_load_reload(house: House) -> None:
     assert house.engine()["state"] == "ready"
     await house.supervisor.load("e")
     assert len(house.starts()) == 2, "what runs is not loaded again"
-    await house.supervisor.reload("e")
+    await house.supervisor.reload(["e"])
     assert len(house.starts()) == 3
     assert house.observer.heard[-1] == ("ready", "e")
 
@@ -248,7 +225,7 @@ async def test_unload_load_reload(house: House) -> None:
 @pytest.mark.parametrize("action", ["load", "unload", "reload"])
 async def test_an_unknown_engine(house: House, action: str) -> None:
     with pytest.raises(GatehouseError) as caught:
-        await getattr(house.supervisor, action)("nobody")
+        await getattr(house.supervisor, action)(["nobody"] if action == "reload" else "nobody")
     assert caught.value.status == 404
 
 
@@ -309,7 +286,7 @@ async def test_a_device_that_is_not_there(house: House) -> None:
 
 def test_socket_paths_are_new_short_and_private(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / ("d" * 80) / ("d" * 80)):
-        supervisor = Supervisor(directory, Observer(), lambda *event: None)
+        supervisor = Supervisor(directory, Traffic(), lambda *event: None)
         one = supervisor._socket("an engine / with: signs" * 3)
         supervisor._generation += 1
         two = supervisor._socket("an engine / with: signs" * 3)

@@ -227,7 +227,7 @@ def test_a_neutral_probe_lets_another_one_go():
 def test_the_probe_respects_the_slots_that_are_still_taken():
     fleet = Fleet(1, engine={"slots": 2}, routing=RoutingSpec(breaker=BreakerSpec(failures=1)))
     hung = [fleet.attempt(), fleet.attempt()]
-    fleet.registry._endpoints["a"].ended("failure", hung[0]._epoch)
+    fleet.registry._endpoints["a"].ended("failure", hung[0]._epoch, hung[0].client)
     fleet.advance(1.1)
     assert fleet.state("a") == "half_open"
     waiting = fleet.wait()
