@@ -66,8 +66,12 @@ class Signal(Generic[T]):
     def __await__(self) -> Generator[Any, Any, T]:
         if not self.done:
             yield self
-        if self.error is not None:
-            raise self.error
+        error = self.error
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del self, error  # the error's traceback holds this frame
         return self.value  # type: ignore[return-value]
 
 
@@ -164,6 +168,20 @@ class Driver:
         self._coroutine = None
         on_done, self._on_done = self._on_done, _nothing
         on_done(error)
+        if error is not None:
+            cut(error)
+
+
+def cut(error: BaseException) -> None:
+    """Takes the tracebacks from an error that has been dealt with, and from those it came from.
+
+    A traceback holds frames, and these hold whatever was waited for, which holds the error: a cycle for the collector, with all of an
+    exchange on it.
+    """
+    found: BaseException | None = error
+    while found is not None and found.__traceback__ is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
 
 
 def _nothing(error: BaseException | None) -> None:

@@ -22,6 +22,9 @@ from gateway.wire.requests import json_part, rename
 LARGE = 64 * 1024
 """Bytes from which a body is not copied to stand behind its head."""
 
+_ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
+"""Types of errors that a fallback need not share."""
+
 log = logging.getLogger("gatehouse.pipeline")
 
 
@@ -146,16 +149,16 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
 
 async def _with_fallbacks(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
     """The answer of the model's own pool, or of the first of its fallbacks that can give one."""
-    for candidate in (entry, *(x.snapshot.models[name] for name in entry.fallbacks)):
+    candidates = [entry, *(x.snapshot.models[name] for name in entry.fallbacks)]
+    while True:
+        candidate = candidates.pop(0)
         try:
             return await attempt.run(x, candidate, ticket, relay_type)
         except GatehouseError as error:
-            if error.type not in ("engine_error", "overloaded_error", "timeout_error") or x.head_sent or x.plane.now >= x.deadline:
+            if not candidates or error.type not in _ELSEWHERE or x.head_sent or x.plane.now >= x.deadline:
                 raise
-            failure = error
             log.info("model %s cannot answer (%s), trying its fallback", candidate.name, error.code)
             x.attempt = None
-    raise failure
 
 
 def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:

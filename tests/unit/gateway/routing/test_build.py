@@ -1,0 +1,56 @@
+"""From settings to routes: names, aliases, fallbacks, and mistakes that name their place."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.errors import ConfigError
+from gateway.core.specs import EngineSpec, ModelSpec
+from tests.unit.gateway.routing.fleet import Fleet
+
+
+def test_aliases_and_fallbacks():
+    fleet = Fleet(2)
+    models = (ModelSpec(name="m", pool=("a",), aliases=("gpt-4o",), fallbacks=("small",)), ModelSpec(name="small", pool=("b",)))
+    router = fleet.load(models=models)
+    assert router.route("gpt-4o") is router.route("m") is fleet.route
+    assert fleet.route.fallbacks == ("small",)
+    assert fleet.route.model == "m"
+    assert router.route("unknown") is None
+
+
+@pytest.mark.parametrize(
+    ("models", "path"),
+    [
+        ((ModelSpec(name="m", pool=("a", "nope")),), "models[0].pool[1]"),
+        ((ModelSpec(name="m", pool=()),), "models[0].pool"),
+        ((ModelSpec(name="m", pool=("a", "a")),), "models[0].pool[1]"),
+        ((ModelSpec(name="m", pool=("a",)), ModelSpec(name="m", pool=("b",))), "models[1].name"),
+        ((ModelSpec(name="m", pool=("a",)), ModelSpec(name="n", pool=("b",), aliases=("x", "m"))), "models[1].aliases[1]"),
+        ((ModelSpec(name="m", pool=("a",), fallbacks=("n",)),), "models[0].fallbacks[0]"),
+        ((ModelSpec(name="m", pool=("a",), fallbacks=("m",)),), "models[0].fallbacks[0]"),
+    ],
+)
+def test_a_wrong_pool_names_its_place_and_changes_nothing(models: tuple[ModelSpec, ...], path: str):
+    fleet = Fleet(2)
+    route = fleet.route
+    with pytest.raises(ConfigError) as caught:
+        fleet.load(models=models)
+    assert caught.value.path == path
+    assert fleet.route is route
+    fleet.attempt()
+
+
+@pytest.mark.parametrize(
+    ("engines", "path"),
+    [
+        ((EngineSpec(name="a", runtime="external"),), "engines[0].url"),
+        ((EngineSpec(name="a", runtime="external", url="http://a"), EngineSpec(name="a", runtime="onnx")), "engines[1].name"),
+        ((EngineSpec(name="a", runtime="external", url="http://a", headers={"x": "1\r\ny: 2"}),), "models[0].pool[0]"),
+        ((EngineSpec(name="a", runtime="external", url="http://a", headers={"x y": "1"}),), "models[0].pool[0]"),
+    ],
+)
+def test_a_wrong_engine_names_its_place(engines: tuple[EngineSpec, ...], path: str):
+    with pytest.raises(ConfigError) as caught:
+        Fleet(1).load(engines=engines)
+    assert caught.value.path == path

@@ -1,0 +1,286 @@
+"""Requests that wait for a slot: who is next, who is refused, and that no slot and no wake-up is ever lost."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.errors import EngineError, Overloaded
+from gateway.core.specs import HealthSpec, ModelSpec, QueueSpec, RoutingSpec
+from gateway.core.types import Principal
+from gateway.core.waiting import Driver
+from gateway.routing.router import PoolAttempt, PoolRoute, Waiting
+from tests.unit.gateway.routing.fleet import FAILURE, NEUTRAL, REFUSED, SUCCESS, Fleet, chat
+
+
+def test_a_freed_slot_goes_to_whoever_is_next_not_to_a_newcomer():
+    fleet = Fleet(1, engine={"slots": 1})
+    running, first = fleet.attempt(), fleet.wait()
+    running.close(SUCCESS)
+    second = fleet.wait()
+    fleet.scheduler.run()
+    assert first.done and not second.done
+
+
+def test_interactive_first_and_tenants_in_turns():
+    fleet = Fleet(1, engine={"slots": 1})
+    running = fleet.attempt()
+    queue = [fleet.wait(tenant="greedy") for _ in range(3)]
+    queue += [fleet.wait(tenant="modest"), fleet.wait(tenant="x", priority="batch"), fleet.wait(tenant="y", priority="interactive")]
+    order = []
+    while running is not None:
+        running.close(SUCCESS)
+        fleet.scheduler.run()
+        granted = [n for n, waiting in enumerate(queue) if waiting.done and n not in order]
+        order += granted
+        running = queue[granted[0]].value if granted else None  # type: ignore[assignment]
+    assert order == [5, 0, 3, 1, 2, 4]
+
+
+def test_a_full_queue_says_when_to_come_back():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(size=10)))
+    for _ in range(50):
+        attempt = fleet.attempt()
+        fleet.clock.advance(3.0)
+        attempt.close(SUCCESS)
+    fleet.attempt()
+    for _ in range(10):
+        fleet.wait()
+    with pytest.raises(Overloaded) as caught:
+        fleet.acquire()
+    assert caught.value.retry_after == pytest.approx(33.0)
+    assert (caught.value.status, caught.value.code) == (503, "overloaded")
+
+
+def test_a_greedy_tenants_newest_gives_way_to_another_tenant():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(size=2)))
+    fleet.attempt()
+    greedy = [fleet.wait(tenant="greedy") for _ in range(2)]
+    modest = fleet.wait(tenant="modest")
+    assert isinstance(greedy[1].error, Overloaded)
+    assert not modest.done and not greedy[0].done
+
+
+def test_tenants_that_wait_are_served_in_the_ratio_of_their_weights():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(weights={"paying": 3.0})))
+    running = fleet.attempt()
+    waiting = {tenant: [fleet.wait(tenant=tenant, tokens=100) for _ in range(60)] for tenant in ("free", "paying")}
+    for _ in range(40):
+        running.close(SUCCESS)
+        fleet.scheduler.run()
+        running = next(
+            w.value for line in waiting.values() for w in line if w.value is not None and w.value.endpoint_name and w.value._open
+        )
+    served = {tenant: sum(w.done for w in line) for tenant, line in waiting.items()}
+    assert served == {"free": 10, "paying": 30}
+
+
+def test_other_weights_make_another_route_and_the_same_ones_keep_it():
+    fleet = Fleet(1)
+    first = fleet.route
+    models = tuple(ModelSpec(name="m", pool=("a",), routing=RoutingSpec(queue=QueueSpec(weights={"t": 2.0}))) for _ in range(2))
+    fleet.load(models=models[:1])
+    weighted = fleet.route
+    fleet.load(models=models[1:])
+    assert first is not weighted and weighted is fleet.route
+
+
+def test_nobody_waits_longer_than_the_queue_allows_nor_than_their_deadline():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(timeout=5.0)))
+    fleet.attempt()
+    patient, hasty = fleet.wait(), fleet.wait(seconds=1.0)
+    fleet.advance(1.1)
+    assert isinstance(hasty.error, Overloaded) and not patient.done
+    fleet.advance(4.0)
+    assert isinstance(patient.error, Overloaded)
+    assert fleet.route.queued == 0
+    fleet.advance(0.2)
+    assert not fleet.scheduler.timed
+
+
+def test_a_cancelled_request_leaves_the_queue():
+    fleet = Fleet(1, engine={"slots": 1})
+    running, first, second = fleet.attempt(), fleet.wait(), fleet.wait()
+    fleet.route.abandon(first)
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert not first.done and second.done
+
+
+def test_a_slot_that_was_granted_to_a_cancelled_request_comes_back():
+    fleet = Fleet(1, engine={"slots": 1})
+    running, waiting = fleet.attempt(), fleet.wait()
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert fleet.in_flight() == 1
+    fleet.route.abandon(waiting)
+    assert fleet.in_flight() == 0
+    fleet.route.abandon(waiting)
+    assert fleet.in_flight() == 0
+
+
+def test_closing_twice_frees_one_slot():
+    fleet = Fleet(1, engine={"slots": 1})
+    attempt = fleet.attempt()
+    attempt.close(SUCCESS)
+    attempt.close(FAILURE)
+    assert fleet.in_flight() == 0
+    assert fleet.route.in_flight == 0
+
+
+def test_a_driver_resumes_with_the_attempt():
+    fleet = Fleet(1, engine={"slots": 1})
+    running = fleet.attempt()
+    served: list[str] = []
+
+    async def exchange() -> None:
+        attempt = fleet.acquire()
+        assert isinstance(attempt, Waiting)
+        served.append((await attempt).endpoint_name)
+
+    driver = Driver(exchange(), lambda error: served.append(repr(error)))
+    driver.start()
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert served == ["a", "None"]
+
+
+def test_refused_requests_leave_nothing_to_the_cycle_collector():
+    """Refused at once, pushed out by others, too late, gone: the error of each reaches its coroutine, and then nothing holds anything."""
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(size=2, timeout=1.0)))
+    running = fleet.attempt()
+    ended: list[str] = []
+
+    async def exchange(tenant: str) -> None:
+        waiting = fleet.acquire(tenant=tenant)
+        assert isinstance(waiting, Waiting)
+        try:
+            await waiting
+        except Overloaded:
+            fleet.route.abandon(waiting)
+            raise
+
+    def overload() -> None:
+        drivers = [Driver(exchange(tenant), lambda error: ended.append(str(error))) for tenant in ("greedy", "greedy", "greedy", "modest")]
+        for driver in drivers:
+            driver.start()
+        drivers[-1].cancel(Overloaded("The client has left."))
+        fleet.advance(1.1)
+
+    overload()
+    assert [error.split(";")[0] for error in ended] == [
+        "The queue is full",
+        "The queue is full and others are due before you",
+        "The client has left.",
+        "No slot became free in time",
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(25):
+            overload()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert len(ended) == 26 * 4
+    running.close(SUCCESS)
+    assert fleet.in_flight() == fleet.route.queued == 0
+
+
+def test_a_chain_of_requests_that_end_at_once_does_not_grow_the_stack():
+    fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(size=5000)))
+    running = fleet.attempt()
+    for _ in range(3000):
+        waiting = fleet.wait()
+        waiting.add_callback(lambda waiting=waiting: waiting.value.close(SUCCESS))  # type: ignore[misc, union-attr]
+    running.close(SUCCESS)
+    fleet.scheduler.run()
+    assert fleet.route.queued == fleet.in_flight() == 0
+
+
+def test_two_models_share_one_engine_in_turns():
+    fleet = Fleet(1, engine={"slots": 1})
+    fleet.load(models=(ModelSpec(name="m", pool=("a",)), ModelSpec(name="n", pool=("a",))))
+    other = fleet.router.route("n")
+    assert other is not None
+    running, mine = fleet.attempt(), [fleet.wait() for _ in range(3)]
+    theirs = [other.acquire(chat(), Principal("k", "t", "api_key"), None, (), fleet.clock.monotonic() + 600) for _ in range(3)]
+    order = ""
+    while running is not None:
+        running.close(SUCCESS)
+        fleet.scheduler.run()
+        running = None  # type: ignore[assignment]
+        for letter, queue in (("m", mine), ("n", theirs)):
+            if queue and isinstance(queue[0], Waiting) and queue[0].done:
+                running, order = queue.pop(0).value, order + letter  # type: ignore[union-attr, assignment]
+    assert sorted(order) == list("mmmnnn")
+    assert order not in ("mmmnnn", "nnnmmm")
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(1, 3), st.integers(1, 3), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=150))
+def test_no_slot_leaks_and_no_wake_up_is_lost(count: int, slots: int, steps: list[tuple[int, int]]):
+    """Random arrivals, ends, cancellations, failures, drains, reloads, time: counts are true, and nobody waits beside a free slot."""
+    routing = RoutingSpec(queue=QueueSpec(size=6, timeout=3.0))
+    fleet = Fleet(count, engine={"slots": slots, "health": HealthSpec(slow_start=1.0)}, routing=routing)
+    routes: dict[Waiting, PoolRoute] = {}
+    held: list[PoolAttempt] = []
+    waiting: list[Waiting] = []
+    for kind, number in steps:
+        name = "abc"[number % count]
+        match kind:
+            case 0 | 1 | 2 | 3:
+                try:
+                    got = fleet.acquire(f"k{number}", tenant=f"t{number % 3}", tried=(name,) if kind == 3 else ())
+                except (Overloaded, EngineError):
+                    continue
+                if isinstance(got, PoolAttempt):
+                    held.append(got)
+                else:
+                    waiting.append(got)
+                    routes[got] = fleet.route
+            case 4 | 5 if held:
+                held.pop(number % len(held)).close((SUCCESS, FAILURE, NEUTRAL, REFUSED)[number % 4] if kind == 4 else SUCCESS)
+            case 6 if waiting:
+                abandoned = waiting.pop(number % len(waiting))
+                routes[abandoned].abandon(abandoned)
+            case 7:
+                fleet.advance(number / 25)
+            case 8:
+                if number % 2:
+                    fleet.registry.drain(name)
+                else:
+                    fleet.registry.resume(name)
+            case 9 if number % 5 == 0:
+                fleet.load(models=(ModelSpec(name="m", pool=fleet.models[0].pool, max_tokens=number + 1, routing=routing),))
+        if number % 3:
+            fleet.scheduler.run()
+            for done in [item for item in waiting if item.done]:
+                waiting.remove(done)
+                if done.value is not None:
+                    held.append(done.value)
+            assert fleet.in_flight() == len(held)
+            room = any(view["in_flight"] < view["limit"] for view in fleet.registry.endpoints())
+            assert not (room and any(not item.avoids for item in waiting))
+    for attempt in held:
+        attempt.close(SUCCESS)
+    for item in waiting:
+        routes[item].abandon(item)
+    assert fleet.in_flight() == 0
+
+
+def test_shedding_refuses_the_least_important_first():
+    fleet = Fleet(1, engine={"slots": 100})
+    for level, refused in ((0, set()), (1, {"batch"}), (2, {"batch", "standard"}), (3, {"batch", "standard", "interactive"})):
+        fleet.registry.shedding = level
+        seen = set()
+        for priority in ("batch", "standard", "interactive"):
+            try:
+                fleet.attempt(priority=priority)
+            except Overloaded as error:
+                assert error.retry_after is not None and error.retry_after >= 1.0
+                seen.add(priority)
+        assert seen == refused
