@@ -104,6 +104,8 @@ class Api:
         if len(given) != len(pairs):
             raise RequestError("A query parameter stands twice.")
         query = values.convert(given, operation.query)
+        if operation.body is not None or operation.streams:
+            _check_media(request, operation)
         raw = await _body(request, operation) if operation.body is not None else b""
         body: Any = raw
         if operation.body is not None and operation.body is not bytes:
@@ -153,13 +155,17 @@ def _match(template: tuple[str, ...], sent: list[str]) -> dict[str, str] | None:
     return found
 
 
-async def _body(request: Request, operation: Operation) -> bytes:
-    """Raises RequestError: 413 for more than the operation takes, 415 for another type."""
+def _check_media(request: Request, operation: Operation) -> None:
+    """Raises RequestError: 415 for another type."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media not in operation.accepts:
         raise RequestError(f"Send {' or '.join(operation.accepts)}.", code="unsupported_media_type", status=415)
     if request.headers.get("content-encoding", "identity") != "identity":
         raise RequestError("An encoded body is not accepted.", code="unsupported_media_type", status=415)
+
+
+async def _body(request: Request, operation: Operation) -> bytes:
+    """Raises RequestError: 413 for more than the operation takes."""
     data = bytearray()
     async for part in request.stream():
         data += part
@@ -191,6 +197,7 @@ def _response(answer: Answer) -> Response:
         headers["etag"] = f'"{answer.version}"'
     if answer.location is not None:
         headers["location"] = answer.location
-    if answer.value is None and answer.status == 204:
-        return Response(status_code=204, headers=headers)
+    headers.update(answer.headers)
+    if answer.value is None and (answer.status == 204 or answer.bare):
+        return Response(status_code=answer.status, headers=headers)
     return Response(msgspec.json.encode(answer.value), answer.status, headers, JSON)

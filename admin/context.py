@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
+from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, ModelFiles, PolicyTester
 from gateway.core.storage import ControlStore
 from gateway.core.types import EventRecord
 from gateway.core.waiting import Signal
@@ -49,6 +49,7 @@ class Ports:
     audit: EventLog
     audit_reader: AuditReader
     feed: Feed
+    files: ModelFiles
     matches: Callable[[str, str], bool]
     store: ControlStore | None = None
     check: ResourceCheck = nothing_to_check

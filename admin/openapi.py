@@ -14,6 +14,7 @@ from admin.problems import MEDIA_TYPE, Problem, phrase
 PATH: Final = "openapi.json"
 _REF: Final = "#/components/schemas/{name}"
 _ETAG: Final = MappingProxyType({"schema": {"type": "string"}, "description": "The version, for If-Match."})
+_BYTES: Final = MappingProxyType({"type": "string", "format": "binary"})
 _BEARER: Final = MappingProxyType({"type": "http", "scheme": "bearer", "description": "An API key with a role."})
 
 
@@ -37,7 +38,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     found, components = msgspec.json.schema_components(unique, ref_template=_REF)
     schemas = dict(zip(unique, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for operation in listed:
+    for operation in listed:  # a HEAD is described as every other method
         paths.setdefault(f"{PREFIX}/{operation.path}", {})[operation.method.lower()] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
@@ -76,6 +77,8 @@ def _operation(operation: Operation, schemas: Mapping[Any, Any]) -> dict[str, An
         described["requestBody"]["content"][JSON] = {"schema": {"type": "object"}}
     elif operation.body is not None:
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[operation.body]}}}
+    elif operation.streams:
+        described["requestBody"] = {"required": True, "content": {media: {"schema": dict(_BYTES)} for media in operation.accepts}}
     return described
 
 
@@ -123,6 +126,7 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
     if operation.creates:
         key = {"type": "string", "pattern": r"^[!-~]{1,255}$"}
         found.append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": key})
+    found += [{"name": h.name, "in": "header", "required": h.required, "schema": dict(h.schema)} for h in operation.takes]
     return found
 
 
@@ -130,7 +134,11 @@ def _responses(operation: Operation, schemas: Mapping[Any, Any]) -> dict[str, An
     responses = {str(operation.status): _success(operation, [schemas[kind] for kind in _answers(operation)])}
     if operation.status == 201:  # a dry run makes nothing
         responses["200"] = responses["201"]
-    error = {"description": "", "content": {MEDIA_TYPE: {"schema": schemas[Problem]}}}
+    elif operation.status == 204 and operation.answer is not None:  # a dry run says what would be
+        responses["200"], responses["204"] = responses["204"], {"description": operation.summary}
+    error: dict[str, Any] = {"description": ""}
+    if operation.method != "HEAD":
+        error["content"] = {MEDIA_TYPE: {"schema": schemas[Problem]}}
     for status in statuses(operation):
         responses[str(status)] = {**error, "description": phrase(status)}
     return responses
@@ -152,7 +160,7 @@ def statuses(operation: Operation) -> list[int]:
     found = {400, 401, 403, 429, 500, 503}
     if "{" in operation.path or operation.body is not None or operation.finds:
         found.add(404)
-    if operation.body is not None:
+    if operation.body is not None or operation.streams:
         found |= {413, 415}
     if operation.writes:
         found |= {409, 404}
@@ -162,4 +170,7 @@ def statuses(operation: Operation) -> list[int]:
         found |= {409, 422}
     if operation.engine:
         found |= {502, 504, 507}
+    if operation.disk:
+        found |= {409, 507}
+    found.update(operation.refuses)
     return sorted(found)

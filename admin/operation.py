@@ -5,7 +5,7 @@ Routes, permissions and the OpenAPI document are read from the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -21,7 +21,8 @@ from gateway.core.storage import ControlStore
 PREFIX: Final = "/admin/v1"
 MAX_BODY: Final = 256 * 1024
 JSON: Final = "application/json"
-Method = Literal["GET", "POST", "PUT", "DELETE"]
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
+OCTETS: Final = "application/offset+octet-stream"
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -38,7 +39,7 @@ class Written(msgspec.Struct, forbid_unknown_fields=True):
 class Answer:
     """What a handler found. version: the ETag's content. location: of what was created. response: instead of JSON, as it is.
 
-    remember: what an idempotency key repeats, where it must not be the value itself (it holds a secret).
+    remember: what an idempotency key repeats, where it must not be the value itself (it holds a secret). bare: headers only.
     """
 
     value: Any = None
@@ -47,6 +48,17 @@ class Answer:
     location: str | None = None
     response: Response | None = None
     remember: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header that an operation reads, with its schema for the document."""
+
+    name: str
+    schema: Mapping[str, Any]
+    required: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,8 @@ class Operation:
     body: the struct of a JSON body; bytes: taken as it is (media types in `accepts`). answer: the type of the JSON answer, for the
     document. media: the answer's type where it is no JSON. conditional: If-Match is looked at, and 412 possible.
     creates: takes an Idempotency-Key. engine: may fail because of an engine (502). finds: looks for what a parameter names (404).
+    streams: the handler reads the body itself as it comes (`Call.parts`). takes: headers that it reads. disk: may be refused for
+    want of room (507). refuses: further statuses of its errors.
     """
 
     method: Method
@@ -75,11 +89,15 @@ class Operation:
     engine: bool = False
     quiet: bool = False
     finds: bool = False
+    streams: bool = False
+    takes: tuple[Header, ...] = ()
+    disk: bool = False
+    refuses: tuple[int, ...] = ()
 
     @property
     def writes(self) -> bool:
         """Whether it changes something, and is audited. `quiet`: a POST that changes nothing."""
-        return self.method != "GET" and not self.quiet
+        return self.method not in ("GET", "HEAD") and not self.quiet
 
     @property
     def segments(self) -> tuple[str, ...]:
@@ -117,6 +135,10 @@ class Call:
         if self.ports.store is None:
             raise StoreUnavailable("This installation has no store: only what stands in the configuration file is there.")
         return self.ports.store
+
+    def parts(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises ClientDisconnect when it breaks off."""
+        return aiter(self.request.stream())
 
     def body_builtins(self) -> dict[str, Any]:
         """The body as plain values."""

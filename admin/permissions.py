@@ -23,6 +23,7 @@ VERBS: Final = MappingProxyType(
         "roles": ("read",),
         "bindings": CRUD,
         "models": ("read", "load", "unload", "reload"),
+        "files": ("read", "write"),
         "engines": ("read", "drain", "resume", "breaker"),
         "endpoints": ("read", "address"),
         "limits": CRUD,
@@ -75,8 +76,8 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models and limits, and reads everything but the audit log.",
-                (_READS - {"audit:read"}) | _every("models", "engines", "endpoints", "limits", "policies") | {"config:reload"},
+                "Runs the fleet: engines, models with their files, and limits; reads everything but the audit log.",
+                (_READS - {"audit:read"}) | _every("models", "files", "engines", "endpoints", "limits", "policies") | {"config:reload"},
             ),
             Role(
                 "tenant-admin",

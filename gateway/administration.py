@@ -41,6 +41,7 @@ def ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
         audit=gateway.audit,
         audit_reader=Log(gateway),
         feed=gateway.feed,
+        files=gateway.files,
         matches=within,
         store=gateway.control.store,
         check=Check(),

@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from engines.catalogue.library import Library
+from engines.catalogue.scan import Place
 from engines.supervisor import Supervisor
 from gateway.audit.broker import AuditBroker
 from gateway.config.convert import PluginSchemas
@@ -30,7 +32,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change, EngineClient, Guardrail, Route
 from gateway.core.snapshot import ModelEntry, Snapshot
-from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec, UploadsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import EventRecord
 from gateway.identity.api_key import ApiKeyAuthenticator
@@ -57,20 +59,31 @@ GC_THRESHOLDS = (20_000, 20, 20)
 log = logging.getLogger("gatehouse")
 PLUGINS = PluginSchemas(guardrails=guardrails.schemas())
 """The settings' schemas of every plug-in, for whoever reads a configuration."""
+EXPIRY_SECONDS = 60.0
 DEMO_MODELS = Path(__file__).parent.parent / "engines" / "demo" / "artefacts"
+
+
+def model_places(spec: ConfigSpec, base: Path) -> tuple[Place, ...]:
+    """Where model files lie, the first place first: `models` of the state directory, the configured directories, the demo models."""
+    directories = (Place((base / directory).resolve(), "directory") for directory in spec.model_dirs)
+    return (Place(Path(spec.state_dir).resolve() / "models", "registry"), *directories, Place(DEMO_MODELS.resolve(), "bundled"))
 
 
 def resolve_models(spec: ConfigSpec, base: Path) -> ConfigSpec:
     """The configuration with every engine's model as an absolute path.
 
-    Looked for beside the configuration file, in `models` of the state directory, and among the demo models. Raises ConfigError.
+    Looked for beside the configuration file, then in the places of model files. Raises ConfigError.
     """
+    shelves = model_places(spec, base)
+    for index, shelf in enumerate(place for place in shelves if place.source == "directory"):
+        if not shelf.root.is_dir():
+            raise ConfigError(f"there is no directory {shelf.root}", path=f"model_dirs[{index}]")
     from_engines = []
     for index, engine in enumerate(spec.engines):
         if engine.runtime == "external" or engine.model is None:
             from_engines.append(engine)
             continue
-        places = [base / engine.model, Path(spec.state_dir) / "models" / engine.model, DEMO_MODELS / engine.model]
+        places = [base / engine.model, *(place.root / engine.model for place in shelves)]
         found = next((place for place in places if place.exists()), None)
         if found is None:
             raise ConfigError(f"engine {engine.name!r}: there is no model file {engine.model!r}", path=f"engines[{index}].model")
@@ -128,6 +141,8 @@ class Gateway:
         self.control = Control(spec, environ, self.feed)
         self._counted = CountedAudit(self.audit, self.control.usage)
         self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
+        self.model_places: tuple[Place, ...] = ()
+        self.files = Library(Path(spec.state_dir).resolve(), lambda: self.model_places, self._uploads, self._engine_models, self.clock)
         self._owner = TaskOwner("gateway")
         self._clients: list[EndpointClient] = []
         self._stale = False
@@ -203,6 +218,7 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         spec = resolve_models(self.spec, self.base)
         await self.control.start()
+        await self.files.start()
         spec = await self.control.merged(spec)
         await self._load_guardrails(spec)
         built = self.snapshot(spec)
@@ -215,6 +231,7 @@ class Gateway:
         self.registry.start_probing(HttpProbe())
         self.pressure.start()
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
+        self._owner.every(EXPIRY_SECONDS, self.files.expire, name="uploads")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
         self.record("start", "gatehouse", {"config": self.version, "insecure": spec.insecure})
@@ -230,8 +247,17 @@ class Gateway:
         self.registry.activate(built.router)
         self.version = self.metrics.config_version = built.snapshot.version
         self.plane.snapshot = built.snapshot
+        self.model_places = model_places(built.snapshot.spec, self.base)
         self.audit.configured(self.version)
         self.feed.publish("config", self.version)
+
+    # --- model files
+
+    def _uploads(self) -> UploadsSpec:
+        return self.plane.current().spec.uploads
+
+    def _engine_models(self) -> list[tuple[str, str]]:
+        return [(e.name, e.model) for e in self.plane.current().spec.engines if e.model is not None and e.runtime != "external"]
 
     # --- changes: build, validate, swap, drain
 
@@ -324,6 +350,7 @@ class Gateway:
         timeout = self.spec.listen.drain_timeout
         await self.supervisor.aclose(timeout)
         await self.plane.tasks.aclose()
+        await self.files.aclose()
         self.pressure.close()
         await self.registry.aclose()
         await self._owner.aclose()

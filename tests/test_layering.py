@@ -42,6 +42,9 @@ TIERS: dict[str, Tier] = {
     "engines": Tier(2, (*BASE, "gateway.transport")),
     "engines.llamacpp": Tier(2, (*BASE, "engines.sidecar")),
     "engines.onnx": Tier(2, (*BASE, "engines.sidecar")),
+    "engines.catalogue.inspector": Tier(
+        2, ("gateway.core", "engines.catalogue.facts", "engines.llamacpp.gguf", "engines.onnx", "engines.sidecar")
+    ),
     "admin": Tier(2, BASE),
     "gateway.pipeline": Tier(3, BASE),
     "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),

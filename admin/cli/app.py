@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from admin.cli import audit, config, fleet, keys, policies, tenants
+from admin.cli import audit, config, files, fleet, keys, policies, tenants
 from admin.cli.chat import chat
 from admin.cli.status import login, status
 
@@ -18,6 +18,7 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     app.add_typer(tenants.tenants, name="tenants")
     app.add_typer(keys.group, name="keys")
     app.add_typer(tenants.roles, name="roles")
+    files.extend(fleet.models)
     app.add_typer(fleet.models, name="models")
     app.add_typer(fleet.engines, name="engines")
     app.add_typer(policies.group, name="policies")

@@ -1,6 +1,6 @@
 """What can be said of an ONNX file before a runtime loads it: is it a whole protobuf, which opsets, which files beside it.
 
-Reads the protobuf wire format itself (Protocol Buffers encoding guide; field numbers from onnx.proto3) over a memory map: the
+Reads the protobuf wire format itself (field numbers from onnx.proto3) over a memory map: the
 `onnx` package is no dependency of a serving machine, and a file of gigabytes is neither read nor copied. Every length is
 checked against its enclosing message, so a truncated or foreign file is refused with the place, never half loaded.
 """
@@ -8,15 +8,15 @@ checked against its enclosing message, so a truncated or foreign file is refused
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from engines.onnx.protobuf import Broken, fields, message, number, text
 from engines.sidecar import LoadError
 
 MAX_DEPTH = 32
 """Deepest nesting of graphs in attributes (If, Loop, Scan)."""
-MAX_VARINT_BYTES = 10
 
 # onnx.proto3: message -> field number
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_GRAPH, MODEL_OPSET = 1, 2, 7, 8
@@ -28,8 +28,6 @@ TENSOR_NAME, TENSOR_EXTERNAL, TENSOR_LOCATION = 8, 13, 14
 ENTRY_KEY, ENTRY_VALUE = 1, 2
 SPARSE_VALUES, SPARSE_INDICES = 1, 2
 LOCATION_EXTERNAL = 1
-
-Value = int | memoryview
 
 
 class ExternalData(NamedTuple):
@@ -52,10 +50,6 @@ class ModelFile(NamedTuple):
     external: tuple[ExternalData, ...]
 
 
-class _Broken(ValueError):
-    """The bytes are no protobuf of this kind."""
-
-
 def read_model_file(path: Path) -> ModelFile:
     """Read the frame of an ONNX file. Raises LoadError (`model_missing`, `model_invalid`)."""
     try:
@@ -66,7 +60,7 @@ def read_model_file(path: Path) -> ModelFile:
             return _model(path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except OSError as exc:
         raise LoadError("model_missing", f"{path}: {exc.strerror or exc}") from None
-    except _Broken as exc:
+    except Broken as exc:
         raise LoadError("model_invalid", f"{path}: not a whole ONNX protobuf: {exc}") from None
 
 
@@ -106,134 +100,76 @@ def _model(path: Path, view: memoryview) -> ModelFile:
     ir_version, producer, nodes, graphs = 0, "", 0, 0
     opsets: dict[str, int] = {}
     external: list[ExternalData] = []
-    for field, value in _fields(view, "model"):
+    for field, value in fields(view, "model"):
         if field == MODEL_IR_VERSION:
-            ir_version = _number(value, "ir_version")
+            ir_version = number(value, "ir_version")
         elif field == MODEL_PRODUCER:
-            producer = _text(value, "producer_name")
+            producer = text(value, "producer_name")
         elif field == MODEL_OPSET:
-            domain, version = _opset(_message(value, "opset_import"))
+            domain, version = _opset(message(value, "opset_import"))
             opsets["" if domain == "ai.onnx" else domain] = version
         elif field == MODEL_GRAPH:
             graphs += 1
-            nodes += _graph(_message(value, "graph"), external, 0)
+            nodes += _graph(message(value, "graph"), external, 0)
     if not ir_version or not opsets or graphs != 1:
-        raise _Broken("ir_version, opset_import or graph is absent")
+        raise Broken("ir_version, opset_import or graph is absent")
     return ModelFile(path, ir_version, producer, opsets, nodes, tuple(external))
 
 
 def _opset(view: memoryview) -> tuple[str, int]:
     domain, version = "", 0
-    for field, value in _fields(view, "opset_import"):
+    for field, value in fields(view, "opset_import"):
         if field == OPSET_DOMAIN:
-            domain = _text(value, "domain")
+            domain = text(value, "domain")
         elif field == OPSET_VERSION:
-            version = _number(value, "version")
+            version = number(value, "version")
     return domain, version
 
 
 def _graph(view: memoryview, external: list[ExternalData], depth: int) -> int:
     """Count the nodes and collect external data, in nested graphs too."""
     if depth > MAX_DEPTH:
-        raise _Broken(f"graphs nested more than {MAX_DEPTH} deep")
+        raise Broken(f"graphs nested more than {MAX_DEPTH} deep")
     nodes = 0
-    for field, value in _fields(view, "graph"):
+    for field, value in fields(view, "graph"):
         if field == GRAPH_NODE:
-            nodes += 1 + _node(_message(value, "node"), external, depth)
+            nodes += 1 + _node(message(value, "node"), external, depth)
         elif field == GRAPH_INITIALIZER:
-            _tensor(_message(value, "initializer"), external)
+            _tensor(message(value, "initializer"), external)
         elif field == GRAPH_SPARSE:
-            for part, inner in _fields(_message(value, "sparse_initializer"), "sparse_initializer"):
+            for part, inner in fields(message(value, "sparse_initializer"), "sparse_initializer"):
                 if part in (SPARSE_VALUES, SPARSE_INDICES):
-                    _tensor(_message(inner, "sparse tensor"), external)
+                    _tensor(message(inner, "sparse tensor"), external)
     return nodes
 
 
 def _node(view: memoryview, external: list[ExternalData], depth: int) -> int:
     nodes = 0
-    for field, value in _fields(view, "node"):
+    for field, value in fields(view, "node"):
         if field != NODE_ATTRIBUTE:
             continue
-        for part, inner in _fields(_message(value, "attribute"), "attribute"):
+        for part, inner in fields(message(value, "attribute"), "attribute"):
             if part in (ATTRIBUTE_TENSOR, ATTRIBUTE_TENSORS):
-                _tensor(_message(inner, "tensor"), external)
+                _tensor(message(inner, "tensor"), external)
             elif part in (ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS):
-                nodes += _graph(_message(inner, "graph"), external, depth + 1)
+                nodes += _graph(message(inner, "graph"), external, depth + 1)
     return nodes
 
 
 def _tensor(view: memoryview, external: list[ExternalData]) -> None:
     name, outside = "", False
     entries: dict[str, str] = {}
-    for field, value in _fields(view, "tensor"):
+    for field, value in fields(view, "tensor"):
         if field == TENSOR_NAME:
-            name = _text(value, "tensor name")
+            name = text(value, "tensor name")
         elif field == TENSOR_LOCATION:
-            outside = _number(value, "data_location") == LOCATION_EXTERNAL
+            outside = number(value, "data_location") == LOCATION_EXTERNAL
         elif field == TENSOR_EXTERNAL:
-            pair = {part: _text(inner, "external_data") for part, inner in _fields(_message(value, "external_data"), "external_data")}
+            pair = {part: text(inner, "external_data") for part, inner in fields(message(value, "external_data"), "external_data")}
             entries[pair.get(ENTRY_KEY, "")] = pair.get(ENTRY_VALUE, "")
     if outside:
         try:
             found = ExternalData(name, entries.get("location", ""), int(entries.get("offset", "0")), int(entries.get("length", "0")))
         except ValueError:
-            raise _Broken(f"external data of tensor {name!r} has no numbers for offset and length") from None
+            raise Broken(f"external data of tensor {name!r} has no numbers for offset and length") from None
         external.append(found)
-
-
-# -- the wire format -------------------------------------------------------------------------------------------------------
-
-
-def _fields(view: memoryview, what: str) -> Iterator[tuple[int, Value]]:
-    """(field number, value) of a message: an int for varints and fixed widths, a view for length-delimited fields."""
-    position, end = 0, len(view)
-    while position < end:
-        key, position = _varint(view, position, what)
-        field, kind = key >> 3, key & 7
-        if not field:
-            raise _Broken(f"field number 0 at byte {position} of {what}")
-        if kind == 0:
-            number, position = _varint(view, position, what)
-            yield field, number
-            continue
-        if kind == 2:
-            size, position = _varint(view, position, what)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise _Broken(f"wire type {kind} at byte {position} of {what}")
-        if size > end - position:
-            raise _Broken(f"field {field} of {what} claims {size} bytes where {end - position} are left")
-        part = view[position : position + size]
-        position += size
-        yield field, part if kind == 2 else int.from_bytes(part, "little")
-
-
-def _varint(view: memoryview, position: int, what: str) -> tuple[int, int]:
-    value = shift = 0
-    for at in range(position, min(position + MAX_VARINT_BYTES, len(view))):
-        byte = view[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-        shift += 7
-    raise _Broken(f"a number at byte {position} of {what} does not end")
-
-
-def _number(value: Value, what: str) -> int:
-    if not isinstance(value, int):
-        raise _Broken(f"{what} is not a number")
-    return value
-
-
-def _message(value: Value, what: str) -> memoryview:
-    if isinstance(value, int):
-        raise _Broken(f"{what} is not a message")
-    return value
-
-
-def _text(value: Value, what: str) -> str:
-    try:
-        return bytes(_message(value, what)).decode()
-    except UnicodeDecodeError:
-        raise _Broken(f"{what} is not UTF-8") from None

@@ -7,9 +7,10 @@ implementation in a task that it owns (gateway.core.tasks.TaskOwner).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+from gateway.core.modelfiles import UploadSettings
 from gateway.core.types import (
     AuditRecord,
     Decision,
@@ -347,6 +348,44 @@ class ConfigApplier(Protocol):
     async def reload(self) -> dict[str, Any]:
         """Reads the configuration file again."""
         ...
+
+
+class ModelFiles(Protocol):
+    """Model files on this machine and how new ones arrive: plain dictionaries, ready for JSON. Raises GatehouseErrors."""
+
+    async def models(self) -> dict[str, Any]:
+        """All models: {"items": as `model`, without their parts; "remarks": what was left out and why}."""
+        ...
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """One model: metadata, checksums as far as known, engines that use it, `version` for ETags. Raises NotFound."""
+        ...
+
+    async def checksum(self, name: str) -> dict[str, Any]:
+        """As `model`, every checksum computed; reads all of its bytes."""
+        ...
+
+    async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
+        """Deletes a model that no engine uses; what it was. version: only if it is this one."""
+        ...
+
+    def uploads(self) -> list[dict[str, Any]]: ...
+
+    def upload(self, id: str) -> dict[str, Any]:
+        """One upload: what was promised, `offset`, `state`. Raises NotFound."""
+        ...
+
+    async def begin(self, settings: UploadSettings, *, actor: str, dry_run: bool) -> dict[str, Any]: ...
+
+    async def append(self, id: str, offset: int, length: int | None, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+        """Bytes from an offset on, `length` of them where it is known. What arrived is kept when the rest does not come."""
+        ...
+
+    async def complete(self, id: str, *, dry_run: bool) -> dict[str, Any]:
+        """Verifies an upload and puts it among the models; the model."""
+        ...
+
+    async def abandon(self, id: str, *, dry_run: bool) -> dict[str, Any]: ...
 
 
 class KeyStore(Protocol):

@@ -344,6 +344,15 @@ class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     buffer_bytes: Annotated[int, Meta(ge=16 * 1024, le=256 * 1024)] = 64 * 1024
 
 
+class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Model files sent to the admin API. `reserve_bytes` of the disk stay free; one that gets no byte for `expire_after` is removed."""
+
+    max_bytes: Annotated[int, Meta(ge=1, le=1 << 42)] = 64 * 1024**3
+    max_open: Annotated[int, Meta(ge=1, le=1000)] = 8
+    reserve_bytes: Natural = 1024**3
+    expire_after: Seconds = 86400.0
+
+
 class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole configuration file."""
 
@@ -354,6 +363,8 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     redis: RedisSpec | None = None
     engines: tuple[EngineSpec, ...] = ()
     models: tuple[ModelSpec, ...] = ()
+    model_dirs: tuple[str, ...] = ()
+    uploads: UploadsSpec = UploadsSpec()
     identity: IdentitySpec = IdentitySpec()
     roles: dict[str, Any] = {}
     bindings: tuple[dict[str, Any], ...] = ()

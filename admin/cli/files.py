@@ -1,0 +1,180 @@
+"""`gatehouse models add`, `models files`, `models remove`, `models uploads`: model files on the gateway's machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from admin.cli import archive, upload
+from admin.cli.client import LONG, Client, name
+from admin.cli.errors import CommandError
+from admin.cli.session import DryRun, Session, connected
+from gateway.core.errors import RequestError
+from gateway.core.modelfiles import kind_of, split_name, split_of
+
+_COLUMNS: Final = ("name", "runtime", "task", "parameters", "quantisation", "context", "size", "source", "used_by", "problem")
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+FileName = Annotated[str, typer.Argument(metavar="NAME", help="The model's name, as `models files` shows it.")]
+
+
+@connected
+def add(
+    session: Session,
+    source: Annotated[Path, typer.Argument(metavar="PATH", exists=True, help="A GGUF or ONNX file, or the folder of an ONNX model.")],
+    as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; that of the file otherwise.")] = None,
+    sha256: Annotated[str | None, typer.Option("--sha256", help="What the file's checksum must be.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Sends a model file to the gateway. After a cut it goes on where it was, also when the command is run again."""
+    todo = _parcels(source, as_name)
+    if sha256 is not None and len(todo) > 1:
+        raise CommandError("a split model has a checksum for each part; leave --sha256 out")
+    with session.client() as client:
+        answers = [_add(session, client, wanted, parcel, sha256, replace, dry_run) for wanted, parcel in todo]
+    session.out.one(_people(answers[-1]) if session.out.for_people and not dry_run else answers[-1])
+
+
+def _parcels(source: Path, as_name: str | None) -> list[tuple[str, archive.Parcel]]:
+    """What is sent under which name: all parts of a split model."""
+    if source.is_dir():
+        return [(_checked(as_name or source.resolve().name, "folder"), archive.of_folder(source))]
+    split = split_of(source.name)
+    if split is None or split[2] == 1:
+        return [(_checked(as_name or source.name, "file"), archive.of_file(source))]
+    if as_name is not None:
+        raise CommandError("the parts of a split model find each other by their names; leave --name out")
+    names = [split_name(split[0], part, split[2]) for part in range(1, split[2] + 1)]
+    return [(_checked(part, "file"), archive.of_file(source.with_name(part))) for part in names]
+
+
+def _checked(wanted: str, kind: str) -> str:
+    try:
+        found = kind_of(wanted)
+    except RequestError as error:
+        raise CommandError(f"{wanted!r}: {error.message} Give another one with --name.") from None
+    if found != kind:
+        right = "end in .gguf or .onnx" if kind == "file" else "not end in .gguf or .onnx"
+        raise CommandError(f"{wanted!r}: the name of a {kind} must {right}; give another one with --name")
+    return wanted
+
+
+def _add(
+    session: Session, client: Client, wanted: str, parcel: archive.Parcel, expected: str | None, replace: bool, dry_run: bool
+) -> dict[str, Any]:
+    for reason in parcel.left_out:
+        session.out.remark(f"left out: {reason}")
+    with _progress(session) as progress:
+        task = progress.add_task(f"checksum {wanted}", total=parcel.size)
+        found = parcel.sha256(lambda count: progress.advance(task, count))
+        if expected is not None and found != expected.lower():
+            raise CommandError(f"{wanted}: the sha256 is {found}, not {expected.lower()}")
+        settings = {"name": wanted, "size": parcel.size, "sha256": found, "replace": replace}
+        if dry_run:
+            tried: dict[str, Any] = client.post("/model-uploads", settings, dry_run=True)
+            return tried
+        there = _there(client, wanted, found)
+        if there is not None:
+            session.out.remark(f"{wanted} is there already")
+            return there
+        begun = upload.begin(client, settings)
+        progress.reset(task, description=f"send {wanted}", total=parcel.size)
+        patience = upload.Patience()
+        upload.send(client, begun, parcel, lambda offset: progress.update(task, completed=offset), patience)
+        progress.update(task, description=f"verify {wanted}")
+        return upload.complete(client, begun, patience)
+
+
+def _there(client: Client, wanted: str, sha256: str) -> dict[str, Any] | None:
+    """The model, if it has this very file already (a split model that was sent in part)."""
+    split = split_of(wanted)
+    model = upload.present(client, wanted if split is None else split_name(split[0], 1, split[2]))
+    same = model is not None and any(part["name"] == wanted and part["sha256"] == sha256 for part in model["parts"])
+    return model if same else None
+
+
+def _progress(session: Session) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=session.out.remarks, transient=True, disable=not session.out.remarks.is_terminal)
+
+
+@connected
+def files(
+    session: Session,
+    model: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one with its metadata and parts.")] = None,
+    checksum: Annotated[bool, typer.Option("--checksum", help="Compute its checksums; reads all of it.")] = False,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only names that begin with this.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="registry, directory or bundled.")] = None,
+) -> None:
+    """Lists the model files on the gateway's machine: what they are, which engines use them, what is wrong with them."""
+    with session.client() as client:
+        if model is None:
+            if checksum:
+                raise CommandError("name the model whose checksums are wanted")
+            found = client.get("/model-files", prefix=prefix, source=source)
+            for remark in found["remarks"]:
+                session.out.remark(remark)
+            items = found["items"]
+            session.out.rows([_people(item) for item in items] if session.out.for_people else items, _COLUMNS)
+        elif checksum:
+            with session.out.remarks.status(f"checksum {model}"):
+                session.out.one(client.post(f"/model-files/{name(model)}/checksum", timeout=LONG))
+        else:
+            session.out.one(client.get(f"/model-files/{name(model)}"))
+
+
+@connected
+def remove(session: Session, model: FileName, dry_run: DryRun = False) -> None:
+    """Deletes a model file of the registry directory. Refused while an engine uses it."""
+    with session.client() as client:
+        session.out.one(client.json("DELETE", f"/model-files/{name(model)}", params={"dry_run": "true"} if dry_run else {}))
+
+
+@connected
+def uploads(
+    session: Session,
+    delete: Annotated[str | None, typer.Option("--delete", metavar="ID", help="Give this upload up.")] = None,
+) -> None:
+    """Lists uploads that are not complete."""
+    with session.client() as client:
+        if delete is not None:
+            client.request("DELETE", f"/model-uploads/{name(delete)}")
+        found = client.get("/model-uploads")["items"]
+        session.out.rows(found, ("id", "name", "offset", "size", "state", "created_by", "expires_at"))
+
+
+def _people(item: dict[str, Any]) -> dict[str, Any]:
+    """Sizes and counts as people read them."""
+    count = item.get("parameters")
+    return {**item, "size": size(item["size"]), "parameters": None if count is None else short(count)}
+
+
+def size(count: int) -> str:
+    """`1.4 GiB`."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def short(count: int) -> str:
+    """`7.2B`, `350M`."""
+    for limit, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if count >= limit:
+            return f"{count / limit:.3g}{letter}"
+    return str(count)
+
+
+def extend(group: typer.Typer) -> None:
+    """Adds the commands to `gatehouse models`."""
+    for command, run in (("add", add), ("files", files), ("remove", remove), ("uploads", uploads)):
+        group.command(command)(run)

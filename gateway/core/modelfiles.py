@@ -1,0 +1,73 @@
+"""What may be the name of a model file, of an upload, and of a file in a model's folder. Strict: what is not here is refused.
+
+A name that ends in .gguf or .onnx is a file; every other name is a folder (an ONNX model with its tokenizer and configuration), which
+travels as a tar archive.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from gateway.core.errors import RequestError
+
+PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
+FILE_SUFFIXES: Final = (".gguf", ".onnx")
+MAX_UPLOAD: Final = 1 << 42
+FOLDER_FILES: Final = 1000
+"""Files of a model's folder."""
+FOLDER_DEPTH: Final = 4
+FOLDER_SUFFIXES: Final = frozenset({".onnx", ".onnx_data", ".data", ".pb", ".weight", ".json", ".jsonl", ".txt", ".model", ".jinja", ".md"})
+"""What a model's folder may hold. No code, no pickles: nothing of a model is ever executed, and nothing should look as if it were."""
+FOLDER_NAMES: Final = frozenset({"LICENSE", "NOTICE", "README"})
+_NAME: Final = re.compile(PATTERN)
+_SPLIT: Final = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
+
+UploadName = Annotated[str, Meta(pattern=PATTERN, description="NAME.gguf or NAME.onnx: a file. Other names: a folder, sent as a tar.")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class UploadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What will be uploaded. size: in bytes, as they are sent. sha256: of these bytes. replace: a file of this name may be overwritten."""
+
+    name: UploadName
+    size: Annotated[int, Meta(ge=1, le=MAX_UPLOAD)]
+    sha256: Sha256
+    replace: bool = False
+
+
+def kind_of(name: str) -> Literal["file", "folder"]:
+    """What a name stands for. Raises RequestError for what is none."""
+    if not _NAME.fullmatch(name):
+        raise RequestError("A name has 1 to 120 letters, digits or any of '._-' and begins with a letter or digit.", param="name")
+    return "file" if name.endswith(FILE_SUFFIXES) else "folder"
+
+
+def member_problem(path: str) -> str | None:
+    """Why a file of a model's folder is refused; None when it is not. `path` is relative, with slashes."""
+    parts = path.split("/")
+    if len(parts) > FOLDER_DEPTH:
+        return f"lies more than {FOLDER_DEPTH} folders deep"
+    if not all(_NAME.fullmatch(part) for part in parts):
+        return "has a name that is not 1 to 120 letters, digits or any of '._-', beginning with a letter or digit"
+    last = parts[-1]
+    dot = last.rfind(".")
+    if last not in FOLDER_NAMES and (dot < 0 or last[dot:].lower() not in FOLDER_SUFFIXES):
+        return f"is of a kind that no model needs; a folder may hold {', '.join(sorted(FOLDER_SUFFIXES))}"
+    return None
+
+
+def split_of(name: str) -> tuple[str, int, int] | None:
+    """(stem, number, count) of a part of a split GGUF model, `STEM-00001-of-00003.gguf`; None for every other name."""
+    found = _SPLIT.fullmatch(name)
+    if found is None:
+        return None
+    part, count = int(found["part"]), int(found["count"])
+    return (found["stem"], part, count) if 1 <= part <= count else None
+
+
+def split_name(stem: str, part: int, count: int) -> str:
+    """The name of a part, the first is 1."""
+    return f"{stem}-{part:05d}-of-{count:05d}.gguf"
