@@ -61,8 +61,10 @@ class Client:
     def get(self, path: str, **params: Any) -> Any:
         return self.json("GET", path, params={name: value for name, value in params.items() if value is not None})
 
-    def post(self, path: str, body: Any = None, *, timeout: float = TIMEOUT, dry_run: bool = False) -> Any:
-        return self.json("POST", path, timeout=timeout, params=_dry(dry_run), **({} if body is None else {"json": body}))
+    def post(self, path: str, body: Any = None, *, timeout: float = TIMEOUT, dry_run: bool = False, **flags: bool) -> Any:
+        """flags: query parameters, sent where they are true."""
+        params = {**_dry(dry_run), **{name: "true" for name, on in flags.items() if on}}
+        return self.json("POST", path, timeout=timeout, params=params, **({} if body is None else {"json": body}))
 
     def items(self, path: str, **params: Any) -> list[dict[str, Any]]:
         """All pages of a list."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from admin.cli.client import LONG, Client, name
 from admin.cli.errors import CommandError
+from admin.cli.output import clean
 from admin.cli.run import run
 from admin.cli.session import DryRun, Session, connected
 
 models = typer.Typer(no_args_is_help=True, help="Public models and the engines behind them.")
 engines = typer.Typer(no_args_is_help=True, help="Engines: drained, resumed, run by hand.")
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.")]
+Force = Annotated[bool, typer.Option("--force", help="Also engines that are pinned.")]
 EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.")]
 WAIT_SECONDS = 0.5
 
@@ -24,8 +29,8 @@ WAIT_SECONDS = 0.5
 def list_models(session: Session) -> None:
     """Lists models: ready or not, who waits, which engines serve them."""
     with session.client() as client:
-        found = client.get("/models")["items"]
-        shown = [{**m, "engines": [f"{e['engine']}({e['state']})" for e in m["pool"]]} for m in found] if session.out.for_people else found
+        found = client.items("/models", limit=1000)
+        shown = [{**m, "engines": [member(e) for e in m["pool"]]} for m in found] if session.out.for_people else found
         session.out.rows(shown, ("name", "ready", "queued", "policy", "engines", "aliases", "source"))
 
 
@@ -37,6 +42,23 @@ def show_model(session: Session, model: ModelName) -> None:
         session.out.one(client.get(f"/models/{name(model)}"))
 
 
+def member(engine: dict[str, Any]) -> str:
+    """An engine of a pool as people read it: its state, and how far its replacement is."""
+    rollout = engine.get("rollout")
+    if rollout is None:
+        return f"{engine['engine']}({engine['state']})"
+    return f"{engine['engine']}({engine['state']}, {doing(rollout)})"
+
+
+def doing(rollout: dict[str, Any]) -> str:
+    """What a rollout does at the moment."""
+    way = f"{rollout['from_version']} -> {rollout['version']}"
+    if rollout["phase"] != "shifting":
+        return f"{way} {rollout['phase']}"
+    counts = f"{rollout['requests']} requests, {rollout['failures']} failed"
+    return f"{way} step {rollout['step']}/{rollout['steps']} {rollout['share']:.0%}, {counts}"
+
+
 @models.command("load")
 @connected
 def load(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
@@ -46,25 +68,57 @@ def load(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
 
 @models.command("unload")
 @connected
-def unload(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
-    """Drains and stops the engines of a model."""
-    _act(session, model, "unload", dry_run)
+def unload(session: Session, model: ModelName, force: Force = False, dry_run: DryRun = False) -> None:
+    """Drains and stops the engines of a model. Those that are loaded on demand come back with the next request."""
+    _act(session, model, "unload", dry_run, force=force)
 
 
 @models.command("reload")
 @connected
-def reload(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
-    """Replaces the engines of a model one by one: the new one is ready before the old one is drained."""
-    _act(session, model, "reload", dry_run)
+def reload(
+    session: Session,
+    model: ModelName,
+    stop_first: Annotated[
+        bool, typer.Option("--stop-first", help="Where old and new do not fit into memory together, stop the old one first.")
+    ] = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Replaces the engines of a model, all or none: the new ones are ready and warm before traffic moves to them, step by step."""
+    _act(session, model, "reload", dry_run, stop_first=stop_first, force=force)
 
 
-def _act(session: Session, model: str, action: str, dry_run: bool) -> None:
-    with session.client() as client, session.out.remarks.status(f"{action} {model}"):
-        answer = client.post(f"/models/{name(model)}/{action}", timeout=LONG, dry_run=dry_run)
+def _act(session: Session, model: str, action: str, dry_run: bool, **flags: bool) -> None:
+    path = f"/models/{name(model)}"
+    with session.client() as client, ThreadPoolExecutor(1) as thread:
+        answering = thread.submit(client.post, f"{path}/{action}", timeout=LONG, dry_run=dry_run, **flags)
+        if session.out.remarks.is_terminal:
+            _follow(session, client, path, f"{action} {model}", answering)
+        answer = answering.result()
     if dry_run or not session.out.for_people:
         session.out.one(answer)
         return
-    session.out.rows(answer["engines"], ("engine", "state"))
+    session.out.rows(answer["engines"], ("engine", "state", "version"))
+
+
+def _follow(session: Session, client: Client, path: str, title: str, answering: Future[Any]) -> None:
+    """Shows how far each engine is until the answer has come."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[doing]}"), TimeElapsedColumn())
+    with Progress(*columns, console=session.out.remarks, transient=True) as progress:
+        progress.add_task(clean(title), total=None, doing="")
+        bars: dict[str, TaskID] = {}
+        while not futures.wait([answering], timeout=WAIT_SECONDS).done:
+            try:
+                pool = client.get(path)["pool"]
+            except CommandError:
+                continue  # the answer says more
+            for engine in pool:
+                rollout, label = engine.get("rollout"), str(engine["engine"])
+                if label not in bars:
+                    bars[label] = progress.add_task(clean(label), total=1.0, doing="")
+                share = rollout["share"] if rollout is not None else float(engine["state"] == "ready")
+                text = str(engine["state"]) if rollout is None else doing(rollout)
+                progress.update(bars[label], completed=share, doing=clean(text))
 
 
 @engines.command("list")
@@ -73,7 +127,7 @@ def list_engines(session: Session) -> None:
     """Lists engines with the state of their endpoints and breakers."""
     with session.client() as client:
         endpoints = {e["name"]: e for e in client.get("/endpoints")["items"]}
-        found = [{**e, "endpoint": endpoints.get(e["name"])} for e in client.get("/engines")["items"]]
+        found = [{**e, "endpoint": endpoints.get(e["name"])} for e in client.items("/engines", limit=1000)]
     columns = ("name", "runtime", "state", "endpoint.state", "endpoint.in_flight", "slots", "device", "endpoint.breaker.state", "reason")
     session.out.rows(found, columns)
 

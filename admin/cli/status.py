@@ -14,6 +14,7 @@ from admin.cli import output
 from admin.cli import profile as profiles
 from admin.cli.client import Client
 from admin.cli.errors import CommandError
+from admin.cli.fleet import member
 from admin.cli.session import DEFAULT_URL, Key, ProfileName, Session, Url, connected, fail
 
 
@@ -63,7 +64,8 @@ def render(found: dict[str, Any]) -> RenderableType:
     )
     if found.get("insecure"):
         head.append("  INSECURE", style="bold red")
-    models = output.table(found["models"], ("name", "ready", "queued", "policy"), "Models")
+    rows = [{**model, "engines": [member(engine) for engine in model["pool"]]} for model in found["models"]]
+    models = output.table(rows, ("name", "ready", "queued", "policy", "engines"), "Models")
     columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")
     endpoints = output.table(found["endpoints"], columns, "Endpoints")
     limits = output.table(found["limits"], ("name", "per", "match", "requests", "tokens", "concurrent"), "Limits")
