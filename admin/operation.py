@@ -120,6 +120,8 @@ class Call:
     if_match: str | None = None
     diff: list[dict[str, Any]] = field(default_factory=list)
     target: str = ""
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What was asked of the fleet for this request, so that a long list asks once."""
 
     @property
     def dry_run(self) -> bool:

@@ -22,9 +22,9 @@ VERBS: Final = MappingProxyType(
         "keys": (*CRUD, "rotate", "revoke", "roles", "priority"),
         "roles": ("read",),
         "bindings": CRUD,
-        "models": ("read", "load", "unload", "reload"),
+        "models": (*CRUD, "load", "unload", "reload"),
         "files": ("read", "write"),
-        "engines": ("read", "drain", "resume", "breaker"),
+        "engines": (*CRUD, "drain", "resume", "breaker", "upstream"),
         "endpoints": ("read", "address"),
         "limits": CRUD,
         "guardrails": CRUD,
@@ -50,6 +50,10 @@ FIELDS: Final = MappingProxyType(
         ("keys", "priority"): "keys:priority",
         ("tenants", "models"): "tenants:models",
         ("endpoints", "address"): "endpoints:address",
+        ("engines", "url"): "engines:upstream",
+        ("engines", "api_key"): "engines:upstream",
+        ("engines", "headers"): "engines:upstream",
+        ("engines", "tls"): "engines:upstream",
     }
 )
 """Fields that need a permission of their own: to be set to something else than the default, and to be read, where it is a reading one."""
@@ -77,7 +81,8 @@ ROLES: Final = MappingProxyType(
             Role(
                 "operator",
                 "Runs the fleet: engines, models with their files, and limits; reads everything but the audit log.",
-                (_READS - {"audit:read"}) | _every("models", "files", "engines", "endpoints", "limits", "policies") | {"config:reload"},
+                (_READS - {"audit:read"} | _every("models", "files", "engines", "endpoints", "limits", "policies") | {"config:reload"})
+                - {"engines:upstream"},
             ),
             Role(
                 "tenant-admin",

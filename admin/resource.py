@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
 
 from admin import problems, values
-from admin.operation import PREFIX, Answer, Call, NoQuery, Operation, Written
+from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation, Written
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.storage import Page, Resource
 
@@ -26,6 +26,7 @@ Tenant = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Prefix = Annotated[str, Meta(max_length=255)]
 Cursor = Annotated[str, Meta(pattern=r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$")]
 Tenants = str | Sequence[str] | None
+MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -84,8 +85,8 @@ class Collection(Generic[S]):
     # --- the table
 
     def operations(self) -> list[Operation]:
-        """GET and POST on the list, GET, PUT and DELETE on each."""
-        shapes = shapes_of(self.settings)
+        """GET and POST on the list, GET, PUT, PATCH and DELETE on each."""
+        shapes = self.shapes()
         view, page, either = shapes.view, shapes.page, (shapes.view, shapes.dry_run)
         one = f"{self.kind}/{{name}}"
         return [
@@ -115,9 +116,24 @@ class Collection(Generic[S]):
                 conditional=True,
             ),
             Operation(
+                "PATCH",
+                one,
+                f"{self.kind}:update",
+                f"Change a {self.singular}",
+                self.patch,
+                either,
+                query=Written,
+                body=patch_of(self.settings),
+                accepts=(JSON, MERGE_PATCH),
+                conditional=True,
+            ),
+            Operation(
                 "DELETE", one, f"{self.kind}:delete", f"Delete a {self.singular}", self.delete, either, query=Written, conditional=True
             ),
         ]
+
+    def shapes(self) -> Shapes:
+        return shapes_of(self.settings)
 
     # --- reading
 
@@ -128,8 +144,10 @@ class Collection(Generic[S]):
         async def stored(limit: int, cursor: str | None) -> Page[Resource]:
             return await call.store.list(self.kind, tenant=tenants, prefix=query.prefix, limit=limit, cursor=cursor)
 
-        mine = [self.file_view(body) for body in self._in_file(call) if within(self.tenant_of(body), tenants)]
-        return await listing(call, query, mine, stored, self.view)
+        mine = [body for body in self._in_file(call) if within(self.tenant_of(body), tenants)]
+        return await listing(
+            call, query, mine, stored, lambda found: self.view(call, found), file_view=lambda body: self.file_view(call, body)
+        )
 
     async def show(self, call: Call) -> Answer:
         view = await self._found(call, f"{self.kind}:read")
@@ -144,14 +162,15 @@ class Collection(Generic[S]):
         for body in self._in_file(call):
             if body["name"] == name:
                 call.seen(permission, self.tenant_of(body), self.singular, name)
-                return self.file_view(body)
+                return self.file_view(call, body)
         if call.ports.store is None:
             raise NotFound(f"There is no {self.singular} {name!r}.")
         resource = await call.store.get(self.kind, name)
         call.seen(permission, resource.tenant, self.singular, name)
-        return self.view(resource)
+        return self.view(call, resource)
 
-    def view(self, resource: Resource) -> dict[str, Any]:
+    def view(self, call: Call, resource: Resource) -> dict[str, Any]:
+        """One of the store, as it is shown."""
         body: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
         return {
             **body,
@@ -162,7 +181,8 @@ class Collection(Generic[S]):
             "updated_by": resource.actor,
         }
 
-    def file_view(self, body: dict[str, Any]) -> dict[str, Any]:
+    def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        """One of the file; `body` is masked already."""
         return {**body, **dict.fromkeys(METADATA), "source": "file"}
 
     # --- writing
@@ -174,27 +194,38 @@ class Collection(Generic[S]):
         call.target = f"{self.kind}/{name}"
         call.require(f"{self.kind}:create", tenant)
         self._refuse_file(call, name)
-        await self.check(call, settings, None)
+        body = await self.checked(call, settings, body, None)
         made = await call.store.create(self.kind, name, body, actor=call.actor, tenant=tenant, dry_run=call.dry_run)
         call.diff = values.diff(None, body)
-        view = self.view(made)
+        view = self.view(call, made)
         return written(call, view, status=201, location=location(self.kind, name))
 
     async def replace(self, call: Call) -> Answer:
-        settings: S = call.body
-        body = msgspec.to_builtins(settings)
-        name, tenant = call.path["name"], self.tenant_of(body)
-        call.target = f"{self.kind}/{name}"
-        if body["name"] != name:
-            raise problems.simple(409, "name_mismatch", f"The body is for {body['name']!r}; names do not change.", param="name")
+        call.target = f"{self.kind}/{call.path['name']}"
+        return await self._update(call, call.body, await self._writable(call, "update"), call.expected())
+
+    async def patch(self, call: Call) -> Answer:
+        """A merge patch (RFC 7396): what is not named stays, secrets too; null goes back to the default."""
+        call.target = f"{self.kind}/{call.path['name']}"
         before = await self._writable(call, "update")
+        expected = call.expected()
+        if expected is None:
+            expected = before.version  # what was merged with must still be there
+        merged = values.merge_patch({"name": before.name, **before.body}, msgspec.json.decode(call.raw))
+        return await self._update(call, values.decode(msgspec.json.encode(merged), self.settings), before, expected)
+
+    async def _update(self, call: Call, settings: S, before: Resource, expected: int | None) -> Answer:
+        body = msgspec.to_builtins(settings)
+        tenant = self.tenant_of(body)
+        if body["name"] != before.name:
+            raise problems.simple(409, "name_mismatch", f"The body is for {body['name']!r}; names do not change.", param="name")
         call.require(f"{self.kind}:update", tenant)
-        await self.check(call, settings, before.body)
+        body = await self.checked(call, settings, body, before.body)
         made = await call.store.update(
-            self.kind, name, body, actor=call.actor, version=call.expected(), tenant=tenant, dry_run=call.dry_run
+            self.kind, before.name, body, actor=call.actor, version=expected, tenant=tenant, dry_run=call.dry_run
         )
         call.diff = values.diff(before.body, body)
-        return written(call, self.view(made))
+        return written(call, self.view(call, made))
 
     async def delete(self, call: Call) -> Answer:
         name = call.path["name"]
@@ -204,7 +235,12 @@ class Collection(Generic[S]):
             await self.on_delete(call, name)
         gone = await call.store.delete(self.kind, name, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
         call.diff = values.diff(before.body, None)
-        return written(call, self.view(gone), tagged=False)
+        return written(call, self.view(call, gone), tagged=False)
+
+    async def checked(self, call: Call, settings: S, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+        """The body to be stored. Raises for settings that cannot be taken."""
+        await self.check(call, settings, before)
+        return body
 
     async def _writable(self, call: Call, verb: str) -> Resource:
         name = call.path["name"]
@@ -250,8 +286,12 @@ def location(kind: str, name: str) -> str:
 
 
 def tag(view: dict[str, Any]) -> str | None:
-    """The ETag's content: the store's version; none for what stands in the file (its version is the configuration's)."""
-    return None if view.get("version") is None else str(view["version"])
+    """The ETag's content: the store's version; none for what stands in the file (its version is the configuration's).
+
+    Where `version` is a setting of the resource itself, the store's is called `revision`.
+    """
+    found = view.get("revision" if "revision" in view else "version")
+    return None if found is None else str(found)
 
 
 async def listing(
@@ -261,6 +301,7 @@ async def listing(
     stored: Callable[[int, str | None], Awaitable[Page[T]]],
     view: Callable[[T], dict[str, Any]],
     name: str = "name",
+    file_view: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Answer:
     """A page of those of the file (all in memory, by name), then of the store's. The cursor says in which part it goes on."""
     part, _, after = (query.cursor or "file:").partition(":")
@@ -269,7 +310,7 @@ async def listing(
     items: list[dict[str, Any]] = []
     if part == "file":
         rest = [] if query.source == "store" else [i for i in mine if i[name] > after and i[name].startswith(query.prefix)]
-        items = rest[: query.limit]
+        items = [file_view(item) for item in rest[: query.limit]]
         if len(rest) > query.limit:
             return Answer({"items": items, "cursor": f"file:{items[-1][name]}"})
         after = ""
@@ -294,6 +335,16 @@ class Shapes:
     view: Any
     page: Any
     dry_run: Any
+
+
+def patch_of(settings: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The type of a merge patch: each setting may be absent; null stands for its default."""
+    fields: list[Any] = [
+        (f.name, (f.type | msgspec.UnsetType) if f.required else (f.type | None | msgspec.UnsetType), msgspec.field(default=msgspec.UNSET))
+        for f in msgspec.structs.fields(settings)
+    ]
+    name = settings.__name__.removesuffix("Settings").removesuffix("Spec")
+    return msgspec.defstruct(f"{name}Patch", fields, forbid_unknown_fields=True, frozen=True, kw_only=True, module=__name__)
 
 
 def shapes_of(settings: type[msgspec.Struct], metadata: type[msgspec.Struct] = Metadata) -> Shapes:

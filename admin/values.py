@@ -147,7 +147,20 @@ def refuse_masks(value: Any, path: str = "") -> None:
         raise RequestError("This is the mask of a secret, not a secret; send the secret itself.", param=path)
 
 
-# --- differences
+# --- patches and differences
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7396: mappings are merged, null removes, everything else replaces."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
 
 
 def diff(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[dict[str, Any]]:

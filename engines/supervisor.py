@@ -31,6 +31,8 @@ RESTORE_SECONDS = 120.0
 """How long a change that failed waits for an engine that it had to stop; that engine is started again until it runs, in any case."""
 IDLE_SECONDS = 0.5
 """Between two looks for engines that nobody uses."""
+ROOM_IDLE_SECONDS = 10.0
+"""An engine that makes room for another has had no request for so long: two that do not fit together do not chase each other out."""
 
 
 class Supervisor:
@@ -206,11 +208,12 @@ class Supervisor:
         self._owner.spawn(self._retired(process), name=f"{process.spec.name}-")
 
     async def _retired(self, process: SidecarProcess) -> None:
-        await self.empty(process)
+        """Nobody waits for it: a stream may run to the end of its time."""
+        await self.empty(process, max(DRAIN_SECONDS, process.spec.timeouts.total))
         self._candidates.discard(process)
 
-    async def empty(self, process: SidecarProcess) -> None:
-        await within(self.traffic.drained(process.spec.name, process.address), DRAIN_SECONDS)
+    async def empty(self, process: SidecarProcess, seconds: float = DRAIN_SECONDS) -> None:
+        await within(self.traffic.drained(process.spec.name, process.address), seconds)
         await process.stop(DRAIN_SECONDS, silent=True)
 
     async def restore(self, spec: EngineSpec) -> None:
@@ -254,11 +257,34 @@ class Supervisor:
             if spec is None or (process is not None and process.wanted):
                 return
             try:
-                await self._start(spec, awaited=on_demand(spec)).first_ready()
+                await self._come(spec)
             except EngineChangeFailed as error:
                 self._load_failed(spec, error)
                 raise
             self._load_failures.pop(engine, None)
+
+    async def _come(self, spec: EngineSpec) -> None:
+        """Starts an engine; where it does not fit, those that come and go on demand make room, the longest idle first."""
+        while True:
+            try:
+                return await self._start(spec, awaited=on_demand(spec)).first_ready()
+            except EngineChangeFailed as error:
+                if error.code != "insufficient_memory" or not await self._make_room(spec):
+                    raise
+
+    async def _make_room(self, spec: EngineSpec) -> bool:
+        """Unloads one engine that nobody has used for a while, that is loaded on demand and not pinned; False when there is none."""
+        idle = []
+        for name, other in self._specs.items():
+            process = self._processes.get(name)
+            free = process is not None and process.state == "ready" and not self._locks.setdefault(name, asyncio.Lock()).locked()
+            if free and on_demand(other) and not other.lifecycle.pinned and self._still_idle(name, ROOM_IDLE_SECONDS):
+                idle.append((self.traffic.idle_seconds(name) or 0.0, name))
+        if not idle:
+            return False
+        self.traffic.engine_starting(spec.name, awaited=on_demand(spec))  # who waits for it goes on waiting
+        await self._unload(max(idle)[1], f"makes room for {spec.name}", idle=ROOM_IDLE_SECONDS)
+        return True
 
     def _load_failed(self, spec: EngineSpec, error: EngineChangeFailed) -> None:
         """Those who wait hear why; the next request may ask again after a pause that grows."""

@@ -44,7 +44,7 @@ def ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
         files=gateway.files,
         matches=within,
         store=gateway.control.store,
-        check=Check(),
+        check=Check(gateway),
     )
 
 
@@ -84,7 +84,14 @@ class Fleet:
     def engines(self) -> list[dict[str, Any]]:
         sidecars = {engine["name"]: engine for engine in self._gateway.supervisor.engines()}
         endpoints = {endpoint["name"]: endpoint for endpoint in self.endpoints()}
-        return [_engine(spec, sidecars.get(spec.name), endpoints.get(spec.name, {})) for spec in self._gateway.plane.current().spec.engines]
+        stored = self._gateway.stored()
+        return [
+            {
+                **_engine(spec, sidecars.get(spec.name), endpoints.get(spec.name, {})),
+                "source": "store" if ("engines", spec.name) in stored else "file",
+            }
+            for spec in self._gateway.plane.current().spec.engines
+        ]
 
     def endpoints(self) -> list[dict[str, Any]]:
         return self._gateway.registry.endpoints()
@@ -92,14 +99,14 @@ class Fleet:
     def models(self) -> list[dict[str, Any]]:
         states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints()}
         engines = {engine["name"]: engine for engine in self._gateway.supervisor.engines()}
-        shown = []
+        shown, stored = [], self._gateway.stored()
         for entry in {entry.name: entry for entry in self._gateway.plane.current().models.values()}.values():
             spec = entry.spec
             members = [{"engine": m} if isinstance(m, str) else msgspec.to_builtins(m) for m in spec.pool]
             shown.append(
                 {
                     "name": spec.name,
-                    "source": "file",
+                    "source": "store" if ("models", spec.name) in stored else "file",
                     "ready": entry.route.ready,
                     "queued": entry.route.queued,
                     "aliases": list(spec.aliases),
@@ -109,6 +116,9 @@ class Fleet:
                 }
             )
         return shown
+
+    def stored(self, kind: str, name: str) -> tuple[int | None, str]:
+        return self._gateway.revision((kind, name)), self._gateway.reason((kind, name))
 
     def status(self) -> dict[str, Any]:
         welcome, report = self._health.ready()
@@ -135,7 +145,7 @@ def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) 
 def _engine(spec: EngineSpec, sidecar: dict[str, Any] | None, endpoint: dict[str, Any]) -> dict[str, Any]:
     """Settings and state of one engine; an external one has the state of its endpoint."""
     shown: dict[str, Any] = {
-        "name": spec.name, "runtime": spec.runtime, "version": spec.version, "slots": spec.slots, "source": "file",
+        "name": spec.name, "runtime": spec.runtime, "version": spec.version, "slots": spec.slots,
     }  # fmt: skip
     if sidecar is not None:
         return {**shown, "model": spec.model, "device": spec.device, **sidecar}
@@ -225,9 +235,14 @@ class Log:
 class Check:
     """Implements admin.context.ResourceCheck: builds what the resource says, and throws it away."""
 
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
     async def __call__(self, kind: str, body: dict[str, Any]) -> None:
         if kind == "guardrails":
             await asyncio.to_thread(self._guardrail, body)
+        elif kind in ("engines", "models"):
+            await self._gateway.check(kind, str(body["name"]), body)
 
     def _guardrail(self, body: dict[str, Any]) -> None:
         guardrails.build(msgspec.convert(body, GuardrailSpec), _no_files)

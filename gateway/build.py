@@ -10,9 +10,7 @@ import asyncio
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,37 +20,32 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from engines.catalogue.library import Library
 from engines.catalogue.scan import Place
 from engines.supervisor import Supervisor
+from gateway.assembly import Assembly, Built, key_of
 from gateway.audit.broker import AuditBroker
 from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded, load, parse
+from gateway.config.merge import Which
 from gateway.config.reload import Reloader, Steps
-from gateway.control import Control, CountedAudit, touches_policies
+from gateway.control import Control, CountedAudit, Whole, touches_configuration
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
-from gateway.core.ports import Change, EngineClient, Guardrail, Route
-from gateway.core.snapshot import ModelEntry, Snapshot
-from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, ModelSpec, UploadsSpec
+from gateway.core.ports import Change, EngineClient
+from gateway.core.slices import at_once, in_slices
+from gateway.core.specs import ConfigSpec, EngineSpec, UploadsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import EventRecord
-from gateway.identity.api_key import ApiKeyAuthenticator
-from gateway.identity.chain import chain
 from gateway.identity.floods import FloodTable
-from gateway.limits.local import BucketRegistry, LocalLimiter
-from gateway.pipeline.inspect import Guarded
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
-from gateway.routing.build import build_router
+from gateway.remote import check_upstream, find_model
+from gateway.rollouts import Rollouts, Wanted
+from gateway.routing.build import router_steps
 from gateway.routing.probe import HttpProbe
 from gateway.routing.registry import EndpointRegistry
-from gateway.routing.router import FleetRouter
 from gateway.routing.shedding import PressureMonitor
 from gateway.telemetry.metrics import Metrics
 from gateway.transport.pool import EndpointClient
-from gateway.wire import requests
 from policies import guardrails
-from policies.limits import LimitRules, charge, estimate
-from policies.patterns import matches
-from policies.rbac import ModelAccess
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """An exchange leaves no cycle behind, but those under way are enough young objects for a collection every few requests."""
@@ -99,24 +92,6 @@ def _replace(spec: S, **changes: Any) -> S:
     return msgspec.structs.replace(spec, **changes)
 
 
-@dataclass(frozen=True)
-class Built:
-    """What a configuration became."""
-
-    snapshot: Snapshot
-    router: FleetRouter
-
-
-def key_of(spec: GuardrailSpec) -> bytes:
-    """What makes two guardrails the same object: all their settings."""
-    return msgspec.json.encode(spec, order="deterministic")
-
-
-def reads_files(spec: GuardrailSpec) -> bool:
-    """Whether a guardrail's settings name a file, which may have changed behind the same name."""
-    return any(name.endswith("_file") for name in spec.settings)
-
-
 class Gateway:
     """Everything of one process: registries that outlive a Snapshot, and the Snapshot in force.
 
@@ -136,7 +111,6 @@ class Gateway:
             self.clock, SystemEntropy(), self._client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
         )
         self.pressure = PressureMonitor(self._shed)
-        self.buckets = BucketRegistry()
         self.audit = AuditBroker(spec.audit, spec.state_dir)
         self.control = Control(spec, environ, self.feed)
         self._counted = CountedAudit(self.audit, self.control.usage)
@@ -145,63 +119,22 @@ class Gateway:
         self.files = Library(Path(spec.state_dir).resolve(), lambda: self.model_places, self._uploads, self._engine_models, self.clock)
         self._owner = TaskOwner("gateway")
         self._clients: list[EndpointClient] = []
+        self._built: Built | None = None
+        self._resolved: tuple[ConfigSpec, ConfigSpec] | None = None
+        """What the file said last, and the same with its models found."""
         self._stale = False
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
-        self._guardrails: dict[bytes, Guardrail] = {}
-        self._guardrail_failures: dict[tuple[str, str], int] = {}
+        self.assembly = Assembly(self.registry, self.metrics, self.control, self._counted, self.base, self.record)
+        self.rollouts = Rollouts(self.supervisor, self.registry, self._find, self._changed, self._rollout_event)
         self.metrics.gauges.append(self._gauges)
 
     # --- building
 
     def snapshot(self, spec: ConfigSpec) -> Built:
-        """Builds everything that a configuration says, changing nothing that is in force. Raises ConfigError."""
-        if not (spec.identity.api_keys.static or self.control.has_keys or spec.insecure):
-            raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
-        router = build_router(spec.models, spec.engines, self.registry)
-        entries: dict[str, ModelEntry] = {}
-        for model in spec.models:
-            route = router.route(model.name)
-            assert route is not None
-            entry = self._entry(spec, model, route)
-            entries.update({name: entry for name in (model.name, *model.aliases)})
-        snapshot = Snapshot(
-            self.version + 1,
-            spec,
-            chain([ApiKeyAuthenticator(spec.identity.api_keys.static, self.control.keys)]),
-            ModelAccess(spec.models),
-            LocalLimiter(LimitRules(spec.limits), self.buckets, estimate=estimate, charge=charge),
-            self._counted,
-            entries,
-            partial(requests.parse, max_depth=spec.listen.max_json_depth),
-        )
-        return Built(snapshot, router)
-
-    def _entry(self, spec: ConfigSpec, model: ModelSpec, route: Route) -> ModelEntry:
-        reading = [(g, self._guardrails[key_of(g)]) for g in spec.guardrails if any(matches(pattern, model.name) for pattern in g.models)]
-        return ModelEntry(
-            model,
-            route,
-            self.metrics.meter(model.name),
-            tuple(built for g, built in reading if "request" in g.on),
-            tuple(built for g, built in reading if "response" in g.on),
-            model.fallbacks,
-        )
-
-    async def _load_guardrails(self, spec: ConfigSpec) -> None:
-        """Builds each guardrail once, in a thread (a large list takes long); those whose settings did not change are kept."""
-        for wanted in spec.guardrails:
-            if key_of(wanted) not in self._guardrails or reads_files(wanted):
-                built = await asyncio.to_thread(guardrails.build, wanted, self._read_text)
-                self._guardrails[key_of(wanted)] = Guarded(built, wanted.fail_mode == "open", self._guardrail_failed)
-
-    def _read_text(self, name: str) -> str:
-        return (self.base / name).read_text(encoding="utf-8")
-
-    def _guardrail_failed(self, name: str, mode: str) -> None:
-        key = (name, mode)
-        self._guardrail_failures[key] = self._guardrail_failures.get(key, 0) + 1
-        self.record("guardrail_failed", name, {"fail_mode": mode})
+        """Builds everything that a configuration without a store says, changing nothing that is in force. Raises ConfigError."""
+        guards = {key_of(g): self.assembly.guardrail(g) for g in spec.guardrails}
+        return at_once(self.assembly.steps(self.version + 1, Whole(spec), spec, spec, guards))
 
     def _client(self, engine: EngineSpec, address: str) -> EngineClient:
         if engine.runtime == "external":
@@ -216,12 +149,11 @@ class Gateway:
     async def start(self) -> None:
         """Opens the audit log, puts the configuration into force, starts probing. Engines are started by `start_engines`."""
         self._loop = asyncio.get_running_loop()
-        spec = resolve_models(self.spec, self.base)
+        self._resolve(self.spec)
         await self.control.start()
         await self.files.start()
-        spec = await self.control.merged(spec)
-        await self._load_guardrails(spec)
-        built = self.snapshot(spec)
+        built = await self._beside(self.spec)
+        spec = built.snapshot.spec
         await self.audit.start()
         self._swap(built)
         self.reloader = Reloader(self.loaded, built, self._steps(), self._owner)
@@ -237,14 +169,19 @@ class Gateway:
         self.record("start", "gatehouse", {"config": self.version, "insecure": spec.insecure})
 
     async def start_engines(self) -> None:
-        """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first that is not."""
-        await self.supervisor.apply(self.plane.current().spec.engines, wait=True)
+        """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first of the file that is not; one
+        of the store says so itself."""
+        file = self._in_force().file
+        self.rollouts.pursue(frozenset(engine.name for engine in file.engines))
+        await self.supervisor.apply(file.engines, wait=True, keep=self._stored())
+        await self.rollouts.settled()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
 
     def _swap(self, built: Built) -> None:
         self.registry.activate(built.router)
+        self._built = built
         self.version = self.metrics.config_version = built.snapshot.version
         self.plane.snapshot = built.snapshot
         self.model_places = model_places(built.snapshot.spec, self.base)
@@ -271,8 +208,12 @@ class Gateway:
         )
 
     def _store_changed(self, change: Change) -> None:
-        """Limits or guardrails of the store: what is in force is built anew, once for all changes that come meanwhile."""
-        if touches_policies(change) and not self._stale:
+        if touches_configuration(change):
+            self._changed()
+
+    def _changed(self) -> None:
+        """What the store adds to the configuration: what is in force is built anew, once for all changes that come meanwhile."""
+        if not self._stale:
             self._stale = True
             self._owner.spawn(self._refresh(), name="refresh")
 
@@ -281,7 +222,7 @@ class Gateway:
         try:
             await self.reloader.refresh("store")
         except ConfigError as error:
-            log.error("policies of the store were not put into force, the old ones stay: %s", error)
+            log.error("changes of the store were not put into force, what was before stays: %s", error)
 
     def _noted(self, read: Callable[[], R]) -> R:
         """Reads in a thread; a refusal is counted and recorded on the loop."""
@@ -292,31 +233,108 @@ class Gateway:
             raise
 
     async def _prepare(self, spec: ConfigSpec) -> Built:
-        """Everything new beside the old, the new engines ready. Engines that are no longer wanted run on until the swap."""
-        before = self.plane.current().spec
+        """Everything new beside the old, the file's new engines ready. Engines that are no longer wanted run on until the swap."""
+        before = self._in_force()
         try:
-            self._check_fixed(before, spec)
-            spec = await self.control.merged(resolve_models(spec, self.base))
-            await self._load_guardrails(spec)
-            built = self.snapshot(spec)
-            names = {e.name for e in spec.engines}
-            await self.supervisor.apply((*spec.engines, *(e for e in before.engines if e.name not in names)), wait=True)
+            self._check_fixed(before.snapshot.spec, spec)
+            built = await self._beside(spec)
+            if built.file is not before.file:
+                names = {e.name for e in built.file.engines} | self._stored()
+                going = (e for e in before.file.engines if e.name not in names)
+                await self.supervisor.apply((*built.file.engines, *going), wait=True, keep=self._stored())
         except ConfigError as error:
             self._refused(error)
             raise
         return built
 
+    async def _beside(self, spec: ConfigSpec) -> Built:
+        """What the file says with what the store adds, built in slices beside what is in force. Raises ConfigError."""
+        file = self._resolve(spec)
+        whole = await self.control.merged(file)
+        planned = self.rollouts.plan(
+            {
+                e.name: Wanted(whole.revisions["engines", e.name], e)
+                for e in whole.spec.engines
+                if e.runtime != "external" and ("engines", e.name) in whole.revisions
+            }
+        )
+        wanted = _replace(whole.spec, engines=tuple(planned.get(e.name, e) for e in whole.spec.engines)) if planned else whole.spec
+        guards = await self.assembly.guardrails(wanted, {} if self._built is None else self._built.guardrails)
+        return await in_slices(self.assembly.steps(self.version + 1, whole, wanted, file, guards))
+
+    def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
+        """The file's part with its models found. What has failed of the store is tried again with a file that was read anew."""
+        if self._resolved is None or self._resolved[0] is not spec:
+            self._resolved = (spec, resolve_models(spec, self.base))
+            self.rollouts.retry()
+        return self._resolved[1]
+
+    def _find(self, model: str) -> str:
+        """The path of a model of the registry. Raises ConfigError."""
+        return str(find_model(model, (place.root for place in self.model_places or model_places(self.spec, self.base))))
+
+    async def check(self, kind: str, name: str, body: dict[str, Any]) -> None:
+        """Whether an engine or a model of the store could be put into force, as far as can be said without starting anything: it is
+        merged and built beside what is in force, and thrown away. Raises ConfigError with a path within the resource."""
+        file = self._in_force().file
+        before, after = await self.control.merged(file), await self.control.candidate(file, kind, name, body)
+        if (error := after.left_out.get((kind, name))) is not None:
+            raise error
+        for (other, which), error in after.left_out.items():
+            if (other, which) not in before.left_out:
+                raise ConfigError(f"then {which!r} of the {other} could not be used: {error}", path="name")
+        if kind == "engines":
+            engine = next(e for e in after.spec.engines if e.name == name)
+            if engine.url is not None:
+                await check_upstream(engine.url, self.spec.store.upstreams)
+            else:
+                await asyncio.to_thread(self._find, engine.model or "")
+        await in_slices(router_steps(after.spec.models, after.spec.engines, self.registry))
+
+    def _in_force(self) -> Built:
+        assert self._built is not None, "the gateway has not been started"
+        return self._built
+
+    def _stored(self) -> frozenset[str]:
+        """Names of the store's engines: their sidecars are `rollouts`' work."""
+        return frozenset(name for kind, name in self._in_force().whole.revisions if kind == "engines")
+
+    def stored(self) -> Collection[Which]:
+        """The engines and models of the store that are in force."""
+        return self._in_force().whole.revisions.keys()
+
+    def revision(self, which: Which) -> int | None:
+        """The revision of an engine or model of the store that is in force."""
+        if which[0] == "engines" and self.rollouts.has(which[1]):
+            return self.rollouts.revision(which[1])
+        return self._in_force().whole.revisions.get(which)
+
+    def reason(self, which: Which) -> str:
+        """Why the newest revision of an engine or model of the store is not in force; "" when it is, or will be."""
+        error = self._in_force().whole.left_out.get(which)
+        if error is not None:
+            return str(error)
+        return self.rollouts.reason(which[1]) if which[0] == "engines" else ""
+
+    def _rollout_event(self, event: str, target: str, detail: dict[str, Any], outcome: str) -> None:
+        if self.plane.snapshot is not None:  # before that, nothing is recorded: the audit log is not open
+            self.record(event, target, detail, outcome=outcome)
+
     def _apply(self, built: Built) -> None:
+        before = self._in_force().whole.left_out
         self._swap(built)
+        self.rollouts.pursue(frozenset(engine.name for engine in built.file.engines))
         self.metrics.reloads["applied"] += 1
         self.record("config_applied", "config", {"version": built.snapshot.version})
+        for (kind, name), error in built.whole.left_out.items():
+            if str(before.get((kind, name), "")) != str(error):
+                self.record("left_out", f"{kind}/{name}", {"reason": str(error)}, outcome="refused")
 
     async def _retire(self, old: Built) -> None:
-        """The engines that only the old configuration had."""
-        engines = self.plane.current().spec.engines
-        await self.supervisor.apply(engines, wait=False)
-        wanted = {key_of(g) for g in self.plane.current().spec.guardrails}
-        self._guardrails = {key: built for key, built in self._guardrails.items() if key in wanted}
+        """The engines that only the old file had."""
+        file = self._in_force().file
+        if old.file is not file:
+            await self.supervisor.apply(file.engines, wait=False, keep=self._stored())
 
     def _refused(self, error: ConfigError) -> None:
         """Counts and records a configuration that was not applied."""
@@ -348,6 +366,7 @@ class Gateway:
     async def aclose(self) -> None:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before."""
         timeout = self.spec.listen.drain_timeout
+        await self.rollouts.aclose()
         await self.supervisor.aclose(timeout)
         await self.plane.tasks.aclose()
         await self.files.aclose()
@@ -414,6 +433,6 @@ class Gateway:
         )
         yield GaugeMetricFamily("gatehouse_keys_cached", "API keys of the store that are remembered", value=float(len(self.control.keys)))
         failures = CounterMetricFamily("gatehouse_guardrail_failures", "Guardrails that failed", labels=["guardrail", "fail_mode"])
-        for (name, mode), count in self._guardrail_failures.items():
+        for (name, mode), count in self.assembly.guardrail_failures.items():
             failures.add_metric([name, mode], count)
         yield failures

@@ -7,18 +7,22 @@ two writes (usage, last use) is lost when the process is killed, at most `WRITE_
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from time import gmtime, strftime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from gateway import remote
+from gateway.config.merge import Which, merge
 from gateway.core.errors import ConfigError, GatehouseError, StoreUnavailable
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import AuditLog, Change
-from gateway.core.specs import ConfigSpec, GuardrailSpec, LimitSpec
+from gateway.core.slices import in_slices
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
 from gateway.core.storage import StoreChange, UsageRow
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import OutcomeRecord
@@ -27,6 +31,7 @@ from gateway.identity.stored import USED_SECONDS, StoredKeys
 from gateway.store.feed import CHANGE, RESYNC, ChangePoller
 from gateway.store.pepper import VARIABLE
 from gateway.store.store import Store
+from gateway.stored import KINDS, Part, StoredParts
 
 log = logging.getLogger("gatehouse.store")
 
@@ -35,10 +40,19 @@ PRUNE_SECONDS = 600.0
 MAX_USAGE_ROWS = 100_000
 BATCH = 1000
 """Rows that are written in one transaction."""
-POLICIES = ("limits", "guardrails")
-"""Kinds of resources that are part of what is in force."""
+S = TypeVar("S", bound=Spec)
 P = TypeVar("P", LimitSpec, GuardrailSpec)
 DAY = 86400
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A configuration with what the store adds. revisions: of each engine and model of the store that is in it. left_out: of those
+    that are not, why; the errors' paths are within the resource."""
+
+    spec: ConfigSpec
+    revisions: dict[Which, int] = field(default_factory=dict)
+    left_out: dict[Which, ConfigError] = field(default_factory=dict)
 
 
 class Control:
@@ -54,8 +68,8 @@ class Control:
         self.usage = UsageLedger()
         self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
         self._used: dict[str, float] = {}
-        self._limits: tuple[LimitSpec, ...] = ()
-        self._guardrails: tuple[GuardrailSpec, ...] = ()
+        self.parts = StoredParts(self.store, lambda name, body: remote.engine_of(name, body, environ, self.store.unseal))
+        self._last: tuple[ConfigSpec, int, Whole] | None = None
         self._started = self._any_key = False
         self.store.subscribe(self._poller.written)
         feed.subscribe(self._heard)
@@ -82,37 +96,46 @@ class Control:
             await self.write(0.0)
         await self.store.aclose()
 
-    async def merged(self, spec: ConfigSpec) -> ConfigSpec:
-        """The configuration with the limits and guardrails of the store behind its own; its own win over the same names.
+    async def merged(self, spec: ConfigSpec) -> Whole:
+        """The configuration with what the store has behind its own; its own win over the same names.
 
-        What was read last counts while the store does not answer. Raises ConfigError for what this version cannot use.
+        What was read last counts while the store does not answer. Raises ConfigError for a limit or guardrail that this version cannot use.
         """
         try:
-            self._limits = await self._read("limits", LimitSpec)
-            self._guardrails = await self._read("guardrails", GuardrailSpec)
+            await self.parts.read()
         except StoreUnavailable as error:
-            log.warning("limits and guardrails of the store stay as they were read last: %s", error.message)
-        return msgspec.structs.replace(
-            spec,
-            limits=(*spec.limits, *_others(self._limits, spec.limits)),
-            guardrails=(*spec.guardrails, *_others(self._guardrails, spec.guardrails)),
-        )
+            log.warning("what the store adds to the configuration stays as it was read last: %s", error.message)
+        generation = self.parts.generation
+        if self._last is None or self._last[0] is not spec or self._last[1] != generation:
+            self._last = (spec, generation, await self._whole(spec, self.parts.parts))
+        return self._last[2]
 
-    async def _read(self, kind: str, wanted: type[P]) -> tuple[P, ...]:
-        found: list[P] = []
-        cursor: str | None = None
-        while True:
-            page = await self.store.list(kind, limit=1000, cursor=cursor)
-            for resource in page.items:
-                try:
-                    found.append(msgspec.convert({**resource.body, "name": resource.name}, wanted))
-                except msgspec.ValidationError as error:
-                    raise ConfigError(
-                        f"the store holds one that this version cannot use: {error}", path=f"{kind}.{resource.name}"
-                    ) from None
-            cursor = page.cursor
-            if cursor is None:
-                return tuple(found)
+    async def candidate(self, spec: ConfigSpec, kind: str, name: str, body: dict[str, Any]) -> Whole:
+        """What `merged` would give if the store had this resource. Raises ConfigError for settings that cannot be read."""
+        await self.parts.read()
+        wanted = Part(0, 0.0, self.parts.spec_of(kind, name, body))
+        return await self._whole(spec, {**self.parts.parts, kind: {**self.parts.parts[kind], name: wanted}})
+
+    async def _whole(self, spec: ConfigSpec, parts: Mapping[str, Mapping[str, Part]]) -> Whole:
+        limits, guardrails = _usable("limits", parts, LimitSpec), _usable("guardrails", parts, GuardrailSpec)
+        found = await in_slices(merge(spec, _specs(parts["engines"], EngineSpec), _specs(parts["models"], ModelSpec)))
+        left_out = {(kind, name): part.error for kind in ("engines", "models") for name, part in parts[kind].items() if part.error}
+        left_out.update(found.left_out)
+        own = {("engines", engine.name) for engine in spec.engines} | {("models", model.name) for model in spec.models}
+        whole = msgspec.structs.replace(
+            spec,
+            limits=(*spec.limits, *_others(limits, spec.limits)),
+            guardrails=(*spec.guardrails, *_others(guardrails, spec.guardrails)),
+            engines=found.engines,
+            models=found.models,
+        )
+        revisions = {
+            (kind, name): part.revision
+            for kind in ("engines", "models")
+            for name, part in parts[kind].items()
+            if (kind, name) not in left_out and (kind, name) not in own
+        }
+        return Whole(whole, revisions, left_out)
 
     def _heard(self, change: Change) -> None:
         _, kind, payload = change
@@ -121,8 +144,10 @@ class Control:
             if payload.kind == "keys":
                 self._any_key = True
                 self.keys.changed(payload.name, payload.action)
+            self.parts.changed(payload.kind, payload.name)
         elif kind == RESYNC:
             self.keys.clear()
+            self.parts.forget()
 
     async def write(self, interval: float = USED_SECONDS) -> None:
         """Usage and last use into the store, in small transactions. What cannot be written now is kept for the next time.
@@ -146,10 +171,22 @@ class Control:
             self.usage.merge(counts)
 
 
-def touches_policies(change: Change) -> bool:
+def touches_configuration(change: Change) -> bool:
     """Whether a change on the feed may have changed what `merged` gives."""
     _, kind, payload = change
-    return kind == RESYNC or (kind == CHANGE and payload.kind in POLICIES)
+    return kind == RESYNC or (kind == CHANGE and payload.kind in KINDS)
+
+
+def _specs(parts: Mapping[str, Part], wanted: type[S]) -> Iterable[S]:
+    return (part.spec for part in parts.values() if isinstance(part.spec, wanted))
+
+
+def _usable(kind: str, parts: Mapping[str, Mapping[str, Part]], wanted: type[P]) -> tuple[P, ...]:
+    """All of a kind. Raises ConfigError when one cannot be used: without it, less would be protected."""
+    for name, part in parts[kind].items():
+        if part.error is not None:
+            raise ConfigError(part.error.message, path=f"{kind}.{name}")
+    return tuple(_specs(parts[kind], wanted))
 
 
 def _others(stored: tuple[P, ...], own: tuple[P, ...]) -> tuple[P, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from admin.cli import audit, config, files, fleet, keys, policies, tenants
+from admin.cli import audit, config, files, fleet, keys, policies, stored, tenants
 from admin.cli.chat import chat
 from admin.cli.status import login, status
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     files.extend(fleet.models)
     app.add_typer(fleet.models, name="models")
     app.add_typer(fleet.engines, name="engines")
+    stored.register(fleet.engines, fleet.models)
     app.add_typer(policies.group, name="policies")
     app.add_typer(config.group, name="config")
     app.add_typer(audit.make(verify), name="audit")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-import yaml
 
-from admin.cli.client import ApiError, Client, name
+from admin.cli.apply import apply_all, read
+from admin.cli.client import name
 from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
 
@@ -44,44 +44,10 @@ def apply(
     dry_run: DryRun = False,
 ) -> None:
     """Makes the policies of a file those of the store: what is new is created, what differs replaced; nothing is deleted."""
-    wanted = read(file)
-    done: list[dict[str, Any]] = []
+    wanted = read(file, KINDS)
     with session.client() as client:
-        for kind, items in wanted.items():
-            done += [_apply(client, kind, item, dry_run) for item in items]
+        done = apply_all(client, wanted, dry_run)
     session.out.rows(done, ("kind", "name", "action", "diff"))
-
-
-def read(file: Path) -> dict[str, list[dict[str, Any]]]:
-    """The policies of a file by kind. Raises CommandError."""
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"{file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} is not YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(found, dict) or not found or any(kind not in KINDS for kind in found):
-        raise CommandError(f"{file} must hold a mapping with {', '.join(KINDS)}")
-    for kind, items in found.items():
-        if not isinstance(items, list) or any(not isinstance(item, dict) or not item.get("name") for item in items):
-            raise CommandError(f"{file}: {kind} must be a list of mappings with a name")
-    return found
-
-
-def _apply(client: Client, kind: str, item: dict[str, Any], dry_run: bool) -> dict[str, Any]:
-    path = f"/{kind}/{name(str(item['name']))}"
-    params = {"dry_run": "true"} if dry_run else {}
-    try:
-        current = client.request("GET", path)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        client.post(f"/{kind}", item, dry_run=dry_run)
-        return {"kind": kind, "name": item["name"], "action": "created", "diff": []}
-    planned = client.json("PUT", path, json=item, params={"dry_run": "true"})
-    if planned["diff"] and not dry_run:
-        client.json("PUT", path, json=item, params=params, headers={"if-match": current.headers.get("etag", "*")})
-    return {"kind": kind, "name": item["name"], "action": "replaced" if planned["diff"] else "unchanged", "diff": planned["diff"]}
 
 
 @group.command("test")

@@ -61,11 +61,6 @@ class EndpointView(msgspec.Struct, kw_only=True):
     shift: float | None = None
 
 
-class EngineList(msgspec.Struct):
-    items: list[EngineView]
-    cursor: str | None = None
-
-
 class EndpointList(msgspec.Struct):
     items: list[EndpointView]
     cursor: str | None = None
@@ -90,16 +85,8 @@ def endpoint_view(call: Call, endpoint: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-async def engines(call: Call) -> Answer:
-    return Answer({"items": call.ports.fleet.engines(), "cursor": None})
-
-
 async def endpoints(call: Call) -> Answer:
     return Answer({"items": [endpoint_view(call, e) for e in call.ports.fleet.endpoints()], "cursor": None})
-
-
-async def engine(call: Call) -> Answer:
-    return Answer(find(call.ports.fleet.engines(), call.path["name"], "engine"))
 
 
 async def endpoint(call: Call) -> Answer:
@@ -143,8 +130,6 @@ async def _change(call: Call, act: Any, **expected: Any) -> Answer:
 def operations() -> list[Operation]:
     either = (EndpointView, EndpointDryRun)
     return [
-        Operation("GET", "engines", "engines:read", "List engines", engines, EngineList),
-        Operation("GET", "engines/{name}", "engines:read", "Show an engine", engine, EngineView),
         Operation("POST", "engines/{name}/drain", "engines:drain", "Send an engine no new requests", drain, either, Written),
         Operation("POST", "engines/{name}/resume", "engines:resume", "Send an engine requests again", resume, either, Written),
         Operation("POST", "engines/{name}/breaker", "engines:breaker", "Hold a breaker, or let it go", breaker, either, Written, Breaker),

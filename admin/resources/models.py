@@ -26,11 +26,6 @@ class ModelView(msgspec.Struct, kw_only=True):
     queued: int = 0
 
 
-class ModelList(msgspec.Struct):
-    items: list[ModelView]
-    cursor: str | None = None
-
-
 class EngineState(msgspec.Struct):
     engine: str
     state: str
@@ -49,14 +44,6 @@ class ModelDryRun(msgspec.Struct):
     dry_run: bool
     diff: list[Change]
     result: ModelAction
-
-
-async def index(call: Call) -> Answer:
-    return Answer({"items": call.ports.fleet.models(), "cursor": None})
-
-
-async def show(call: Call) -> Answer:
-    return Answer(find(call.ports.fleet.models(), call.path["name"], "model"))
 
 
 class Unload(Written):
@@ -125,8 +112,6 @@ def _result(call: Call, name: str, action: str, members: list[str]) -> dict[str,
 def operations() -> list[Operation]:
     either = (ModelAction, ModelDryRun)
     return [
-        Operation("GET", "models", "models:read", "List models", index, ModelList),
-        Operation("GET", "models/{name}", "models:read", "Show a model", show, ModelView),
         Operation(
             "POST", "models/{name}/load", "models:load", "Start a model's engines, wait until ready", load, either, Written, engine=True
         ),

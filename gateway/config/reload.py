@@ -70,6 +70,7 @@ class Reloader(Generic[T]):
         self._file = loaded.file
         self._lock = asyncio.Lock()
         self._queued: asyncio.Task[dict[str, Any]] | None = None
+        self._described: tuple[ConfigSpec, dict[str, Any]] | None = None
         self._seen = self._candidate = _stamp(self._file)
         self.status = Status(source=loaded.file, applied_at=self._clock.wall())
 
@@ -83,8 +84,10 @@ class Reloader(Generic[T]):
         return self._spec
 
     def current(self) -> dict[str, Any]:
-        """The configuration in force, secrets masked."""
-        return describe(self._spec)
+        """The configuration in force, secrets masked. Made once for each configuration: nobody may change it."""
+        if self._described is None or self._described[0] is not self._spec:
+            self._described = (self._spec, describe(self._spec))
+        return self._described[1]
 
     async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
         """Applies a text: {"version", "changed": paths, "applied"}. With `dry_run` it is parsed and checked only.

@@ -293,6 +293,11 @@ class FleetView(Protocol):
 
     def models(self) -> list[dict[str, Any]]: ...
 
+    def stored(self, kind: str, name: str) -> tuple[int | None, str]:
+        """Of an engine or a model of the store: the revision that is in force (None: none), and why the newest one is not ("": nothing
+        is wrong)."""
+        ...
+
     def status(self) -> dict[str, Any]:
         """The process at a glance: version, start, configuration, readiness, requests in flight, addresses."""
         ...

@@ -62,10 +62,14 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where tenants, keys and models that must last are kept: `sqlite` (in the state directory) or a PostgreSQL URL."""
+    """Where tenants, keys and models that must last are kept: `sqlite` (in the state directory) or a PostgreSQL URL.
+
+    upstreams: networks and patterns of host names in which external engines of the store may be.
+    """
 
     url: str = "sqlite"
     poll_interval: Seconds = 0.5
+    upstreams: tuple[str, ...] = ()
 
 
 class RedisSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

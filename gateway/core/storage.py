@@ -88,6 +88,11 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
         return KeySettings(**{name: getattr(self, name) for name in KeySettings.__struct_fields__})
 
 
+def engine_secret(engine: str, url: str | None, field: str) -> str:
+    """What a sealed secret of an engine belongs to: one field, at one address. It is not sent anywhere else."""
+    return f"engines/{engine} {url or ''} {field}"
+
+
 class UsageRow(Struct, frozen=True):
     """Tokens and requests of one key and model on one day (UTC, `YYYY-MM-DD`), to be added to what is there."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.errors import ConfigError
+from gateway.core.slices import Steps, at_once
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec, PoolMemberSpec
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
@@ -12,20 +13,19 @@ from gateway.routing.selectors import Member
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
 
 
-def build_router(
-    models: tuple[ModelSpec, ...],
-    engines: tuple[EngineSpec, ...],
-    registry: EndpointRegistry,
-) -> FleetRouter:
-    """A router over the registry's endpoints; changes nothing until `registry.activate(router)`.
+def build_router(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry) -> FleetRouter:
+    """A router over the registry's endpoints; changes nothing until `registry.activate(router)`. Raises ConfigError with the path."""
+    return at_once(router_steps(models, engines, registry))
 
-    Reads only, so that a large fleet's rings can be built in a worker thread. Raises ConfigError with the setting's path.
-    """
+
+def router_steps(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry) -> Steps[FleetRouter]:
+    """The same in steps, for a large fleet. One build at a time may be activated: routes that need not change are those in force."""
     _check_names(models)
     known = _engines(engines)
     members: _Members = {}
     routes = []
     old = registry.active.routes if isinstance(registry.active, FleetRouter) else {}
+    yield
     for number, spec in enumerate(models):
         pool = _pool(spec, number, known, members, registry)
         previous = old.get(spec.name)
@@ -33,6 +33,7 @@ def build_router(
             routes.append(previous)
         else:
             routes.append(PoolRoute(spec, pool, registry))
+        yield
     return FleetRouter(routes, members)
 
 

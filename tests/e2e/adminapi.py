@@ -15,7 +15,8 @@ KEYS = {role: f"{role}-key-0123456789abcdef0123456789abcdef" for role in ROLES}
 
 def config(state_dir: Path, port: int, **parts: Any) -> dict[str, Any]:
     """Keys of the tenant acme with one role each (`none` has none), over one engine at `port`."""
-    made = configuration(state_dir, engines=[external("fake", port, slots=64)], models=[{"name": "m1", "pool": ["fake"]}], **parts)
+    engines, models = [external("fake", port, slots=64)], [{"name": "m1", "pool": ["fake"]}]
+    made = configuration(state_dir, **{"engines": engines, "models": models, "store": {"upstreams": ["127.0.0.0/8"]}, **parts})
     for role, key in KEYS.items():
         entry: dict[str, Any] = {"id": f"a-{role}", "key": key, "tenant": "acme", "models": ["*"]}
         made["identity"]["api_keys"]["static"].append(entry if role == "none" else {**entry, "roles": [role]})

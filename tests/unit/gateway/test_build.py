@@ -10,7 +10,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.build import DEMO_MODELS, PLUGINS, Gateway, key_of, reads_files, resolve_models
+from gateway.assembly import key_of, reads_files
+from gateway.build import DEMO_MODELS, PLUGINS, Gateway, resolve_models
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, IdentitySpec

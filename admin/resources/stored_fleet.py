@@ -1,0 +1,107 @@
+"""Engines and models as resources: what was decided (`settings`) beside what runs.
+
+`version` of an engine is that of its model, so what counts the writes is called `revision` here; it is the ETag. `in_force`: whether this
+revision serves. `failed`: whether it could not be put into force; then `reason` says why, and what was in force before still is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from admin import problems, values
+from admin.operation import Call
+from admin.resource import Collection, Shapes, shapes_for
+from gateway.core.storage import Resource
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True)
+class FleetCollection(Collection[S], Generic[S]):
+    """running: all of the kind that are in force, as the fleet shows them. shown: the type of the answer. blank: what is shown of one that
+    is not in force. keep: the body to be stored for a body that was sent; sees the one before. hidden: without what the caller may not see.
+    """
+
+    running: Callable[[Call], list[dict[str, Any]]] = lambda call: []
+    shown: type[msgspec.Struct] = msgspec.Struct
+    blank: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {}
+    keep: Callable[[Call, dict[str, Any], dict[str, Any] | None], dict[str, Any]] = lambda call, body, before: body
+    hidden: Callable[[Call, dict[str, Any]], dict[str, Any]] = lambda call, body: body
+
+    def shapes(self) -> Shapes:
+        return shapes_for(self.singular.capitalize(), self.shown)
+
+    async def checked(self, call: Call, settings: S, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+        kept = self.keep(call, body, before)
+        await self.check(call, settings, before)
+        await call.ports.check(self.kind, kept)
+        return kept
+
+    def view(self, call: Call, resource: Resource) -> dict[str, Any]:
+        settings: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
+        revision, reason = call.ports.fleet.stored(self.kind, resource.name)
+        return {
+            **self.blank(settings),
+            **self._running(call, resource.name, "store"),
+            **({"reason": reason} if reason else {}),
+            "name": resource.name,
+            "source": "store",
+            "settings": self.hidden(call, settings),
+            "in_force": revision == resource.version,
+            "failed": bool(reason),
+            "revision": resource.version,
+            "created_at": resource.created,
+            "updated_at": resource.updated,
+            "updated_by": resource.actor,
+        }
+
+    def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        nothing = dict.fromkeys(("revision", "created_at", "updated_at", "updated_by"))
+        shown = {
+            **self.blank(body),
+            **self._running(call, str(body["name"]), "file"),
+            "name": body["name"],
+            "source": "file",
+            "in_force": True,
+            "failed": False,
+        }
+        return {**shown, **nothing, "settings": self.hidden(call, body)}
+
+    def _running(self, call: Call, name: str, source: str) -> dict[str, Any]:
+        """What runs under a name; empty when nothing does, or what does is not from there."""
+        known = call.asked.get(self.kind)
+        if known is None:
+            known = call.asked[self.kind] = {item["name"]: item for item in self.running(call)}
+        found: dict[str, Any] = known.get(name, {})
+        return found if found.get("source") == source else {}
+
+
+async def users(call: Call, kind: str, uses: Callable[[dict[str, Any]], Iterable[str]], name: str) -> str | None:
+    """The first resource of a kind that uses a name, in the file or the store."""
+    for body in call.ports.config.current()[kind]:
+        if name in uses(body):
+            return str(body["name"])
+    cursor: str | None = None
+    while True:
+        page = await call.store.list(kind, limit=1000, cursor=cursor)
+        for resource in page.items:
+            if name in uses(resource.body):
+                return resource.name
+        cursor = page.cursor
+        if cursor is None:
+            return None
+
+
+def unused(kind: str, what: str, uses: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[[Call, str], Awaitable[None]]:
+    """A check before deleting: raises 409 `in_use` that names who uses it."""
+
+    async def check(call: Call, name: str) -> None:
+        user = await users(call, kind, uses, name)
+        if user is not None and user != name:
+            raise problems.simple(409, "in_use", f"The model {user!r} still names this {what}: change it first.", param="name")
+
+    return check
