@@ -15,24 +15,38 @@ def _networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ipaddress.ip_network(entry, strict=False) for entry in trusted)
 
 
+def plain(address: str) -> str:
+    """An address as it is compared and recorded: an IPv4 one that came mapped into IPv6 (a listener on `::`) is an IPv4 one."""
+    if not address.lower().startswith("::ffff:"):
+        return address
+    try:
+        mapped = ipaddress.IPv6Address(address).ipv4_mapped
+    except ValueError:
+        return address
+    return address if mapped is None else str(mapped)
+
+
 def is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
     """Whether an address is one of the configured proxies (addresses or networks)."""
     if not trusted:
         return False
     try:
-        found = ipaddress.ip_address(address)
+        found = ipaddress.ip_address(plain(address))
     except ValueError:
         return False
     return any(found in network for network in _networks(trusted) if network.version == found.version)
 
 
 def forwarded_peer(proxy: Peer, headers: Headers) -> Peer:
-    """The client that a trusted proxy names: the last address of X-Forwarded-For, which is the one the proxy itself added."""
+    """The client that a trusted proxy names: the last address of X-Forwarded-For, which is the one the proxy itself added.
+
+    It has no certificate: the proxy's says who the proxy is.
+    """
     value = headers.get(b"x-forwarded-for")
     if value is None:
         return proxy
     last = value.rpartition(b",")[2].strip().decode("latin-1")
     try:
-        return Peer(str(ipaddress.ip_address(last)), True, proxy.certificate)
+        return Peer(plain(str(ipaddress.ip_address(last))), True)
     except ValueError:
         return proxy

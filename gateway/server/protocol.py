@@ -21,7 +21,7 @@ from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.server.cors import cors_headers
 from gateway.server.head import REQUEST_ID, check_framing, split_target
-from gateway.server.peers import forwarded_peer, is_trusted
+from gateway.server.peers import forwarded_peer, is_trusted, plain
 from gateway.telemetry.metrics import PHASES
 
 SINGLE = frozenset(
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
         self.send = self.transport.write
         name = transport.get_extra_info("peername")
-        address = name[0] if isinstance(name, tuple) else "local"
+        address = plain(name[0]) if isinstance(name, tuple) else "local"
         tls = transport.get_extra_info("ssl_object")
         self.peer = Peer(
             address, is_trusted(address, self.limits.trusted_peers), tls.getpeercert(binary_form=True) if tls is not None else None
