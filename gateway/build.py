@@ -48,7 +48,7 @@ from gateway.transport.pool import EndpointClient
 from policies import guardrails
 
 GC_THRESHOLDS = (20_000, 20, 20)
-"""An exchange leaves no cycle behind, but those under way are enough young objects for a collection every few requests."""
+"""An exchange leaves no cycle behind, however it ends, but those under way are enough young objects for a collection every few requests."""
 log = logging.getLogger("gatehouse")
 PLUGINS = PluginSchemas(guardrails=guardrails.schemas())
 """The settings' schemas of every plug-in, for whoever reads a configuration."""
@@ -161,7 +161,6 @@ class Gateway:
         if spec.watch:
             self.reloader.watch()
         self.registry.start_probing(HttpProbe())
-        self.pressure.start()
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         self._owner.every(EXPIRY_SECONDS, self.files.expire, name="uploads")
         if spec.insecure:
@@ -178,6 +177,7 @@ class Gateway:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        self.pressure.start()
 
     def _swap(self, built: Built) -> None:
         self.registry.activate(built.router)

@@ -2,7 +2,7 @@
 
 `Shedding` is pure: it turns the event loop's lag and the share of memory in use into a level (0 nothing, 1 batch, 2 standard too,
 3 everything). It rises when three observations in a row agree, so that one long pause sheds nobody, and falls one level after a second of
-calm. `PressureMonitor` measures, ten times a second, and tells the registry.
+calm. The start of a process is no sign of load. `PressureMonitor` measures, ten times a second, and tells the registry.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ LAGS = (0.2, 0.5, 1.0)
 MEMORY = (0.85, 0.92, 0.97)
 """Shares of the memory limit, for levels 1 to 3."""
 INTERVAL = 0.1
+WARM_UP = 30
+"""Observations after the start, three seconds of them, in which lag is not judged: a process that has just started has work of its own."""
 _AGREE = 3
 _CALM = 10
 
 
 class Shedding:
-    """Levels out of observations, with hysteresis."""
+    """Levels out of observations, with hysteresis. warm_up: the first observations, in which only memory counts."""
 
-    def __init__(self, lags: tuple[float, float, float] = LAGS, memory: tuple[float, float, float] = MEMORY) -> None:
+    def __init__(self, lags: tuple[float, float, float] = LAGS, memory: tuple[float, float, float] = MEMORY, warm_up: int = 0) -> None:
         self.level = 0
         self._lags, self._memory = lags, memory
+        self._warm_up = warm_up
         self._recent = [0] * _AGREE
         self._calm = 0
 
     def observe(self, lag: float, memory: float) -> int:
         """Takes one observation (lag in seconds, memory as a share of the limit; 0.0 without one); the level from now on."""
+        if self._warm_up:
+            self._warm_up -= 1
+            lag = 0.0
         seen = max(sum(lag >= limit for limit in self._lags), sum(memory >= limit for limit in self._memory))
         self._recent = [*self._recent[1:], seen]
         sustained = min(self._recent)
@@ -54,7 +60,7 @@ class PressureMonitor:
 
     def __init__(self, on_level: Callable[[int], None], memory_limit: int | None = None, shedding: Shedding | None = None) -> None:
         self._on_level = on_level
-        self._shedding = shedding or Shedding()
+        self._shedding = shedding or Shedding(warm_up=WARM_UP)
         self._limit = memory_limit or cgroup_limit()
         self._handle: asyncio.TimerHandle | None = None
         self._due = 0.0

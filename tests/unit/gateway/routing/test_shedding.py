@@ -38,6 +38,14 @@ def test_pressure_that_stays_keeps_its_level():
     assert levels(*[(0.3, 0.0)] * 40)[-1] == 1
 
 
+def test_a_slow_start_sheds_nobody_but_a_lack_of_memory_does():
+    shedding = Shedding(warm_up=10)
+    assert [shedding.observe(2.0, 0.0) for _ in range(12)] == [0] * 12
+    assert shedding.observe(2.0, 0.0) == 3
+    shedding = Shedding(warm_up=10)
+    assert [shedding.observe(0.0, 0.9) for _ in range(3)][-1] == 1
+
+
 async def test_the_monitor_sees_a_busy_loop():
     seen: asyncio.Queue[int] = asyncio.Queue()
     monitor = PressureMonitor(seen.put_nowait, memory_limit=1 << 50, shedding=Shedding(lags=(0.02, 9.0, 9.0)))
