@@ -1,4 +1,4 @@
-"""The memory side of starting a llama.cpp engine: looks into its file, asks how much is free, plans, and remembers what it promised.
+"""The memory side of starting an engine: looks into its file, asks how much is free, plans, and remembers what it promised.
 
 Engines start side by side, and one that loads has not taken its memory yet: what was promised to it is not free for the next one, until
 `release` says that it is ready (then the device says so itself) or gone.
@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from engines.memory import device_free, host_free
-from engines.placement import InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
+from engines.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
 from gateway.core.specs import EngineSpec
 
 HOST = "host"
 SMALLEST_EMBEDDING_BATCH = 512
+ONNX_FACTOR = 1.5
+"""ONNX Runtime reads the weights and keeps a packed copy of most."""
+ONNX_OVERHEAD = 64 * 1024 * 1024
+"""Its arena and the buffers of a batch."""
 
 
 class Placer:
@@ -35,10 +40,13 @@ class Placer:
 
         beside: the plan of the running process that this one shall replace. Then it must fit beside it with as many layers on the
         device as it would have alone: a replacement that is squeezed into what is left would be slow for good.
-        None for what is not planned: other runtimes, and files that the sidecar will refuse, naming what is wrong.
+        None for what has no layers to be placed (ONNX: it fits or not), and for files that the sidecar will refuse, naming what is wrong.
         Raises placement.InsufficientMemory, or OSError when no process can be started.
         """
-        if spec.runtime != "llama.cpp" or spec.model is None:
+        if spec.model is None:
+            return None
+        if spec.runtime == "onnx":
+            await self._fits(key, Path(spec.model), device)
             return None
         try:
             metadata = await self._look(spec.model)
@@ -55,12 +63,32 @@ class Placer:
         self._promised[key] = _promise(made)
         return made
 
+    async def _fits(self, key: str, model: Path, device: str) -> None:
+        """An ONNX model's need is estimated by its files. Raises InsufficientMemory."""
+        needed = int(await asyncio.to_thread(_size, model) * ONNX_FACTOR) + ONNX_OVERHEAD
+        before = dict(self._promised)
+        free, main = await asyncio.to_thread(self._measure, device)
+        promised = [held for name, held in {**before, **self._promised}.items() if name != key]
+        left, units = _left(free, _units(device), promised), _units(device)
+        if device == "cpu":
+            main = _less(main, HOST, promised)
+            left, units = None if main is None else [main], [HOST]
+        if left is not None and needed > sum(left) * (1 - MARGIN):
+            raise InsufficientMemory(device, needed, sum(left))
+        self._promised[key] = {unit: needed // len(units) for unit in units}
+
     def release(self, key: str) -> None:
         """What was promised has been taken, or will not be."""
         self._promised.pop(key, None)
 
     def _measure(self, device: str) -> tuple[list[int] | None, int | None]:
         return (None if device == "cpu" else self._devices(device)), self._host()
+
+
+def _size(model: Path) -> int:
+    """Bytes of a model's file, or of all files in its folder; 0 when it is not there."""
+    files = model.rglob("*") if model.is_dir() else [model]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _plan(metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:

@@ -145,6 +145,7 @@ class Replacement:
         traffic.engine_starting(name, awaited=True)
         self.new = self._house.candidate(self.spec, None)
         await self.prepare()
+        self.check()
         self.promote()
 
     async def give_up(self, reason: str) -> None:

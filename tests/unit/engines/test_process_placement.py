@@ -12,7 +12,7 @@ import pytest
 
 from engines import process
 from engines.devices import Binding
-from engines.placement import InvalidModel, Metadata
+from engines.placement import InsufficientMemory, InvalidModel, Metadata
 from engines.placer import Placer
 from engines.supervisor import Supervisor
 from gateway.core.errors import ConfigError
@@ -225,5 +225,45 @@ class TestPromises:
         made = await placer.place("a", self.spec(slots=64, options={"embeddings": True}), "cpu")
         assert made is not None and made.kv_bytes == 512 * 1024 * 10
 
-    async def test_other_runtimes_are_not_planned(self) -> None:
+    async def test_an_onnx_model_is_only_measured(self) -> None:
         assert await self.placer(lambda device: None).place("a", self.spec(runtime="onnx"), "cpu") is None
+
+    @pytest.mark.parametrize(("device", "free"), [("cpu", None), ("cuda:0", [200 * MIB]), ("cuda:0,1", [100 * MIB, 100 * MIB])])
+    async def test_an_onnx_model_takes_more_than_its_files(self, tmp_path: Path, device: str, free: list[int] | None) -> None:
+        with (tmp_path / "model.onnx").open("wb") as file:
+            file.truncate(80 * MIB)  # 80 x 1.5 + 64 = 184 MiB
+        placer = Placer(devices=lambda device: free, host=lambda: 200 * MIB)
+        spec = self.spec(runtime="onnx", model=str(tmp_path))
+        assert await placer.place("a", spec, device) is None
+        with pytest.raises(InsufficientMemory) as caught:
+            await placer.place("b", spec, device)
+        assert caught.value.needed == 184 * MIB and caught.value.free in (16 * MIB, 200 * MIB - 184 * MIB)
+        placer.release("a")
+        assert await placer.place("b", spec, device) is None
+
+
+class TestBeside:
+    """A replacement must fit beside the process that runs, with as many layers as it would have alone."""
+
+    async def test_it_is_not_squeezed_into_what_is_left(self) -> None:
+        whole = await TestPromises.placer(lambda device: [2100 * MIB]).place("old", TestPromises.spec(), "cuda:0")
+        assert whole is not None and whole.gpu_layers == 11
+        left = 2100 * MIB - whole.device_bytes
+        placer = TestPromises.placer(lambda device: [left])
+        with pytest.raises(InsufficientMemory) as caught:
+            await placer.place("new", TestPromises.spec(), "cuda:0", whole)
+        assert (caught.value.needed, caught.value.free) == (whole.device_bytes, left)
+        alone = await placer.place("new", TestPromises.spec(), "cuda:0")
+        assert alone is not None and 0 < alone.gpu_layers < 11, "where nothing is to be replaced, a part is better than nothing"
+
+    async def test_it_may_be_where_there_is_room_for_both(self) -> None:
+        placer = TestPromises.placer(lambda device: [5000 * MIB])
+        old = await placer.place("old", TestPromises.spec(), "cuda:0")
+        placer.release("old")
+        new = await placer.place("new", TestPromises.spec(), "cuda:0", old)
+        assert new is not None and new.gpu_layers == 11
+
+    async def test_another_device_is_another_matter(self) -> None:
+        old = await TestPromises.placer(lambda device: [2100 * MIB]).place("old", TestPromises.spec(), "cuda:0")
+        new = await TestPromises.placer(lambda device: [1000 * MIB]).place("new", TestPromises.spec(), "cuda:1", old)
+        assert new is not None and 0 < new.gpu_layers < 11
