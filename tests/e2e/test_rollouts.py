@@ -193,3 +193,19 @@ def test_a_reload_of_a_model_replaces_its_process(tmp_path: Path, launch: Launch
         until(lambda: not alive(old), what="the end of the old process")
         os.kill(engine(gatehouse)["pid"], signal.SIGKILL)
         until(lambda: chat(gatehouse).status_code == 200, what="the restart of the new one")
+
+
+def test_an_embedding_engine_is_replaced_after_it_has_embedded(tmp_path: Path, launch: Launch) -> None:
+    made = config(tmp_path)
+    made["engines"].append({"name": "embed", "runtime": "onnx", "model": "demo-embed", "rollout": {"steps": []}})
+    made["models"].append({"name": "demo-embed", "pool": ["embed"]})
+    with launch(made) as gatehouse, admin(gatehouse) as client:
+        assert client.post("/models/demo-embed/reload").status_code == 200
+        counts = client.get("/engines/embed").json()
+        assert counts["task"] == "embeddings" and len(counts["sha256"]) == 64
+        socket = next(tmp_path.glob("state/run/embed-*.sock"))
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as sidecar:
+            assert 'gatehouse_sidecar_requests_total{path="/v1/embeddings",status="200"} 1' in sidecar.get("http://x/metrics").text
+        with gatehouse.client() as data:
+            answer = data.post("/v1/embeddings", json={"model": "demo-embed", "input": "Hello"})
+        assert answer.status_code == 200, answer.text
