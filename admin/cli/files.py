@@ -90,8 +90,7 @@ def _add(
 
 def _there(client: Client, wanted: str, sha256: str) -> dict[str, Any] | None:
     """The model, if it has this very file already (a split model that was sent in part)."""
-    split = split_of(wanted)
-    model = upload.present(client, wanted if split is None else split_name(split[0], 1, split[2]))
+    model = upload.present(client, wanted)
     same = model is not None and any(part["name"] == wanted and part["sha256"] == sha256 for part in model["parts"])
     return model if same else None
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from admin.cli.archive import Parcel
 from admin.cli.client import LONG, ApiError, Client, name
 from admin.cli.errors import CommandError
+from gateway.core.modelfiles import model_of
 
 CHUNK: Final = 8 * 1024 * 1024
 ATTEMPTS: Final = 9
@@ -97,10 +98,10 @@ def _raise(error: CommandError) -> dict[str, Any]:
     raise error
 
 
-def present(client: Client, model: str) -> dict[str, Any] | None:
-    """A model that the gateway has."""
+def present(client: Client, file: str) -> dict[str, Any] | None:
+    """The model of a file, if the gateway has it."""
     try:
-        found: dict[str, Any] = client.get(f"/model-files/{name(model)}")
+        found: dict[str, Any] = client.get(f"/model-files/{name(model_of(file))}")
     except ApiError as error:
         if error.status == 404:
             return None

@@ -193,7 +193,7 @@ async def complete(call: Call) -> Answer:
     call.target = f"model-files/{promised['name']}"
     call.diff = values.diff(None, {key: promised[key] for key in ("name", "size", "sha256")})
     view = await call.ports.files.complete(call.path["id"], dry_run=call.dry_run)
-    return _written(call, view, status=201, where=location("model-files", promised["name"]))
+    return _written(call, view, status=201, where=location("model-files", view["name"]))
 
 
 async def abandon(call: Call) -> Answer:

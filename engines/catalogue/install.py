@@ -65,7 +65,7 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
     target = registry / upload.settings.name
     if os.path.lexists(target) and not upload.settings.replace:
         raise taken(upload.settings.name)
-    if source.stat().st_dev != registry.stat().st_dev:
+    if _other_device(source, registry):
         source = _bring(upload, source, registry)
     try:
         if source.is_dir():
@@ -85,6 +85,10 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
 
 def taken(name: str) -> AlreadyExists:
     return AlreadyExists(f"There is a model {name!r} already; say that it may be replaced, or take another name.", param="name")
+
+
+def _other_device(source: Path, registry: Path) -> bool:
+    return source.stat().st_dev != registry.stat().st_dev
 
 
 def _bring(upload: Upload, source: Path, registry: Path) -> Path:

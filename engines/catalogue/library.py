@@ -23,7 +23,7 @@ from engines.catalogue.scan import Found, Place
 from engines.catalogue.shelf import Shelf
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, RequestError, VersionMismatch
-from gateway.core.modelfiles import UploadSettings, kind_of
+from gateway.core.modelfiles import UploadSettings, kind_of, model_of
 from gateway.core.specs import UploadsSpec
 from gateway.core.tasks import TaskOwner
 
@@ -283,22 +283,23 @@ class Library:
         running = self._verifying.get(id)
         if running is None:
             upload = self._claim(id)
-            try:
-                if upload.missing:
-                    raise _conflict("upload_incomplete", f"{upload.missing} bytes of {upload.settings.size} are missing.")
-                await self._refuse_conflicts(upload.settings)
-            except BaseException:
+            if upload.missing or dry_run:
                 self._busy.discard(id)
-                raise
-            if dry_run:
-                self._busy.discard(id)
-                return self._view(upload)
+                return await self._tried(upload)
             running = self._verifying[id] = self._owner.spawn(self._finish(upload), name="verify")
         return await asyncio.shield(running)
+
+    async def _tried(self, upload: Upload) -> dict[str, Any]:
+        """What can be said before anything is read."""
+        if upload.missing:
+            raise _conflict("upload_incomplete", f"{upload.missing} bytes of {upload.settings.size} are missing.")
+        await self._refuse_conflicts(upload.settings)
+        return self._view(upload)
 
     async def _finish(self, upload: Upload) -> dict[str, Any]:
         upload.state = "verifying"
         try:
+            await self._refuse_conflicts(upload.settings)
             source = await self._work(partial(install.verify, upload, self._go_on))
             async with self._moving:
                 await self._refuse_conflicts(upload.settings)
@@ -314,7 +315,7 @@ class Library:
         else:
             await self._work(partial(self._remember, target, upload.settings.sha256))
             await self._drop(upload)
-            return await self.model(upload.settings.name)
+            return await self.model(model_of(upload.settings.name))
         finally:
             upload.state = "receiving"
             self._busy.discard(upload.id)

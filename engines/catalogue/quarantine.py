@@ -134,7 +134,7 @@ class Quarantine:
         promise = Promise(settings=settings, actor=actor, created=now)
         os.close(os.open(folder / DATA, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         beside = folder / f"{RECORD}.new"
-        with beside.open("wb") as file:
+        with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(msgspec.json.encode(promise))
             file.flush()
             os.fsync(file.fileno())

@@ -71,3 +71,9 @@ def split_of(name: str) -> tuple[str, int, int] | None:
 def split_name(stem: str, part: int, count: int) -> str:
     """The name of a part, the first is 1."""
     return f"{stem}-{part:05d}-of-{count:05d}.gguf"
+
+
+def model_of(name: str) -> str:
+    """The model that a file belongs to: of a split model the first part, of everything else the name itself."""
+    split = split_of(name)
+    return name if split is None else split_name(split[0], 1, split[2])
