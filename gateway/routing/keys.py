@@ -65,11 +65,10 @@ class Prefix:
     def key(self, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
         """From roles and texts up to the first user message, of each text the first PREFIX characters (a long system prompt must not hide
         who talks). When there is none, from the first MESSAGES."""
-        messages = getattr(request.view, "messages", None)
-        if not messages:
+        if request.operation != "chat":
             return digest(_encoded(_text(request)))
         before, room = "", MESSAGES
-        for message in messages:
+        for message in request.view.messages:
             role, text = message.role, message.content
             if text.__class__ is not str or len(text) > PREFIX:
                 text = _flat(text)

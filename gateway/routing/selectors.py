@@ -127,13 +127,15 @@ class ConsistentHash:
         while positions[place] <= key:
             place += 1
         owners, cap = self._owners, self._bound * average
-        for step in range(place, place + _WALK):
-            member = owners[step]
+        end = place + _WALK
+        while place < end:  # mostly one step or two: a range would cost more than they do
+            member = owners[place]
+            place += 1
             if member.load < cap * member.weight:  # that is load + 1 <= ceil(...): with this request it is still within the bound
                 endpoint = member.endpoint
                 if endpoint.in_flight < endpoint.limit and (not exclude or endpoint.name not in exclude):
                     return member
-        return self._further(key, owners[place : place + _WALK], cap, exclude)
+        return self._further(key, owners[end - _WALK : end], cap, exclude)
 
     def _further(self, key: int, walked: list[Member], cap: float, exclude: tuple[str, ...]) -> Member | None:
         members = _rotated(self._members, key % len(self._members))

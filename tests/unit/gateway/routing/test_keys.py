@@ -18,7 +18,8 @@ prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix
 
 
 def request(view: Any, raw: bytes = b"", **fields: bytes) -> InferenceRequest:
-    return InferenceRequest("chat", b"/", "m", {name: Raw(value) for name, value in fields.items()}, view, raw=raw)
+    operation = "chat" if hasattr(view, "messages") else "completions"
+    return InferenceRequest(operation, b"/", "m", {name: Raw(value) for name, value in fields.items()}, view, raw=raw)
 
 
 def turns(*contents: Any, system: str | None = "Be brief.", user: str | None = None) -> InferenceRequest:
