@@ -68,6 +68,22 @@ def test_demo_models_are_found(tmp_path: Path) -> None:
     assert resolve_models(spec_with(tmp_path, name), tmp_path).engines[0].model == str((DEMO_MODELS / name).resolve())
 
 
+def test_configured_directories_come_after_the_registry_and_before_the_demo_models(tmp_path: Path) -> None:
+    demo = next(DEMO_MODELS.iterdir()).name
+    for folder, name in (("state/models", "x.gguf"), ("shared", "x.gguf"), ("shared", "y.gguf"), ("shared", demo)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).touch()
+    for name, folder in (("x.gguf", "state/models"), ("y.gguf", "shared"), (demo, "shared")):
+        spec = msgspec.structs.replace(spec_with(tmp_path, name), model_dirs=("shared",))
+        assert resolve_models(spec, tmp_path).engines[0].model == str(tmp_path / folder / name)
+
+
+def test_a_directory_of_models_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_models(ConfigSpec(version=1, model_dirs=("nowhere",)), tmp_path)
+    assert caught.value.path == "model_dirs[0]" and "nowhere" in caught.value.message
+
+
 def test_a_model_that_is_nowhere(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve_models(spec_with(tmp_path, "none.gguf"), tmp_path)
