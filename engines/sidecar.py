@@ -30,7 +30,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,17 +97,24 @@ class Runtime(Protocol):
         """End threads and free the model; called once, after the last request. Must be safe when `load` failed."""
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(*paths: Path) -> str:
+    """SHA-256 of a file, or of several one after the other, in hex."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
-def verify_sha256(path: Path, expected: str | None) -> str | None:
-    """The file's SHA-256; raises `LoadError` when it is not `expected`. None for a large file with nothing expected."""
-    if expected is None and path.stat().st_size > SHA256_EAGER_BYTES:
+def verify_sha256(path: Path, expected: str | None, further: Sequence[Path] = ()) -> str | None:
+    """The SHA-256 of a model's file, `further` ones following; raises `LoadError` when it is not `expected`.
+
+    None for large files with nothing expected.
+    """
+    files = (path, *further)
+    if expected is None and sum(file.stat().st_size for file in files) > SHA256_EAGER_BYTES:
         return None
-    actual = sha256_of(path)
+    actual = sha256_of(*files)
     if expected is not None and actual != expected.lower():
         raise LoadError("checksum_mismatch", f"{path}: sha256 is {actual}, expected {expected}")
     return actual

@@ -21,10 +21,11 @@ from engines.llamacpp.completion_handler import CompletionHandler
 from engines.llamacpp.conversation import Converser
 from engines.llamacpp.embedder import Embedder, EmbeddingHandler
 from engines.llamacpp.engine import Engine, thread_count
-from engines.llamacpp.gguf import GgufError, Metadata, describe, read
+from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.params import Defaults
+from engines.llamacpp.scheduler import STALL
 from engines.sidecar import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
 from gateway.core.specs import SidecarSpec
 
@@ -53,7 +54,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     mmap: bool = True
     mlock: bool = False
     flash_attention: Literal["auto", "on", "off"] = "auto"
-    stall: Annotated[float, Meta(ge=1.1, le=100)] = 2.2
+    stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
     """How much longer than usual a step may become by prompts being read beside running streams."""
     sampling: Defaults | None = None
     template: str | None = None
@@ -89,8 +90,8 @@ class LlamaRuntime:
         """Check the file, load it, make the context. Raises LoadError."""
         spec, options = self._spec, self._options
         path = Path(spec.model)
-        self._metadata = check_file(path)
-        self._sha256 = verify_sha256(path, spec.sha256)
+        self._metadata, files = check_file(path)
+        self._sha256 = verify_sha256(path, spec.sha256, files[1:])
         self._check_memory(self._metadata)
         self._log = NativeLog()
         layers = self._gpu_layers(self._metadata)
@@ -150,6 +151,8 @@ class LlamaRuntime:
         batcher = Batcher(
             model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, stall=options.stall
         )  # fmt: skip
+        if not model.has_encoder:
+            batcher.warm_up()
         return Engine(
             name=spec.name, model=model, context=self._context, batcher=batcher, defaults=self._defaults(),
             converser=converser, context_size=size, executor=ThreadPoolExecutor(2, "prepare"),
@@ -286,12 +289,13 @@ def _converser(model: Model, template: str | None) -> Converser:
     return Converser(model, ChatTemplate(template, bos=bos, eos=eos) if template else None, bos)
 
 
-def check_file(path: Path) -> Metadata:
-    """Check a file before anything native sees it. Raises LoadError naming what is wrong."""
+def check_file(path: Path) -> tuple[Metadata, list[Path]]:
+    """Check a model's file, or files, before anything native sees them. Raises LoadError naming what is wrong."""
     if not path.is_file():
         raise LoadError("model_missing", f"{path}: no such model file")
     try:
-        return describe(read(path))
+        model = read_model(path)
+        return describe(model), files_of(path, model)
     except GgufError as exc:
         raise LoadError("model_invalid", f"{path}: {exc}") from None
     except OSError as exc:

@@ -23,13 +23,15 @@ from typing import Literal
 from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, TopLogprobs, logprobs_of
-from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, share
+from engines.llamacpp.scheduler import STALL, Plan, StepCosts, Work, admit, reading, share
 from engines.sidecar import ApiError, overloaded
 
 BACKLOG = 256
 """A client that has this many tokens unread stops generating until it reads."""
 MAX_FAULTS = 3
 """Steps in a row that may fail before the engine calls itself failed (and is restarted by its supervisor)."""
+WARM_UP = 16
+"""Tokens of the largest step before the first client, few enough for every batch size."""
 _RATE_WINDOW = 2.0
 
 Finish = Literal["stop", "length"]
@@ -150,7 +152,7 @@ class Stats:
 class Batcher:
     """Runs jobs on one context. `slots` sequences at once, `queue` more may wait."""
 
-    def __init__(self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, stall: float = 2.5) -> None:
+    def __init__(self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, stall: float = STALL) -> None:
         self._model = model
         self._context = context
         self.slots = slots
@@ -178,6 +180,23 @@ class Batcher:
         """Start the decode thread; events go to the running loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
+
+    def warm_up(self) -> None:
+        """Read a few tokens and forget them: the weights are in memory then, and what steps cost is known. Blocking, before `start`.
+
+        Raises RuntimeError when llama.cpp cannot run the model.
+        """
+        costs = {}
+        for count in (1, 1, WARM_UP, WARM_UP):  # the first of each pays for what is made once
+            self._batch.clear()
+            last = self._batch.add(0, 0, [max(self._model.bos, 0)] * count, output_last=True)
+            started = time.monotonic()
+            self._decode()
+            self._context.logits(last)  # waits for a device that works on its own
+            costs[count] = time.monotonic() - started
+            self._context.clear()
+        self.costs.observe(1, 0, costs[1])
+        self.costs.observe(1, WARM_UP - 1, costs[WARM_UP])
 
     def check_room(self, count: int = 1) -> None:
         """Raise 503 when `count` more jobs do not fit into slots and queue. On the loop."""
@@ -258,9 +277,7 @@ class Batcher:
         self._bell.clear()
         self._read_inbox()
         self._admit()
-        streams = sum(job.decoding for job in self._running)
-        capacity = self._batch.capacity
-        plan = share(self._running, capacity, self.costs.budget(capacity, streams, len(self._running) - streams))
+        plan = share(self._running, self._batch.capacity, self._budget())
         self.stats.in_use, self.stats.waiting = len(self._running), len(self._waiting)
         if plan:
             self._step(plan)
@@ -268,6 +285,14 @@ class Batcher:
         elif not self._closed:
             self._flush()
             self._bell.wait(self._until_deadline())
+
+    def _budget(self) -> int:
+        """Prompt tokens that the next step may read beside its streams."""
+        prompts = reading(self._running)
+        if not prompts:
+            return 0
+        streams = sum(job.decoding and not job.paused for job in self._running)
+        return self.costs.budget(self._batch.capacity, streams, len(prompts), prompts[0].done)
 
     def _until_deadline(self) -> float | None:
         soonest = min((job.deadline for job in self._waiting), default=math.inf)
@@ -320,7 +345,7 @@ class Batcher:
     def _step(self, plan: Plan[Job]) -> None:
         batch = self._batch
         batch.clear()
-        prefilled = 0
+        prefilled = depths = 0
         for job in plan.decode:
             line = _line(job)
             job.output = batch.add_one(line.seq, len(line.tokens), job.last)
@@ -335,13 +360,14 @@ class Batcher:
                 batch.output[start : batch.count] = 1
             line.tokens.extend(piece)
             prefilled += count
+            depths += count * (job.done + count // 2)
         started = time.monotonic()
         self._decode()
         self._faults = 0
         self.stats.steps += 1
         self._harvest(plan)
         now = time.monotonic()
-        self.costs.observe(len(plan.decode), prefilled, now - started)
+        self.costs.observe(len(plan.decode), prefilled, now - started, depths / max(1, prefilled))
         self.stats.decode_seconds += now - started
         self.stats.longest_step = max(self.stats.longest_step, now - started)
         self.stats.cells_used = self._lines.used()

@@ -5,6 +5,9 @@ tensor data. Every size and count is bounded before it is used, so that a hostil
 nor time, and no native parser reads beyond it: counts, string and array lengths, types, dimensions and their product, alignment,
 order and end of every tensor. Nothing is read but the header (the file is mapped).
 
+A model may lie in several files, `NAME-00001-of-0000M.gguf` and so on, as llama.cpp's `gguf-split` writes them: the first holds the
+key-values of the whole and is the one that is configured; llama.cpp finds the others beside it by their names.
+
 `python -m engines.llamacpp.gguf FILE` prints the file's metadata as one JSON line, or one line on standard error that says what is
 wrong with it (exit code 1): how a supervisor looks into a file without parsing it in its own process.
 """
@@ -12,6 +15,7 @@ wrong with it (exit code 1): how a supervisor looks into a file without parsing 
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -31,6 +35,7 @@ MAX_ARRAY = 1 << 24
 MAX_NAME = 63
 MAX_DIMS = 4
 MAX_ALIGNMENT = 1 << 20
+MAX_PARTS = 1024
 KEPT_ARRAY = 4096
 """Longer arrays (a vocabulary) are checked, but only their type and length are kept."""
 
@@ -50,6 +55,7 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 }  # fmt: skip
 
 
+_PART = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}\.gguf", re.DOTALL)
 _SAMPLING = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repeat_penalty",
     "penalty_last_n": "repeat_last_n",
@@ -257,6 +263,73 @@ def _tensor(cursor: _Cursor) -> Tensor:
     return Tensor(name, dims, kind, offset, elements // block * size)
 
 
+def read_model(path: Path) -> Gguf:
+    """The checked header of a model, the tensors of all its files together; `file_size` is their sum.
+
+    Raises GgufError, naming the file that is missing or wrong, or OSError.
+    """
+    first = read(path)
+    count = _whole(first, "split.count", 1)
+    if count <= 1:
+        return first
+    if count > MAX_PARTS:
+        raise GgufError(f"split.count is {count}, more than {MAX_PARTS}")
+    files = _files(path, count)
+    number = _whole(first, "split.no", -1)
+    if number != 0:
+        raise GgufError(f"this is part {number + 1} of {count}; the model is its first part, {files[0].name}")
+    if path.name != files[0].name:
+        raise GgufError(f"the file is the first of {count} parts and must be named {files[0].name}")
+    tensors = list(first.tensors)
+    size = first.file_size
+    for number, file in enumerate(files[1:], 1):
+        part = _part(file, number, count)
+        tensors += part.tensors
+        size += part.file_size
+    _complete(first, tensors)
+    return Gguf(first.version, first.pairs, tuple(tensors), first.data_offset, size)
+
+
+def files_of(path: Path, model: Gguf) -> list[Path]:
+    """The files of a model that `read_model` has read, in order."""
+    count = _whole(model, "split.count", 1)
+    return _files(path, count) if count > 1 else [path]
+
+
+def _files(path: Path, count: int) -> list[Path]:
+    match = _PART.fullmatch(path.name)
+    name = match["name"] if match is not None else path.name.removesuffix(".gguf")
+    return [path.with_name(f"{name}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
+
+
+def _part(file: Path, number: int, count: int) -> Gguf:
+    if not file.is_file():
+        raise GgufError(f"part {number + 1} of {count} is missing: {file.name}")
+    try:
+        part = read(file)
+    except GgufError as exc:
+        raise GgufError(f"part {number + 1} of {count}, {file.name}: {exc}") from None
+    said = _whole(part, "split.no", -1), _whole(part, "split.count", -1)
+    if said != (number, count):
+        raise GgufError(f"{file.name} says that it is part {said[0] + 1} of {said[1]}, not {number + 1} of {count}")
+    return part
+
+
+def _complete(first: Gguf, tensors: list[Tensor]) -> None:
+    if len({tensor.name for tensor in tensors}) != len(tensors):
+        raise GgufError("a tensor is in several parts")
+    wanted = _whole(first, "split.tensors.count", len(tensors))
+    if wanted != len(tensors):
+        raise GgufError(f"the parts hold {len(tensors)} tensors together, split.tensors.count is {wanted}")
+
+
+def _whole(file: Gguf, key: str, default: int) -> int:
+    value = file.pairs.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise GgufError(f"{key} is not a whole number")
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
     """What placement and health need to know of a model; sizes in bytes."""
@@ -378,7 +451,7 @@ def _kv(pairs: dict[str, Any], architecture: str, number: Callable[..., int], la
 def main(arguments: list[str]) -> int:
     """Print a file's metadata; see the module's docstring."""
     try:
-        print(msgspec.json.encode(describe(read(Path(arguments[0])))).decode())
+        print(msgspec.json.encode(describe(read_model(Path(arguments[0])))).decode())
     except (GgufError, OSError) as exc:
         print(f"{arguments[0]}: {exc}", file=sys.stderr)
         return 1

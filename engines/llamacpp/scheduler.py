@@ -14,14 +14,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-MIN_CHUNK = 16
-"""Smallest prefill chunk beside running streams, in tokens."""
+MIN_CHUNK = 4
+"""Smallest prefill chunk beside running streams, in tokens: a prompt must end some day, however dear its tokens are."""
+STALL = 2.6
+"""How much longer than a usual step one may become by prompts being read beside streams, unless the settings say otherwise."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
-FIRST_CHUNK = 32
+FIRST_CHUNK = 16
 """Chunk beside running streams while nothing has been measured yet, in tokens."""
-MIXED_FACTOR = 1.5
-_SMOOTHING = 0.2
+SUDDEN = 2.0
+"""One step may raise what a token is believed to cost by this factor at most: most outliers are other processes, and pass."""
+_FORGET = 0.98
+_SPREAD = 64.0
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +76,11 @@ def admit(waiting: Iterable[W], free: int, now: float) -> tuple[list[W], list[W]
     return admitted, expired
 
 
+def reading(running: Sequence[W]) -> list[W]:
+    """Those whose prompts are not read yet, in the order in which they will be: priority, then arrival."""
+    return sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.arrival))
+
+
 def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
     """The next batch of at most `capacity` tokens, of which at most `budget` are prompt tokens when streams are under way.
 
@@ -84,7 +93,7 @@ def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
     left = capacity - len(plan.decode)
     if plan.decode:
         left = min(left, budget)
-    for work in sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.arrival)):
+    for work in reading(running):
         if left <= 0:
             break
         count = min(work.prompt - work.done, left, work.largest_chunk)
@@ -94,53 +103,94 @@ def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
     return plan
 
 
-class StepCosts:
-    """What steps cost, smoothed: seconds of a step that only decodes, and seconds a prompt token adds to one.
+class TokenCost:
+    """Seconds that a prompt token adds to a step, by how deep in its prompt it stands: attention looks at all that came before.
 
-    A token costs more in a small chunk beside streams than in a prompt that is read alone, so the two are kept apart; the second
-    serves as a first guess (times `MIXED_FACTOR`). The cautious news are believed sooner, a cheaper step and a dearer token: too
-    large a chunk stalls every stream, too small a one only the prompt, and a step that other processes delayed is not usual.
-    `stall` is how much longer than a usual step one may become by prompt tokens in it.
+    A straight line through what steps have cost, older ones counting less and less, times a factor that follows the last steps at
+    once. The line keeps its slope while all that comes is equally deep; the factor believes a rise sooner than a fall.
     """
 
-    def __init__(self, stall: float = 2.5) -> None:
+    def __init__(self) -> None:
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._slope = 0.0
+        self._factor = 1.0
+
+    def at(self, depth: float) -> float | None:
+        """Seconds for a token with `depth` tokens before it; None while nothing is known."""
+        line = self._line(depth)
+        return None if line is None else line * self._factor
+
+    def _line(self, depth: float) -> float | None:
+        if not self._weight:
+            return None
+        mean = self._y / self._weight
+        return max(mean + self._slope * (depth - self._x / self._weight), mean * 0.1)
+
+    def learn(self, depth: float, seconds: float, count: int) -> None:
+        """A step's `count` prompt tokens have added so many seconds each."""
+        believed = self.at(depth)
+        if believed is not None:
+            seconds = min(seconds, believed * SUDDEN)
+            believed += (seconds - believed) * (0.5 if seconds > believed else 0.1)
+        self._weight = self._weight * _FORGET + count
+        self._x = self._x * _FORGET + count * depth
+        self._y = self._y * _FORGET + count * seconds
+        self._xx = self._xx * _FORGET + count * depth * depth
+        self._xy = self._xy * _FORGET + count * depth * seconds
+        spread = self._xx * self._weight - self._x * self._x
+        if spread > (_SPREAD * self._weight) ** 2:
+            self._slope = max(0.0, (self._xy * self._weight - self._x * self._y) / spread)
+        line = self._line(depth)
+        if believed is not None and line is not None:
+            self._factor = believed / line
+
+
+class StepCosts:
+    """What steps cost: seconds of a step that only decodes, by the number of streams, and what a prompt token adds to one.
+
+    The cautious news are believed sooner, a cheaper step and a dearer token: too large a chunk stalls every stream, too small a one only
+    the prompt, and a step that other processes delayed is not usual. `stall` is how much longer than a usual step one may become by
+    prompt tokens in it.
+    """
+
+    def __init__(self, stall: float = STALL) -> None:
         self.stall = stall
-        self.step: float | None = None
-        self._alone: float | None = None
-        self._mixed: float | None = None
+        self.token = TokenCost()
+        self._steps: dict[int, float] = {}
 
-    @property
-    def token(self) -> float | None:
-        """Seconds that a prompt token adds to a step with streams; None while nothing is known."""
-        if self._mixed is not None:
-            return self._mixed
-        return None if self._alone is None else self._alone * MIXED_FACTOR
+    def step(self, streams: int) -> float | None:
+        """Seconds of a step with so many streams and nothing else; None while nothing is known. Never more than is likely."""
+        if streams in self._steps or not self._steps:
+            return self._steps.get(streams)
+        fewer = [known for known in self._steps if known < streams]
+        if fewer:
+            return self._steps[max(fewer)]
+        more = min(self._steps)
+        return self._steps[more] * streams / more
 
-    def observe(self, decode: int, prefill: int, seconds: float) -> None:
-        """Learn from a step with so many decoded sequences and prompt tokens."""
+    def observe(self, decode: int, prefill: int, seconds: float, depth: float = 0.0) -> None:
+        """Learn from a step with so many decoded sequences and prompt tokens, these with `depth` tokens before them (the mean)."""
         if prefill == 0:
-            self.step = seconds if self.step is None else _smooth(self.step, seconds, 0.3 if seconds < self.step else 0.05)
+            known = self._steps.get(decode)
+            if known is not None:
+                seconds = known + (seconds - known) * (0.3 if seconds < known else 0.05)
+            self._steps[decode] = seconds
         elif decode == 0:
-            if prefill >= MIN_CHUNK:
-                cost = seconds / prefill
-                self._alone = cost if self._alone is None else _smooth(self._alone, cost, _SMOOTHING)
-        elif self.step is not None and prefill >= MIN_CHUNK // 2:
-            cost = max(seconds - self.step, seconds * 0.05) / prefill
-            known = self.token
-            self._mixed = cost if known is None else _smooth(known, cost, 0.5 if cost > known else 0.1)
+            if self.token.at(0) is None and prefill >= FIRST_CHUNK:  # a token in a large chunk is cheaper than beside streams
+                self.token.learn(depth, seconds / prefill, prefill)
+        elif prefill >= MIN_CHUNK and (usual := self.step(decode)) is not None:
+            self.token.learn(depth, max(seconds - usual, seconds * 0.05) / prefill, prefill)
 
-    def budget(self, capacity: int, streams: int = 1, prompts: int = 1) -> int:
-        """Prompt tokens that fit into a step beside so many running streams, while so many prompts wait to be read.
+    def budget(self, capacity: int, streams: int = 1, prompts: int = 1, depth: float = 0.0) -> int:
+        """Prompt tokens that fit into a step beside so many running streams, while so many prompts wait, the next read up to `depth`.
 
         A step may take `stall` times the usual; where more prompts wait than streams run, longer in that proportion, because each
         millisecond of it delays few and serves many.
         """
-        token = self.token
-        if self.step is None or token is None:
-            return min(FIRST_CHUNK * max(1, prompts // max(1, streams)), capacity)
-        extra = self.step * (self.stall - 1) * max(1.0, prompts / max(1, streams))
-        return max(MIN_CHUNK, min(capacity, int(max(extra, FREE_STEP - self.step) / token)))
-
-
-def _smooth(old: float, new: float, share: float) -> float:
-    return old + share * (new - old)
+        crowd = max(1.0, prompts / max(1, streams))
+        step, token = self.step(max(1, streams)), self.token.at(depth)
+        if step is None or token is None:
+            return min(int(FIRST_CHUNK * crowd), capacity)
+        extra = max(step * (self.stall - 1) * crowd, FREE_STEP - step)
+        middle = self.token.at(depth + min(capacity, extra / token) / 2) or token
+        return max(MIN_CHUNK, min(capacity, int(extra / middle)))

@@ -1,22 +1,24 @@
-"""Starts the servers that are compared: this project's sidecar and its peers, each as a process of its own."""
+"""Starts the servers that are compared: this project's sidecar behind its gateway, and its peers, each as a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.e2e.harness import KEY, Gatehouse, configuration
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0
+DIRECT, GATEWAY, XLLAMACPP, LLAMA_SERVER, LOOP = "sidecar", "gateway", "xllamacpp", "llama_cpp.server", "low-level loop"
 
-XLLAMACPP = """
+XLLAMACPP_SERVER = """
 import sys, time, xllamacpp
 model, port, slots, context, threads = sys.argv[1], *map(int, sys.argv[2:])
 params = xllamacpp.CommonParams()
@@ -33,12 +35,14 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: `socket` (a Unix socket path) or `port` on the loopback, and its process."""
+    """A running server: where it is asked (`path` of a Unix socket, or `port` on the loopback), and the processes that it is."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    pids: tuple[int, ...]
     path: str | None = None
     port: int = 0
+    headers: str = ""
+    """Further header lines of every request."""
 
     def connect(self) -> socket.socket:
         """A fresh connection."""
@@ -49,9 +53,40 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port))
 
     def cpu_seconds(self) -> float:
-        """Processor time the process has used so far, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Processor time the processes have used so far, all threads."""
+        ticks = 0
+        for pid in self.pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all servers are given: the model, sequences at once, tokens of each, threads."""
+
+    model: Path
+    slots: int = 8
+    context: int = 2048
+    threads: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+    def arguments(self) -> list[str]:
+        """As strings, without the model."""
+        return [str(self.slots), str(self.context), str(self.threads)]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The low-level loop, as a process that is told what to generate."""
+
+    process: subprocess.Popen[str]
+
+    def generate(self, sequences: int, tokens: int) -> float:
+        """Seconds for so many tokens in each of so many sequences."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{sequences} {tokens}\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
 
 
 def free_port() -> int:
@@ -61,14 +96,69 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def _wait(server: Server, path: str) -> Server:
+@contextlib.contextmanager
+def gatehouse(setting: Setting, work: Path, options: dict[str, object] | None = None) -> Iterator[tuple[Server, Server]]:
+    """`gatehouse serve` with a key, limits and the audit log, and one sidecar: (the gateway, the sidecar asked directly)."""
+    engine = {"name": "bench", "runtime": "llama.cpp", "model": str(setting.model), "slots": setting.slots, "context": setting.context,
+              "threads": setting.threads, "options": options or {}}  # fmt: skip
+    limit = {"name": "per-key", "per": "key", "requests": {"rate": 1000, "per": "1s"}, "tokens": {"rate": 10**8, "per": "1s"},
+             "concurrent": 64}  # fmt: skip
+    config = configuration(
+        work / "state", engines=[engine], models=[{"name": "bench", "pool": ["bench"]}], limits=[limit],
+        audit={"durability": "write", "sinks": [{"type": "file"}]}, telemetry={"log_level": "warning"},
+    )  # fmt: skip
+    with Gatehouse(work, config) as running:
+        assert running.process is not None
+        (child,) = running.engines()
+        port = int(running.url.rpartition(":")[2])
+        path = str(next((work / "state").rglob("bench*.sock")))
+        yield (
+            Server(GATEWAY, (running.process.pid, child), port=port, headers=f"Authorization: Bearer {KEY}\r\n"),
+            Server(DIRECT, (child,), path=path),
+        )
+
+
+@contextlib.contextmanager
+def loop(setting: Setting) -> Iterator[Loop]:
+    """The low-level loop under this interpreter, its threads spinning as the sidecar's do."""
+    command = [sys.executable, "-m", "loadtests.llamacpp.lowlevel", str(setting.model), *setting.arguments()]
+    environ = {"GOMP_SPINCOUNT": "2000", **os.environ}
+    process = subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError("the low-level loop did not start")
+        yield Loop(process)
+    finally:
+        _end(process)
+
+
+@contextlib.contextmanager
+def peer(name: str, setting: Setting, python: str, work: Path) -> Iterator[Server]:
+    """`xllamacpp` or `llama_cpp.server` under an interpreter that has it."""
+    port = free_port()
+    if name == XLLAMACPP:
+        command = [python, "-c", XLLAMACPP_SERVER, str(setting.model), str(port), *setting.arguments()]
+    else:
+        threads = str(setting.threads)
+        command = [python, "-m", "llama_cpp.server", "--model", str(setting.model), "--port", str(port), "--n_ctx", str(setting.context),
+                   "--n_threads", threads, "--n_threads_batch", threads]  # fmt: skip
+    with (work / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        try:
+            yield _wait(Server(name, (process.pid,), port=port), process)
+        finally:
+            _end(process)
+
+
+def _wait(server: Server, process: subprocess.Popen[bytes]) -> Server:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
-        if server.process.poll() is not None:
-            raise RuntimeError(f"{server.name} ended with {server.process.returncode}")
+        if process.poll() is not None:
+            raise RuntimeError(f"{server.name} ended with {process.returncode}")
         try:
             with server.connect() as sock:
-                sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
                 answer = b"".join(iter(lambda: sock.recv(65536), b""))
                 if b" 200 " in answer.split(b"\r\n")[0] and b'"loading"' not in answer:
                     return server
@@ -78,33 +168,13 @@ def _wait(server: Server, path: str) -> Server:
     raise RuntimeError(f"{server.name} did not start")
 
 
-@contextlib.contextmanager
-def started(name: str, model: Path, *, slots: int, context: int, threads: int, python: str, work: Path) -> Iterator[Server]:
-    """Run one server: `gatehouse`, `xllamacpp` or `llama_cpp.server` (their interpreter: `python`)."""
-    port = free_port()
-    path = str(work / f"{name}.sock") if name == "gatehouse" else None
-    with (work / f"{name}.log").open("wb") as log:
-        if name == "gatehouse":
-            command = [sys.executable, "-m", "engines.llamacpp"]
-        elif name == "xllamacpp":
-            command = [python, "-c", XLLAMACPP, str(model), str(port), str(slots), str(context), str(threads)]
-        else:
-            command = [python, "-m", "llama_cpp.server", "--model", str(model), "--port", str(port), "--n_ctx", str(context),
-                       "--n_threads", str(threads), "--n_threads_batch", str(threads)]  # fmt: skip
-        process = subprocess.Popen(command, cwd=ROOT, env=os.environ, stdin=subprocess.PIPE, stdout=log, stderr=log)
-        try:
-            if path is not None and process.stdin is not None:
-                spec = {"name": "bench", "runtime": "llama.cpp", "model": str(model), "socket": path, "state_dir": str(work),
-                        "slots": slots, "context": context, "threads": threads}  # fmt: skip
-                process.stdin.write(json.dumps(spec).encode() + b"\n")
-                process.stdin.flush()
-            yield _wait(Server(name, process, path, port), "/v1/models" if name != "gatehouse" else "/health")
-        finally:
-            process.terminate()
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+def _end(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -66,6 +66,10 @@ def _string(text: str) -> bytes:
 def _value(value: Any) -> bytes:
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
+    if isinstance(value, numpy.uint16):
+        return struct.pack("<IH", 2, value)
+    if isinstance(value, numpy.int32):
+        return struct.pack("<Ii", 5, value)
     if isinstance(value, int):
         return struct.pack("<II", 4, value)
     if isinstance(value, float):
@@ -132,11 +136,12 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def write(
-    path: Path, shape: Shape, *, values: Mapping[str, Any] | None = None, seed: int = 1, kind: int = Q8_0, scale: float = 1.0
+    path: Path, shape: Shape, *, values: Mapping[str, Any] | None = None, seed: int = 1, kind: int = Q8_0, scale: float = 1.0,
+    entries: Sequence[tuple[str, tuple[int, ...]]] | None = None,
 ) -> Path:  # fmt: skip
-    """Write a model file; `scale` stretches the output layer (larger: more decided, less uniform text)."""
+    """Write a model file; `scale` stretches the output layer (larger: more decided, less uniform text). `entries`: these tensors only."""
     values = metadata(shape) if values is None else values
-    entries: Sequence[tuple[str, tuple[int, ...]]] = list(tensors(shape))
+    entries = list(tensors(shape)) if entries is None else entries
     head = [b"GGUF", struct.pack("<IQQ", 3, len(entries), len(values))]
     head += [_string(key) + _value(value) for key, value in values.items()]
     offset = 0
@@ -152,6 +157,19 @@ def write(
             body = _tensor(generator, name, dims, kind, scale)
             file.write(body + bytes(-len(body) % ALIGNMENT))
     return path
+
+
+def write_parts(directory: Path, name: str, shape: Shape, count: int) -> list[Path]:
+    """Write a model in `count` files, the tensors spread over them in order."""
+    entries = list(tensors(shape))
+    each = -(-len(entries) // count)
+    files = []
+    for number in range(count):
+        values = {"split.no": numpy.uint16(number), "split.count": numpy.uint16(count), "split.tensors.count": numpy.int32(len(entries))}
+        file = directory / f"{name}-{number + 1:05}-of-{count:05}.gguf"
+        mine = entries[number * each : (number + 1) * each]
+        files.append(write(file, shape, values=values if number else {**metadata(shape), **values}, seed=number, entries=mine))
+    return files
 
 
 def _tensor(generator: numpy.random.Generator, name: str, dims: tuple[int, ...], kind: int, scale: float) -> bytes:

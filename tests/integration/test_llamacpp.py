@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import hashlib
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ import llama_cpp
 import pytest
 from openai import BadRequestError, OpenAI
 
-from loadtests.llamacpp.random_gguf import CHATML, F32, Shape, metadata, write
+from loadtests.llamacpp.random_gguf import CHATML, F32, Shape, metadata, write, write_parts
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 30.0
@@ -489,6 +490,18 @@ def test_unusable_files_are_named_and_end_with_code_1(start: Callable[..., Sidec
     assert sidecar.process.wait(DEADLINE) == 1
     assert sidecar.process.stderr is not None
     assert f"engine tiny: {report['reason']}" in sidecar.process.stderr.read().decode()
+
+
+def test_a_model_in_parts_is_served_and_a_missing_part_named(start: Callable[..., Sidecar], tmp_path: Path) -> None:
+    files = write_parts(tmp_path, "m", SHAPE, 3)
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    sidecar = start(str(files[0]), sha256=digest)
+    assert sidecar.wait("ready", "failed")["state"] == "ready"
+    assert sidecar.complete()["usage"]["completion_tokens"] == 8
+    sidecar.close()
+    files[1].unlink()
+    report = start(str(files[0])).wait("failed")
+    assert report["reason_code"] == "model_invalid" and "part 2 of 3 is missing: m-00002-of-00003.gguf" in report["reason"]
 
 
 def test_a_wrong_checksum_is_refused(start: Callable[..., Sidecar]) -> None:

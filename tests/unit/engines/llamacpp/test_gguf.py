@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.llamacpp import gguf
-from engines.llamacpp.gguf import Gguf, GgufError, describe, parse, read
+from engines.llamacpp.gguf import Gguf, GgufError, describe, files_of, parse, read, read_model
 from engines.placement import Metadata
-from loadtests.llamacpp.random_gguf import F16, F32, Shape, metadata, write
+from loadtests.llamacpp.random_gguf import F16, F32, Shape, metadata, tensors, write, write_parts
 
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
 
@@ -178,3 +178,56 @@ def test_files_shorter_than_a_header(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(GgufError, match=r"truncated|wrong magic"):
         read(path)
+
+
+def test_a_model_in_parts_is_described_as_one(tmp_path: Path) -> None:
+    files = write_parts(tmp_path, "m", SHAPE, 3)
+    model = read_model(files[0])
+    whole = describe(read(write(tmp_path / "whole.gguf", SHAPE)))
+    assert files_of(files[0], model) == files
+    assert model.file_size == sum(file.stat().st_size for file in files)
+    parts = describe(model)
+    assert (parts.weights, parts.layer_sizes, parts.output_size) == (whole.weights, whole.layer_sizes, whole.output_size)
+    assert read_model(tmp_path / "whole.gguf").tensors == read(tmp_path / "whole.gguf").tensors
+
+
+def test_parts_that_are_missing_damaged_or_of_another_model_are_named(tmp_path: Path) -> None:
+    first, second, third = write_parts(tmp_path, "m", SHAPE, 3)
+
+    def refused(path: Path, word: str) -> None:
+        with pytest.raises(GgufError, match=word):
+            read_model(path)
+
+    refused(second, "this is part 2 of 3; the model is its first part, m-00001-of-00003.gguf")
+    good = third.read_bytes()
+    third.write_bytes(good[:-64])
+    refused(first, "part 3 of 3, m-00003-of-00003.gguf: the file is truncated")
+    third.write_bytes(second.read_bytes())
+    refused(first, "m-00003-of-00003.gguf says that it is part 2 of 3, not 3 of 3")
+    third.unlink()
+    refused(first, "part 3 of 3 is missing: m-00003-of-00003.gguf")
+    third.write_bytes(good)
+    first.rename(tmp_path / "model.gguf")
+    refused(tmp_path / "model.gguf", "must be named model-00001-of-00003.gguf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"split.count": 2000}, "more than 1024"), ({"split.count": "two"}, "split.count is not a whole number"),
+     ({"split.no": True}, "split.no is not a whole number"),
+     ({"split.tensors.count": 99}, "tensors together, split.tensors.count is 99")],
+)  # fmt: skip
+def test_what_the_first_part_says_of_the_others_is_checked(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    first, *_others = write_parts(tmp_path, "m", SHAPE, 2)
+    half = list(tensors(SHAPE))[: (len(list(tensors(SHAPE))) + 1) // 2]
+    said = {"split.no": 0, "split.count": 2, "split.tensors.count": len(list(tensors(SHAPE))), **changes}
+    write(first, SHAPE, values={**metadata(SHAPE), **said}, entries=half)
+    with pytest.raises(GgufError, match=word):
+        read_model(first)
+
+
+def test_a_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
+    first, second = write_parts(tmp_path, "m", SHAPE, 2)
+    write(second, SHAPE, values={"split.no": 1, "split.count": 2}, entries=list(tensors(SHAPE))[:2])
+    with pytest.raises(GgufError, match="a tensor is in several parts"):
+        read_model(first)
