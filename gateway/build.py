@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -49,6 +50,9 @@ from policies import guardrails
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """An exchange leaves no cycle behind, however it ends, but those under way are enough young objects for a collection every few requests."""
+SWITCH_SECONDS = 0.0005
+"""For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop; Python's own
+5 ms are the whole of a request's time."""
 log = logging.getLogger("gatehouse")
 PLUGINS = PluginSchemas(guardrails=guardrails.schemas())
 """The settings' schemas of every plug-in, for whoever reads a configuration."""
@@ -177,6 +181,7 @@ class Gateway:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         self.pressure.start()
 
     def _swap(self, built: Built) -> None:
