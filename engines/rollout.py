@@ -67,5 +67,5 @@ class Rollout:
         return "back"
 
     def view(self) -> dict[str, Any]:
-        """What operators see. since: monotonic seconds of the step's begin."""
+        """What operators see."""
         return {"share": self.share, "step": self.step, "steps": len(self._spec.steps)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from admin import problems, values
 from admin.operation import Answer, Call, Operation, Written
@@ -46,18 +47,24 @@ class ModelDryRun(msgspec.Struct):
     result: ModelAction
 
 
-class Unload(Written):
-    """force: also engines that are pinned."""
+Force = Annotated[bool, Meta(description="also engines that are pinned")]
+StopFirst = Annotated[
+    bool,
+    Meta(description="where old and new do not fit into memory together, stop the old process first (requests wait) instead of refusing"),
+]
 
-    force: bool = False
+
+class Unload(Written):
+    """What may be unloaded."""
+
+    force: Force = False
 
 
 class Reload(Written):
-    """stop_first: where old and new do not fit into memory together, stop the old process first (requests wait). force: also engines
-    that are pinned."""
+    """How processes may be replaced."""
 
-    stop_first: bool = False
-    force: bool = False
+    stop_first: StopFirst = False
+    force: Force = False
 
 
 async def load(call: Call) -> Answer:
