@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway import build
 from gateway.assembly import key_of, reads_files
 from gateway.build import DEMO_MODELS, PLUGINS, Gateway, resolve_models
 from gateway.config.load import load
@@ -45,6 +49,26 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
     await found.start()
     yield found
     await found.aclose()
+
+
+async def test_what_libraries_leave_in_cycles_is_collected_soon(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Circle:
+        pass
+
+    before = gc.get_threshold()
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(build, "COLLECT_SECONDS", 0.01)
+    try:
+        await gateway.start_engines()
+        circle = Circle()
+        circle.itself, left = circle, weakref.ref(circle)  # type: ignore[attr-defined]
+        del circle
+        async with asyncio.timeout(10):
+            while left() is not None:
+                await asyncio.sleep(0.01)
+        assert gc.get_threshold() == build.GC_THRESHOLDS
+    finally:
+        gc.set_threshold(*before)
 
 
 # --- the files of models
