@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 MIN_CHUNK = 4
 """Smallest prefill chunk beside running streams, in tokens: a prompt must end some day, however dear its tokens are."""
-STALL = 2.6
+STALL = 2.2
 """How much longer than a usual step one may become by prompts being read beside streams, unless the settings say otherwise."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
