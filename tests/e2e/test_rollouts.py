@@ -203,7 +203,8 @@ def test_an_embedding_engine_is_replaced_after_it_has_embedded(tmp_path: Path, l
         assert client.post("/models/demo-embed/reload").status_code == 200
         counts = client.get("/engines/embed").json()
         assert counts["task"] == "embeddings" and len(counts["sha256"]) == 64
-        socket = next(tmp_path.glob("state/run/embed-*.sock"))
+        until(lambda: len(list(tmp_path.glob("state/run/embed-*.sock"))) == 1, what="the end of the old process")
+        (socket,) = tmp_path.glob("state/run/embed-*.sock")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as sidecar:
             assert 'gatehouse_sidecar_requests_total{path="/v1/embeddings",status="200"} 1' in sidecar.get("http://x/metrics").text
         with gatehouse.client() as data:
