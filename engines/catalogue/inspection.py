@@ -7,24 +7,33 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 import msgspec
 
+from engines.catalogue.checksums import Stopped
 from engines.catalogue.facts import Facts, Question, Runtime
 
-SECONDS = 30.0
+COMMAND: Final = (sys.executable, "-m", "engines.catalogue.inspector")
+SECONDS: Final = 30.0
 """For one model."""
-MAX_ANSWER = 1024 * 1024
+GLANCE: Final = 0.25
+"""Seconds after which a waiting thread looks whether it is still wanted."""
+MAX_ANSWER: Final = 1024 * 1024
 ROOT = Path(__file__).parent.parent.parent
 
 
 class Inspection:
-    """Asks one inspector about many models; a model at which it ends or hangs is a model with a problem. Use as a context manager."""
+    """Asks one inspector about many models; a model at which it ends or hangs is a model with a problem. Use as a context manager.
 
-    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "engines.catalogue.inspector"), seconds: float = SECONDS) -> None:
-        self._command, self._seconds = command, seconds
+    go_on: says no when the process ends.
+    """
+
+    def __init__(self, go_on: Callable[[], bool], command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> None:
+        self._go_on, self._command, self._seconds = go_on, command, seconds
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Inspection:
@@ -34,7 +43,7 @@ class Inspection:
         self._end()
 
     def look(self, path: Path, runtime: Runtime) -> Facts:
-        """The facts of a model. Raises OSError when no process can be started."""
+        """The facts of a model. Raises OSError when no process can be started, Stopped."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -56,13 +65,17 @@ class Inspection:
         return self._process
 
     def _answer(self, descriptor: int) -> bytes:
-        """One line. Raises TimeoutError, EOFError."""
+        """One line. Raises TimeoutError, EOFError, Stopped."""
         end, data = time.monotonic() + self._seconds, bytearray()
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         while not data.endswith(b"\n"):
-            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise TimeoutError
+            if not self._go_on():
+                raise Stopped
+            if not poll.poll(min(GLANCE, max(0.0, end - time.monotonic())) * 1000):
+                if time.monotonic() >= end:
+                    raise TimeoutError
+                continue
             part = os.read(descriptor, 65536)
             data += part
             if not part or len(data) > MAX_ANSWER:

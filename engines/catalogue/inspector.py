@@ -7,6 +7,7 @@ map ends the process). The process ends with its standard input. It runs at a lo
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from engines.sidecar import LoadError
 NICENESS = 10
 IDS = "input_ids"
 MAX_TITLE = 200
+MAX_MEMORY = 2 * 1024**3
+"""Bytes of its own, mapped files aside: a header can ask for as much as its file is long."""
 
 
 def look(question: Question) -> Facts:
@@ -110,9 +113,15 @@ def _task(folder: ModelFolder, signature: Signature) -> str:
     return "embeddings" if any(port.type.startswith("float") and len(port.shape) in (2, 3) for port in signature.outputs) else "tensor"
 
 
+def confine(memory: int = MAX_MEMORY) -> None:
+    """Low priority, bounded memory, no core dumps (they would hold the models)."""
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def main() -> int:
     """Answers until standard input ends."""
-    os.nice(NICENESS)
     decoder = msgspec.json.Decoder(Question)
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(msgspec.json.encode(look(decoder.decode(line))) + b"\n")
@@ -121,4 +130,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    confine()
     sys.exit(main())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engines.catalogue.facts import Facts
 from engines.catalogue.inspection import Inspection
-from engines.catalogue.quarantine import DATA, REPLACED, Upload
+from engines.catalogue.quarantine import DATA, REMOVED, REPLACED, Upload
 from engines.catalogue.unpack import Unsafe, unpack
 from gateway.core.errors import AlreadyExists, GatehouseError
 from gateway.core.modelfiles import kind_of, split_name, split_of
@@ -39,7 +39,7 @@ def verify(upload: Upload, go_on: Callable[[], bool]) -> Path:
             raise Refused(f"The archive is refused: {error}.") from None
     else:
         path = upload.take()
-    with Inspection() as inspection:
+    with Inspection(go_on) as inspection:
         facts = inspection.look(path, "llama.cpp" if name.endswith(".gguf") else "onnx")
     problem = facts.problem or _misnamed(name, facts)
     if problem:
@@ -73,14 +73,25 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
         elif upload.settings.replace:
             os.replace(source, target)
         else:
-            os.link(source, target)  # unlike a rename, fails where something appeared meanwhile
-            source.unlink()
+            _place(source, target)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
             raise taken(upload.settings.name) from None
         raise
     _sync(registry)
     return target
+
+
+def _place(source: Path, target: Path) -> None:
+    """By a link where the file system has them: unlike a rename, it fails where something appeared meanwhile."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        source.rename(target)
+    else:
+        source.unlink()
 
 
 def taken(name: str) -> AlreadyExists:
@@ -129,6 +140,6 @@ def _sync(path: Path) -> None:
 
 
 def clean(registry: Path) -> None:
-    """Copies that a crash left behind."""
-    for path in registry.glob(".incoming-*"):
+    """What a crash left behind of copies and removed models."""
+    for path in (*registry.glob(".incoming-*"), *registry.glob(f"{REMOVED}*")):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

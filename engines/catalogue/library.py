@@ -171,7 +171,9 @@ class Library:
             return looked
         task = self._shelf.task
         if task is None or task.done():
-            task = self._shelf.task = self._owner.spawn(self._quick(lambda: self._shelf.look(self._clock.monotonic())), name="scan")
+            task = self._shelf.task = self._owner.spawn(
+                self._quick(lambda: self._shelf.look(self._clock.monotonic(), self._go_on)), name="scan"
+            )
         return await asyncio.shield(task)
 
     async def _found(self, name: str) -> tuple[Found, shelf.Looked]:
@@ -364,7 +366,7 @@ class Library:
         """A name that is taken is refused, wherever it is: an engine takes the first that it finds."""
         name = settings.name
         for found in (await self._look()).models:
-            if found.name != name and not any(file.path == found.place.root / name for file in found.files):
+            if found.name != model_of(name) or (found.name != name and all(file.path.name != name for file in found.files)):
                 continue
             if found.place.source != "registry":
                 raise _conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.", param="name")

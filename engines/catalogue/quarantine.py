@@ -27,6 +27,7 @@ CONTENT: Final = "content"
 """What is verified: the file under its own name, or the unpacked folder."""
 REPLACED: Final = "replaced"
 """The model that is being replaced, until the new one stands in its place."""
+REMOVED: Final = ".removed-"
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -184,6 +185,10 @@ class Quarantine:
     def bury(self, path: Path) -> Path:
         """Takes a model out of a directory at once, by a rename; what comes back is still to be removed. Raises OSError."""
         self.prepare()
-        grave = self.root / f"removed-{secrets.token_hex(8)}"
-        path.rename(grave)
-        return grave
+        name = f"{REMOVED}{secrets.token_hex(8)}"
+        try:
+            return path.rename(self.root / name)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return path.rename(path.with_name(name))  # another file system: there, where no scan sees it

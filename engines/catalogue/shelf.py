@@ -55,12 +55,12 @@ class Shelf:
         self._changes += 1
         self._last = self.task = None
 
-    def look(self, now: float) -> Looked:
-        """Reads directories and new files. Blocks. Raises OSError when no process can be started."""
+    def look(self, now: float, go_on: Callable[[], bool]) -> Looked:
+        """Reads directories and new files. Blocks. Raises OSError when no process can be started, Stopped."""
         places, changes = self._places(), self._changes
         done = scan(places)
         known: dict[Path, tuple[Key, Facts]] = {}
-        with Inspection() as inspection:
+        with Inspection(go_on) as inspection:
             for found in done.models:
                 key = tuple((str(file.path), file.stamp) for file in found.files)
                 before = self._known.get(found.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from engines.catalogue.checksums import Stopped
 from engines.catalogue.facts import Facts
 from engines.catalogue.inspection import Inspection
 from loadtests.llamacpp.random_gguf import Shape, metadata, write
@@ -30,7 +32,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def inspection() -> Iterator[Inspection]:
-    with Inspection() as found:
+    with Inspection(lambda: True) as found:
         yield found
 
 
@@ -96,7 +98,7 @@ def test_broken_files_have_a_reason_and_no_path(tmp_path: Path, inspection: Insp
 
 
 def test_a_model_that_ends_the_reader_is_the_only_one_with_a_problem() -> None:
-    with Inspection((sys.executable, "-c", ANSWERS), seconds=5.0) as scripted:
+    with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=5.0) as scripted:
         first, second = scripted.look(Path("/a"), "onnx"), scripted.look(Path("/a"), "onnx")
         assert first == second  # by one process
         for name in ("/die", "/noise", "/flood"):
@@ -106,8 +108,28 @@ def test_a_model_that_ends_the_reader_is_the_only_one_with_a_problem() -> None:
 
 
 def test_a_model_that_holds_the_reader_up_is_given_up() -> None:
-    with Inspection((sys.executable, "-c", ANSWERS), seconds=0.2) as scripted:
+    with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=0.2) as scripted:
         assert "0 s" in (scripted.look(Path("/hang"), "onnx").problem or "")
+
+
+def test_nobody_waits_for_it_when_the_process_ends() -> None:
+    wanted = [True, True]
+    with Inspection(lambda: bool(wanted) and wanted.pop(), (sys.executable, "-c", ANSWERS)) as scripted, pytest.raises(Stopped):
+        scripted.look(Path("/hang"), "onnx")
+
+
+def test_a_header_that_asks_for_much_memory_is_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "greedy.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 20))
+        for number in range(20):  # a sparse file: texts of 16 MiB
+            file.write(struct.pack("<Q3sIQ", 3, b"k%02d" % number, 8, 16 * 1024 * 1024))
+            file.seek(16 * 1024 * 1024, 1)
+        file.truncate()
+    run = "from engines.catalogue import inspector as i; i.confine(160 << 20); i.main()"
+    with Inspection(lambda: True, (sys.executable, "-c", run)) as inspection:
+        assert "MemoryError" in (inspection.look(path, "llama.cpp").problem or "")
+        assert inspection.look(write(tmp_path / "m.gguf", SHAPE), "llama.cpp").problem is None
 
 
 def test_facts_travel_whole() -> None:

@@ -273,6 +273,16 @@ async def test_a_failure_while_installing_keeps_the_upload(
     assert (await world.library.complete(id, dry_run=False))["problem"] is None
 
 
+async def test_a_file_system_without_links(world: World, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(install.os, "link", fail)
+    assert (await world.add("m.gguf", model))["problem"] is None
+    with pytest.raises(AlreadyExists):
+        await world.begin("m.gguf", model)
+
+
 async def test_another_file_system_is_copied_to(world: World, model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Path] = []
     real = install._bring
@@ -286,6 +296,8 @@ async def test_another_file_system_is_copied_to(world: World, model: bytes, monk
         (world.state / "models").symlink_to(shm, target_is_directory=True)
         assert (await world.add("m.gguf", model))["problem"] is None
         assert called and sorted(p.name for p in shm.iterdir()) == ["m.gguf"]
+        await world.library.remove("m.gguf", version=None, dry_run=False)
+        await until(lambda: not list(shm.iterdir()) and not world.waiting)
     finally:
         shutil.rmtree(shm)
 
