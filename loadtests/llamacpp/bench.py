@@ -6,7 +6,8 @@
 Builds a 207M-parameter Q8_0 model with random weights once (in the system's temporary directory). All servers are started at the
 beginning and stay; one is asked at a time, by turns, each round in another order, so that what else the machine does falls on
 all. Prints each round as a line of JSON, then the medians and, of figures where the worst counts, the maxima. The client and the gateway
-share the machine's cores with the servers.
+share the machine's cores with the servers. A measurement during which processes that have nothing to do with it took more than `--others`
+of a core is printed and left out of the medians.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from loadtests.llamacpp import measures
-from loadtests.llamacpp.peers import DIRECT, GATEWAY, LLAMA_SERVER, LOOP, XLLAMACPP, Loop, Server, Setting, gatehouse, loop, peer
+from loadtests.llamacpp.peers import DIRECT, GATEWAY, LLAMA_SERVER, LOOP, XLLAMACPP, Loop, Server, Setting, cpu_of, gatehouse, loop, peer
 from loadtests.llamacpp.random_gguf import Shape, write
 
 SHAPE = Shape(layers=12, width=1024, heads=16, kv_heads=8, feed_forward=2816, context=4096, extra_words=31600)
@@ -59,26 +61,49 @@ def contestants(options: argparse.Namespace, setting: Setting) -> Iterator[dict[
         yield found
 
 
-def measure(name: str, server: Server | Loop, options: argparse.Namespace, seed: int) -> dict[str, float]:
-    """One contestant, one round, all that was asked for."""
-    if isinstance(server, Loop):
-        return {f"tok/s x{count}": count * options.tokens / server.generate(count, options.tokens) for count in COUNTS}
-    result: dict[str, float] = {}
+class Bystanders:
+    """How much of a core processes take that have nothing to do with the benchmark."""
+
+    def __init__(self, pids: set[int]) -> None:
+        self._pids = pids
+        self._mark = self._now()
+
+    def _now(self) -> tuple[float, float]:
+        user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
+        busy = (user + nice + system) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), busy - sum(map(cpu_of, self._pids))
+
+    def share(self) -> float:
+        """Since the last call."""
+        before, self._mark = self._mark, self._now()
+        return max(0.0, (self._mark[1] - before[1]) / (self._mark[0] - before[0]))
+
+
+def steps(name: str, server: Server | Loop, options: argparse.Namespace, seed: int) -> Iterator[dict[str, float]]:
+    """One contestant, one round, all that was asked for, one measurement after the other."""
     if "throughput" in options.only:
         for count in COUNTS:
+            if isinstance(server, Loop):
+                yield {f"tok/s x{count}": count * options.tokens / server.generate(count, options.tokens)}
+                continue
             figures = measures.throughput(server, count, options.tokens, seed * 10 + count)
-            result |= {f"{key} x{count}": value for key, value in figures.items()}
-    if "gap" in options.only and name in (DIRECT, GATEWAY, XLLAMACPP):
-        result |= measures.gap(server, seed)
-    if "conversations" in options.only and name in (DIRECT, XLLAMACPP):
-        result |= measures.conversations(server, seed)
-    return result
+            yield {f"{key} x{count}": value for key, value in figures.items()}
+    if "gap" in options.only and isinstance(server, Server) and name != LLAMA_SERVER:
+        yield measures.gap(server, seed)
+    if "conversations" in options.only and isinstance(server, Server) and name in (DIRECT, XLLAMACPP):
+        yield measures.conversations(server, seed)
+
+
+def rounded(values: dict[str, float]) -> dict[str, float]:
+    """For people."""
+    return {key: round(value, 3) for key, value in values.items()}
 
 
 def summary(figures: Figures) -> None:
     """Medians, and maxima of what is judged by its worst, one line a contestant."""
     for name, values in figures.items():
         line = {key: round(statistics.median(items), 3) for key, items in values.items()}
+        line["measurements"] = min(map(len, values.values()))
         line |= {f"max {key}": round(max(items), 3) for key, items in values.items() if key in WORST}
         print(json.dumps({"median of": name, **line}))
 
@@ -94,6 +119,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="throughput,gap,conversations")
     parser.add_argument("--without", default="", help="gateway: leave it out")
+    parser.add_argument("--others", type=float, default=0.1, help="share of a core that other processes may take during a measurement")
     parser.add_argument("--options", default="{}", help="options of the engine, as JSON")
     options = parser.parse_args()
     figures: Figures = {}
@@ -101,16 +127,19 @@ def main() -> None:
         for server in found.values():
             if isinstance(server, Server):
                 measures.throughput(server, 1, 8, 0)  # the first request pays for what is made once
+        bystanders = Bystanders({os.getpid(), *(pid for server in found.values() for pid in server.pids)})
         for number in range(options.first, options.first + options.rounds):
             names = list(found)
             turn = number % len(names)
             for name in names[turn:] + names[:turn]:
-                result = measure(name, found[name], options, number)
-                if not result:
-                    continue
-                for key, value in result.items():
-                    figures.setdefault(name, {}).setdefault(key, []).append(value)
-                print(json.dumps({"round": number, "of": name, **{key: round(value, 3) for key, value in result.items()}}), flush=True)
+                bystanders.share()
+                for result in steps(name, found[name], options, number):
+                    others = bystanders.share()
+                    print(json.dumps({"round": number, "of": name, **rounded(result), "others": round(others, 2)}), flush=True)
+                    if others > options.others:
+                        continue
+                    for key, value in result.items():
+                        figures.setdefault(name, {}).setdefault(key, []).append(value)
     summary(figures)
 
 

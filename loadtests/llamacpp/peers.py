@@ -33,6 +33,12 @@ sys.stdin.read()
 """
 
 
+def cpu_of(pid: int) -> float:
+    """Processor seconds of a process, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server: where it is asked (`path` of a Unix socket, or `port` on the loopback), and the processes that it is."""
@@ -54,11 +60,7 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Processor time the processes have used so far, all threads."""
-        ticks = 0
-        for pid in self.pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(map(cpu_of, self.pids))
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Loop:
     """The low-level loop, as a process that is told what to generate."""
 
     process: subprocess.Popen[str]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Its process."""
+        return (self.process.pid,)
 
     def generate(self, sequences: int, tokens: int) -> float:
         """Seconds for so many tokens in each of so many sequences."""
