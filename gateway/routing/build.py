@@ -7,8 +7,9 @@ from gateway.core.slices import Steps, at_once
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec, PoolMemberSpec
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
+from gateway.routing.ring import Ring
 from gateway.routing.router import FleetRouter, PoolRoute
-from gateway.routing.selectors import Member
+from gateway.routing.selectors import Member, ring_of
 
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
 
@@ -20,7 +21,7 @@ def build_router(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...],
 
 def router_steps(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry) -> Steps[FleetRouter]:
     """The same in steps, for a large fleet. One build at a time may be activated: routes that need not change are those in force."""
-    _check_names(models)
+    yield from _check_names(models)
     known = _engines(engines)
     members: _Members = {}
     routes = []
@@ -32,7 +33,8 @@ def router_steps(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...],
         if previous is not None and previous.equals(spec, pool):
             routes.append(previous)
         else:
-            routes.append(PoolRoute(spec, pool, registry))
+            ring = (yield from Ring.steps(*ring_of(pool))) if spec.routing.policy == "consistent_hash" and len(pool) > 1 else None
+            routes.append(PoolRoute(spec, pool, registry, ring))
         yield
     return FleetRouter(routes, members)
 
@@ -61,13 +63,15 @@ def _engines(engines: tuple[EngineSpec, ...]) -> dict[str, EngineSpec]:
     return known
 
 
-def _check_names(models: tuple[ModelSpec, ...]) -> None:
+def _check_names(models: tuple[ModelSpec, ...]) -> Steps[None]:
     names: set[str] = set()
     for number, spec in enumerate(models):
-        for place, name in (("name", spec.name), *((f"aliases[{at}]", alias) for at, alias in enumerate(spec.aliases))):
+        for at, name in enumerate((spec.name, *spec.aliases)):
             if name in names:
+                place = f"aliases[{at - 1}]" if at else "name"
                 raise ConfigError(f"two models are named {name}", path=f"models[{number}].{place}")
             names.add(name)
+        yield
     for number, spec in enumerate(models):
         for at, fallback in enumerate(spec.fallbacks):
             if fallback not in names or fallback == spec.name:

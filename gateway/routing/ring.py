@@ -12,10 +12,12 @@ the selector that walks the ring: a key goes to the first member after it that i
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b
 from itertools import repeat
 from struct import Struct
+
+from gateway.core.slices import Steps, at_once
 
 POINTS = 512
 """Points of a member of weight 1.0."""
@@ -23,6 +25,8 @@ HEAVIEST = 8.0
 """The weight that larger ones are scaled down to, so that weights of 90 and 10 do not make a ring of 51,200 points."""
 TURN = 1 << 64
 """Where the circle ends and begins."""
+BLOCK = 512
+"""Points that are made or sorted in one step."""
 _PER_DIGEST = 8
 """Points taken from one 64-byte digest."""
 _unpack = Struct(">8Q").unpack
@@ -30,11 +34,18 @@ _unpack = Struct(">8Q").unpack
 
 def points_of(name: str, count: int) -> list[int]:
     """The first `count` points of a member, in the order of their making (a longer list starts with a shorter one)."""
-    points: list[int] = []
-    for block in range(-(-count // _PER_DIGEST)):
-        points.extend(_unpack(blake2b(b"%b\0%d" % (name.encode(), block), digest_size=64).digest()))
-    del points[count:]
-    return points
+    return [point for points in point_blocks(name, count) for point in points]
+
+
+def point_blocks(name: str, count: int) -> Iterator[list[int]]:
+    """The same in blocks."""
+    encoded = name.encode()
+    for first in range(0, count, BLOCK):
+        points: list[int] = []
+        for digest in range(first // _PER_DIGEST, -(-min(count, first + BLOCK) // _PER_DIGEST)):
+            points.extend(_unpack(blake2b(b"%b\0%d" % (encoded, digest), digest_size=64).digest()))
+        del points[count - first :]
+        yield points
 
 
 def counts_of(weights: Sequence[float]) -> list[int]:
@@ -54,19 +65,33 @@ class Ring:
     __slots__ = ("owners", "positions", "search", "size")
 
     def __init__(self, names: Sequence[str], weights: Sequence[float]) -> None:
+        at_once(self._build(names, weights))
+
+    @classmethod
+    def steps(cls, names: Sequence[str], weights: Sequence[float]) -> Steps[Ring]:
+        """The same in steps of a fraction of a millisecond, for a large pool."""
+        ring = cls.__new__(cls)
+        yield from ring._build(names, weights)
+        return ring
+
+    def _build(self, names: Sequence[str], weights: Sequence[float]) -> Steps[None]:
         if len(names) != len(weights) or len(set(names)) != len(names):
             raise ValueError("a ring needs distinct names, each with a weight")
         counts = counts_of(weights)
         owned: dict[int, int] = {}
         for index in sorted(range(len(names)), key=names.__getitem__):  # by name: the order in the configuration must not matter
-            owned.update(dict.fromkeys(points_of(names[index], counts[index]), index))
-        self.positions = sorted(owned)
+            for points in point_blocks(names[index], counts[index]):
+                owned.update(dict.fromkeys(points, index))
+                yield
+        self.positions = yield from _sorted(owned)
         self.owners = [owned[position] for position in self.positions]
+        yield
         self.size = sum(1 for count in counts if count)
         if self.positions:
             self.positions.append(self.positions[0] + TURN)
             self.owners.append(self.owners[0])
-        self.search = (*_table(self.positions), self.positions)
+        shift, starts = yield from _table(self.positions)
+        self.search = (shift, starts, self.positions)
 
     def at(self, key: int) -> int:
         """Where on the ring the walk for a key (0 <= key < 2**64) starts: an index into `owners`. The ring must not be empty."""
@@ -94,7 +119,23 @@ class Ring:
                     return
 
 
-def _table(positions: Sequence[int]) -> tuple[int, array[int]]:
+def _sorted(points: Collection[int]) -> Steps[list[int]]:
+    """In parts, as the points lie evenly: one sort of a large ring takes tens of milliseconds."""
+    shift = TURN.bit_length() - 1 - max(0, (len(points) // BLOCK).bit_length() - 1)
+    parts: list[list[int]] = [[] for _ in range(1 << (TURN.bit_length() - 1 - shift))]
+    for number, point in enumerate(points):
+        parts[point >> shift].append(point)
+        if number % BLOCK == 0:
+            yield
+    found: list[int] = []
+    for part in parts:
+        part.sort()
+        found += part
+        yield
+    return found
+
+
+def _table(positions: Sequence[int]) -> Steps[tuple[int, array[int]]]:
     """(shift, starts): the search for a key starts at `starts[key >> shift]`, in the middle one step or two before its place.
 
     The points lie evenly, so with more cells than points there is next to nothing to search; a bisection costs four times as much.
@@ -104,4 +145,6 @@ def _table(positions: Sequence[int]) -> tuple[int, array[int]]:
     starts = array("I")
     for place, position in enumerate(positions):
         starts.extend(repeat(place, min(position >> shift, cells - 1) + 1 - len(starts)))
+        if place % BLOCK == 0:
+            yield
     return shift, starts

@@ -105,6 +105,11 @@ class Only:
         return member if endpoint.in_flight < endpoint.limit and not exclude else None
 
 
+def ring_of(members: Sequence[Member]) -> tuple[list[str], list[float]]:
+    """Names and weights of a pool's ring."""
+    return [member.endpoint.name for member in members], [member.weight for member in members]
+
+
 class ConsistentHash:
     """A consistent-hash ring with bounded loads: the key's member, or the next one that is below bound x average load.
 
@@ -113,10 +118,10 @@ class ConsistentHash:
 
     keyed = True
 
-    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
+    def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy, ring: Ring | None = None) -> None:
         self._members = list(members)
         self._bound = bound
-        ring = Ring([member.endpoint.name for member in members], [member.weight for member in members])
+        ring = ring or Ring(*ring_of(members))
         self._search = ring.search
         once = [members[index] for index in ring.owners[:-1]]
         self._owners = [*once, *islice(cycle(once), _WALK)]  # further than once around, so that a walk need not turn
