@@ -1,5 +1,5 @@
 """`python -m gateway` is the console script `gatehouse`."""
 
-from gateway.main import main
+from gateway.start import main
 
 main()

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from admin.context import Ports
+from gateway import compiled
 from gateway.audit.crypto import PUBLIC_KEY, CheckpointVerifier, load_verifier
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
@@ -124,6 +125,7 @@ class Fleet:
         welcome, report = self._health.ready()
         return {
             "version": release(),
+            "compiled": compiled.active(),
             "started_at": self._started,
             "config_version": self._gateway.reloader.version,
             "ready": welcome,

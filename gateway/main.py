@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import uvloop
 
 from admin.app import create_app
 from admin.cli.app import register
-from gateway import administration
+from gateway import administration, compiled
 from gateway.build import PLUGINS, Gateway, resolve_models
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError
@@ -31,6 +32,7 @@ from gateway.telemetry import logging as gatehouse_logging
 from gateway.wire.requests import is_inference
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
+log = logging.getLogger("gatehouse")
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
 
 
@@ -75,6 +77,7 @@ def serve(
             fail(f"the state directory cannot be used: {error.strerror}: {error.filename}")
     loaded = read(config, environ)
     gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
+    log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
     try:
         code = uvloop.run(Process(loaded, environ, credentials).run())
     except GatehouseError as error:

@@ -126,16 +126,28 @@ def test_once_runs_again_only_for_another_value_or_after_a_failure(tmp_path: Pat
 
 def test_without_python_the_error_says_what_to_install(tmp_path: Path) -> None:
     program(tmp_path / "bin/python3", "exit 1")
-    done = shell(f'PATH="{tmp_path}/bin"; find_python', tmp_path)
+    done = shell(f'PATH="{tmp_path}/bin" SYSTEM_PYTHON=none; find_python', tmp_path)
     assert done.returncode == 1
     assert "Python 3.11 or later is needed" in done.stderr and "apt-get install python3 python3-venv" in done.stderr
+
+
+def test_a_python_that_was_built_with_optimisations_is_preferred(tmp_path: Path) -> None:
+    plain = 'case "$2" in *CONFIG_ARGS*) exit 1;; esac'
+    program(tmp_path / "bin/python3", plain)
+    program(tmp_path / "bin/python3.12", plain)
+    program(tmp_path / "bin/python3.11", "exit 0")
+    find = f'PATH="{tmp_path}/bin" SYSTEM_PYTHON=none; find_python'
+    assert shell(find, tmp_path).stdout.strip() == f"{tmp_path}/bin/python3.11"
+    assert shell(f"GATEHOUSE_PYTHON=python3.12 {find}", tmp_path).stdout.strip() == f"{tmp_path}/bin/python3.12"
+    (tmp_path / "bin/python3.11").unlink()
+    assert shell(find, tmp_path).stdout.strip() == f"{tmp_path}/bin/python3"
 
 
 def test_the_first_python_that_is_new_enough_is_taken(tmp_path: Path) -> None:
     program(tmp_path / "bin/python3", "exit 1")  # too old
     program(tmp_path / "bin/python3.12", "exit 0")
     program(tmp_path / "mine", "exit 0")
-    assert shell(f'PATH="{tmp_path}/bin"; find_python', tmp_path).stdout.strip() == f"{tmp_path}/bin/python3.12"
+    assert shell(f'PATH="{tmp_path}/bin" SYSTEM_PYTHON=none; find_python', tmp_path).stdout.strip() == f"{tmp_path}/bin/python3.12"
     assert shell(f'PATH="{tmp_path}/bin"; find_python', tmp_path, GATEHOUSE_PYTHON=f"{tmp_path}/mine").stdout.strip() == f"{tmp_path}/mine"
 
 

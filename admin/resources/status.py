@@ -12,7 +12,9 @@ from admin.resources.models import ModelView
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """config_version: of the configuration in force. in_flight: requests under way. not_ready: what keeps traffic out."""
+    """config_version: of the configuration in force. in_flight: requests under way. not_ready: what keeps traffic out.
+    compiled: whether the hot path runs as machine code.
+    """
 
     version: str
     started_at: float
@@ -26,6 +28,7 @@ class Status(msgspec.Struct, kw_only=True):
     endpoints: list[EndpointView]
     limits: list[dict[str, Any]]
     insecure: bool = False
+    compiled: bool = False
 
 
 class Caller(msgspec.Struct):

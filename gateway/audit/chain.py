@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from gateway.audit.record import KINDS, MAX_LINE, Record, encode_all
+from gateway.audit.record import KINDS, MAX_LINE, Line, Record, encode_all
 
 FORMAT: Final = 1
 GENESIS: Final = "0" * 64
@@ -28,14 +28,6 @@ _HEX64 = re.compile(rb"[0-9a-f]{64}")
 
 class ChainError(Exception):
     """A line is not the one that must stand here. The message says why."""
-
-
-class Line(msgspec.Struct):
-    """What every line has."""
-
-    seq: int
-    kind: str
-    hash: str
 
 
 _decode_line = msgspec.json.Decoder(Line).decode

@@ -54,6 +54,14 @@ class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     signature: str = ""
 
 
+class Line(msgspec.Struct):
+    """What every line has."""
+
+    seq: int
+    kind: str
+    hash: str
+
+
 Record = AuditRecord | SegmentRecord | CheckpointRecord
 
 KINDS: Final[dict[type, bytes]] = {

@@ -54,9 +54,9 @@ class Worker(Generic[T]):
         self._jobs: deque[T | None] = deque()
         self._results: deque[Exception | None] = deque()
         self._to_thread, self._to_loop = Bell(blocking=True), Bell(blocking=False)
-        self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
+        self._runner = threading.Thread(target=self._run, name="audit-writer", daemon=True)
         loop.add_reader(self._to_loop.descriptor, self._heard)
-        self._thread.start()
+        self._runner.start()
 
     def give(self, job: T) -> None:
         self._jobs.append(job)
@@ -91,7 +91,7 @@ class Worker(Generic[T]):
         self._jobs.append(None)
         self._to_thread.ring()
         if wait:
-            self._thread.join(1.0)
-        if not self._thread.is_alive():
+            self._runner.join(1.0)
+        if not self._runner.is_alive():
             self._to_thread.close()
             self._to_loop.close()

@@ -27,7 +27,7 @@ class ChainWriter:
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
-        self._signed: CheckpointRecord | None = None
+        self._newest: CheckpointRecord | None = None
         self._broken: dict[str, Any] | None = None
 
     def open(self) -> None:
@@ -35,7 +35,7 @@ class ChainWriter:
         self.sink.open()
         previous = self._open_checkpoints()
         if previous is not None and self.signer.verifier.genuine(previous):
-            self._signed = previous  # the chain may have been stopped just before this line
+            self._newest = previous  # the chain may have been stopped just before this line
         found = examine(self.sink, self.signer.verifier, previous)
         self.chain = Chain(found.seq, found.head)
         events = self._enter(found)
@@ -94,12 +94,12 @@ class ChainWriter:
         """Signs the head of the chain, in the checkpoints file and as a record; nothing when no record came since the last one."""
         if self._checkpoints is None or self.chain.seq == self._covered or self.sink.fresh:
             return
-        checkpoint = self._signed
+        checkpoint = self._newest
         if checkpoint is None or (checkpoint.covers, checkpoint.head) != (self.chain.seq, self.chain.head):
             checkpoint = self._sign()
             self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
             self._number += 1
-            self._signed = checkpoint  # not signed again when only the next line fails
+            self._newest = checkpoint  # not signed again when only the next line fails
         self.sink.write(self.chain.seal([checkpoint]))
         self.chain.commit()
         self._covered = self.chain.seq

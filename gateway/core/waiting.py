@@ -64,15 +64,42 @@ class Signal(Generic[T]):
             self._callbacks.remove(callback)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        if not self.done:
-            yield self
-        error = self.error
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del self, error  # the error's traceback holds this frame
-        return self.value  # type: ignore[return-value]
+        return SignalWait(self)  # type: ignore[return-value]  # an iterator is all that await needs
+
+
+class SignalWait:
+    """One wait for a Signal, as the iterator that `await` steps: gives the Signal out until it is done, then ends with its value or error.
+
+    It lets go of the Signal before it raises: the error's traceback holds the frame, which would hold the Signal, which holds the error.
+    """
+
+    __slots__ = ("_signal",)
+
+    def __init__(self, signal: Signal[Any]) -> None:
+        self._signal: Signal[Any] | None = signal
+
+    def __iter__(self) -> SignalWait:
+        return self
+
+    def __next__(self) -> Any:
+        signal = self._signal
+        if signal is None:
+            raise StopIteration
+        if not signal.done:
+            return signal
+        self._signal = None
+        error, value = signal.error, signal.value
+        signal = None
+        if error is None:
+            raise StopIteration(value)
+        try:
+            raise error
+        finally:
+            error = None
+
+
+WAITS = (Signal, asyncio.Future)
+"""What a `Maybe` may be when it is not there yet, for `isinstance`: a look for `__await__`, or at the ABC, costs many times as much."""
 
 
 def as_future(signal: Signal[T]) -> asyncio.Future[T]:

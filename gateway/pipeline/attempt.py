@@ -20,7 +20,7 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
-from gateway.core.waiting import Signal
+from gateway.core.waiting import WAITS, Signal
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import GENERATION, AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
@@ -38,9 +38,9 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
     tried: tuple[str, ...] = ()
     session = exchange.headers.get(entry.routing_header) if entry.routing_header is not None and exchange.peer.trusted else None
     while True:
-        attempt = entry.route.acquire(exchange.request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
-        if hasattr(attempt, "__await__"):  # an isinstance check against the ABC costs five times as much
-            attempt = await _queued(entry, attempt)
+        granted: Any = entry.route.acquire(exchange.request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
+        attempt: Attempt = await _queued(entry, granted) if isinstance(granted, WAITS) else granted
+        granted = None
         exchange.attempt = attempt
         exchange.attempts += 1
         if exchange.marks is not None:
@@ -85,7 +85,7 @@ async def _queued(entry: ModelEntry, waiting: Any) -> Attempt:
         entry.route.abandon(waiting)
         raise
     finally:
-        del waiting  # it holds the error whose traceback would hold it
+        waiting = None  # it holds the error whose traceback would hold it
     return attempt
 
 

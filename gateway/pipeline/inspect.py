@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -204,7 +204,7 @@ class InspectedRelay(StreamRelay):
     """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice."""
 
     __slots__ = ("_channels", "_frame", "_tail")
-    plain = False
+    plain: ClassVar[bool] = False
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)

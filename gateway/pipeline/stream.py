@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from time import perf_counter_ns
+from typing import ClassVar
 
 import msgspec
 
@@ -15,8 +16,9 @@ from gateway.core.errors import EngineError
 from gateway.core.types import ResponseHead, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange
-from gateway.wire.openai import CHUNK, ChunkView, usage_from, usage_of
+from gateway.wire.openai import CHUNK, usage_from, usage_of
 from gateway.wire.sse import data_of
+from gateway.wire.views import ChunkView
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_EVENT_BYTES = 256 * 1024
@@ -93,7 +95,7 @@ class StreamRelay(AnswerRelay):
     """
 
     __slots__ = ("_carry", "_ended", "_events", "_last_write", "_relays_plainly", "_send", "_streaming", "_usage")
-    plain = True
+    plain: ClassVar[bool] = True
     """Whether whole events may be forwarded without another look."""
 
     def __init__(self, exchange: Exchange) -> None:

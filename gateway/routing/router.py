@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct
-
 from gateway.core.errors import EngineError, GatehouseError, Overloaded
 from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
@@ -33,22 +31,35 @@ _SMOOTHING = 0.1
 MAX_RETRY_AFTER = 60.0
 
 
-class PoolAttempt(Struct, eq=False):
-    """One try at one endpoint; owns a slot until `close`. See gateway.core.ports.Attempt. A Struct: filled by one call in C."""
+class PoolAttempt:
+    """One try at one endpoint; owns a slot until `close`. See gateway.core.ports.Attempt."""
 
-    _route: PoolRoute
-    _member: Member
-    _epoch: int
-    _retry: bool
-    _started: float
-    client: EngineClient
-    endpoint_name: str
-    endpoint_header: bytes
-    upstream_model: str | None
-    request_headers: bytes
-    first_byte_timeout: float
-    idle_timeout: float
-    _open: bool = True
+    __slots__ = (
+        "_epoch",
+        "_member",
+        "_open",
+        "_retry",
+        "_route",
+        "_started",
+        "client",
+        "endpoint_header",
+        "endpoint_name",
+        "first_byte_timeout",
+        "idle_timeout",
+        "request_headers",
+        "upstream_model",
+    )
+
+    def __init__(self, route: PoolRoute, member: Member, epoch: int, retry: bool, started: float, client: EngineClient) -> None:
+        self._route, self._member, self._epoch, self._retry, self._started = route, member, epoch, retry, started
+        self._open = True
+        self.client = client
+        self.endpoint_name = member.endpoint.name
+        self.endpoint_header = member.endpoint_header
+        self.upstream_model = member.upstream_model
+        self.request_headers = member.request_headers
+        self.first_byte_timeout = member.first_byte_timeout
+        self.idle_timeout = member.idle_timeout
 
     def close(self, result: AttemptResult) -> None:
         """Gives the slot back, tells the breaker, wakes whoever is next. A second call does nothing."""
@@ -191,21 +202,7 @@ class PoolRoute:
             self.budget.begin()
         client = endpoint.client if endpoint.shift is None else endpoint.pick()
         assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
-        now = self._now
-        return PoolAttempt(
-            self,
-            member,
-            endpoint.epoch,
-            retry,
-            now(),
-            client,
-            endpoint.name,
-            member.endpoint_header,
-            member.upstream_model,
-            member.request_headers,
-            member.first_byte_timeout,
-            member.idle_timeout,
-        )
+        return PoolAttempt(self, member, endpoint.epoch, retry, self._now(), client)
 
     def observe(self, started: float) -> None:
         """An attempt held its slot from `started` until now."""

@@ -88,8 +88,11 @@ class ListenerState:
             connection.too_slow()
 
 
-class Connection(asyncio.Protocol):
-    """One client connection. It reads one request at a time; pipelined ones wait in order."""
+class Connection:
+    """One client connection, an asyncio.Protocol by its methods (a base class in Python would cost a compiled one its fast attributes).
+
+    It reads one request at a time; pipelined ones wait in order.
+    """
 
     def __init__(self, state: ListenerState, server_state: Any) -> None:
         self.state, self.plane = state, state.plane
@@ -102,6 +105,7 @@ class Connection(asyncio.Protocol):
         self.read_by = self.plane.now + self.limits.header_timeout
         self.reading: ParsedRequest | None = None
         self.serving: ParsedRequest | None = None
+        self._fresh: ParsedRequest | None = None
         self.waiting: deque[ParsedRequest] = deque()
         self.paused = False
         self._closing = False
@@ -179,6 +183,8 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(self._error or RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return
+        if self._fresh is not None:
+            self._begin()
         if self._in_head and self._begun == one_head:  # all of it is a part of this head, which the parser may still hold back
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > self.limits.max_header_bytes:
@@ -240,7 +246,7 @@ class Connection(asyncio.Protocol):
         self.reading = request
         self.read_by = plane.now + limits.body_timeout
         if self.serving is None:
-            self._start(request)
+            self.serving = self._fresh = request
         else:
             self.waiting.append(request)
             if len(self.waiting) >= MAX_PIPELINED:
@@ -277,6 +283,8 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, error: GatehouseError) -> None:
         """Answers with an error and closes: after a request that was not read to its end nothing else is read."""
+        if self._fresh is not None:
+            self._begin()
         self._failed = True
         self._error = error
         self.read_by = NEVER
@@ -303,6 +311,12 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     # --- serving
+
+    def _begin(self) -> None:
+        """Starts the request whose head came with this read: by now its body is mostly there too, and need not be waited for."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            self._start(fresh)
 
     def _start(self, request: ParsedRequest) -> None:
         self.serving = request

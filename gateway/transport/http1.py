@@ -203,8 +203,9 @@ def failure(
     return error
 
 
-class Connection(asyncio.Protocol):
-    """A connection to one endpoint; carries one call at a time. `generation`: the owner's when it was opened.
+class Connection:
+    """A connection to one endpoint, an asyncio.Protocol by its methods; carries one call at a time. `generation`: the owner's when it was
+    opened.
 
     `idle_since`: the owner's coarse monotonic time at the release, in seconds.
     """

@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from gateway.core.errors import EngineTimeout
 from gateway.core.ports import Receiver
@@ -203,7 +204,7 @@ class EndpointClient:
                 error = failed
         raise error
 
-    async def _established(self, connect: Callable[[Callable[[], Connection]], Awaitable[object]]) -> Connection:
+    async def _established(self, connect: Callable[[Callable[[], Any]], Awaitable[object]]) -> Connection:
         connection = Connection(self, self._generation)
         try:
             await connect(lambda: connection)

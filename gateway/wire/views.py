@@ -1,0 +1,228 @@
+"""The OpenAI API's requests and answers as typed views (gateway.wire.openai reads and writes with them).
+
+A view declares only the fields that policy, routing and limits need, with their bounds (OpenAI API reference; security.md 8).
+Everything else passes through untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+# --- requests
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Choices = Annotated[int, Meta(ge=1, le=128)]
+Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
+Stops = Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=16)]
+
+
+class StreamOptions(Struct, gc=False):
+    include_usage: bool | None = None
+
+
+class ImageUrl(Struct, gc=False):
+    url: str
+
+
+class Part(Struct, gc=False):
+    """One part of a message's content; `text` where it is one."""
+
+    type: str
+    text: str | None = None
+    image_url: ImageUrl | str | None = None
+    video_url: ImageUrl | str | None = None
+    audio_url: ImageUrl | str | None = None
+
+
+class FunctionCall(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(Struct, gc=False):
+    function: FunctionCall | None = None
+
+
+class Message(Struct, gc=False):
+    role: Annotated[str, Meta(max_length=64)]
+    content: str | list[Part] | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Generation(Struct, gc=False, kw_only=True):
+    """What chat and completions share. The forbidden names (`api_base` and the like) are declared so that they can be removed."""
+
+    model: ModelName
+    stream: bool | None = None
+    stream_options: StreamOptions | UnsetType | None = UNSET
+    max_tokens: Tokens | None = None
+    n: Choices | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    stop: str | Stops | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    logit_bias: Annotated[dict[str, float], Meta(max_length=1024)] | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+
+class ChatRequest(Generation, gc=False, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=4096)]
+    max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    def texts(self) -> list[str]:
+        """Every text that a person or a tool wrote, in order: contents, parts, tool-call arguments."""
+        found: list[str] = []
+        for message in self.messages:
+            content = message.content
+            if isinstance(content, str):
+                found.append(content)
+            elif content:
+                found.extend(part.text for part in content if part.text is not None)
+            if message.tool_calls:
+                found.extend(c.function.arguments for c in message.tool_calls if c.function and c.function.arguments)
+        return found
+
+    def replace(self, texts: list[str]) -> None:
+        """Puts one text in the place of each that `texts` gave, in the same order."""
+        new = iter(texts)
+        for message in self.messages:
+            content = message.content
+            if isinstance(content, str):
+                message.content = next(new)
+            elif content:
+                for part in content:
+                    if part.text is not None:
+                        part.text = next(new)
+            for call in message.tool_calls or ():
+                if call.function and call.function.arguments:
+                    call.function.arguments = next(new)
+
+
+Prompt = str | list[str | int | list[int]]
+"""One text, or several texts and token lists."""
+
+
+def _strings_of(prompt: Prompt) -> list[str]:
+    return [prompt] if isinstance(prompt, str) else [p for p in prompt if isinstance(p, str)]
+
+
+def _replaced(prompt: Prompt, texts: list[str]) -> Prompt:
+    new = iter(texts)
+    return next(new) if isinstance(prompt, str) else [next(new) if isinstance(p, str) else p for p in prompt]
+
+
+class CompletionRequest(Generation, gc=False, kw_only=True):
+    prompt: Prompt = ""
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    best_of: Choices | None = None
+    suffix: str | None = None
+
+    def texts(self) -> list[str]:
+        found = _strings_of(self.prompt)
+        return found if self.suffix is None else [*found, self.suffix]
+
+    def replace(self, texts: list[str]) -> None:
+        if self.suffix is not None:
+            *texts, self.suffix = texts
+        self.prompt = _replaced(self.prompt, texts)
+
+
+class EmbeddingRequest(Struct, gc=False, kw_only=True):
+    model: ModelName
+    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=262_144)]
+    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    stream: bool | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+    def texts(self) -> list[str]:
+        return _strings_of(self.input)
+
+    def replace(self, texts: list[str]) -> None:
+        self.input = _replaced(self.input, texts)
+
+
+class ClassifyRequest(EmbeddingRequest, gc=False, kw_only=True):
+    """POST /v1/classify in vLLM's shape: the same `input` as embeddings."""
+
+
+class RerankRequest(Struct, gc=False, kw_only=True):
+    """POST /v1/rerank in the shape of Cohere and Jina."""
+
+    model: ModelName
+    query: Text
+    documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=2048)]
+    top_n: Annotated[int, Meta(ge=1, le=2048)] | None = None
+    stream: bool | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+    def texts(self) -> list[str]:
+        found = [self.query]
+        for document in self.documents:
+            found.append(document if isinstance(document, str) else str(document.get("text", "")))
+        return found
+
+    def replace(self, texts: list[str]) -> None:
+        self.query = texts[0]
+        for i, text in enumerate(texts[1:]):
+            document = self.documents[i]
+            self.documents[i] = text if isinstance(document, str) else {**document, "text": text}
+
+
+# --- answers
+
+
+class PromptDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class UsageView(Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    total_tokens: int = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class AnswerView(Struct, gc=False):
+    usage: UsageView | None = None
+
+
+class Delta(Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class Choice(Struct, gc=False):
+    index: int = 0
+    delta: Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class ChunkView(Struct, gc=False):
+    """What settle and guardrails read of one streamed chunk."""
+
+    choices: list[Choice] = []
+    usage: UsageView | None = None
+    error: Raw | UnsetType = UNSET
