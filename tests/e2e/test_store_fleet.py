@@ -1,0 +1,84 @@
+"""Two gateways on one PostgreSQL: what is decided at one of them is in force at both within a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e import adminapi
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse, external, until
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+
+PEPPER = "a pepper that two replicas share in the tests"
+CONVERGED = 1.0
+"""Seconds from the answer of the first replica to the effect at both."""
+
+
+@pytest.fixture(scope="module")
+def replicas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[list[Gatehouse]]:
+    server: PostgresServer = request.getfixturevalue("postgres")
+    url, gateways = server.database(), []
+    for number in range(2):
+        directory = tmp_path_factory.mktemp(f"replica{number}")
+        config = adminapi.config(directory / "state", engine.port, store={"url": url, "upstreams": ["127.0.0.0/8"]})
+        gateways.append(Gatehouse(directory, config, {"GATEHOUSE_PEPPER": PEPPER}))
+    try:
+        yield [gateway.start() for gateway in gateways]
+    finally:
+        codes = [gateway.stop() for gateway in gateways if gateway.process is not None]
+    assert codes == [0, 0], [line for gateway in gateways for line in gateway.lines]
+
+
+def converged(replicas: list[Gatehouse], condition: Callable[[Gatehouse], bool]) -> None:
+    begin = time.monotonic()
+    for gateway in replicas:
+        until(lambda gateway=gateway: condition(gateway), CONVERGED, "the change")
+    assert time.monotonic() - begin < CONVERGED
+
+
+def test_engines_models_and_limits_reach_both_replicas(replicas: list[Gatehouse], engines: Callable[..., EngineThread]) -> None:
+    first, second = (engines() for _ in range(2))
+    with adminapi.admin(replicas[0]) as one, adminapi.admin(replicas[1]) as two:
+        assert one.post("/engines", json={**external("x", first.port), "api_key": "sk-shared"}).status_code == 201
+        assert one.post("/models", json={"name": "mx", "pool": ["x"]}).status_code == 201
+        converged(replicas, lambda gateway: gateway.chat(model="mx").status_code == 200)
+        assert {r.header("authorization") for r in first.received} == {"Bearer sk-shared"} and len(first.received) >= 2
+
+        moved = {"url": f"http://127.0.0.1:{second.port}", "api_key": "sk-moved"}
+        assert two.patch("/engines/x", json=moved).status_code == 200
+
+        def at_the_second(gateway: Gatehouse) -> bool:
+            before = len(second.received)
+            return gateway.chat(model="mx").status_code == 200 and len(second.received) > before
+
+        converged(replicas, at_the_second)
+        limit = {"name": "l", "match": {"model": "mx", "key": "test"}, "requests": {"rate": 1, "per": 3600}}
+        assert two.post("/limits", json=limit).status_code == 201
+        converged(replicas, lambda gateway: gateway.chat(model="mx").status_code == 429)
+        assert one.delete("/limits/l").status_code == 200
+        assert two.delete("/models/mx").status_code == 200
+        converged(replicas, lambda gateway: gateway.chat(model="mx").status_code == 404)
+        assert one.delete("/engines/x").status_code == 200
+        until(lambda: "x" not in [e["name"] for e in two.get("/endpoints").json()["items"]], CONVERGED)
+
+
+def test_what_two_replicas_wrote_at_once_does_not_stop_either(replicas: list[Gatehouse], engine: EngineThread) -> None:
+    """Each checks against what it knows: two models may come to the same alias. One of them is left out, on both, with the reason."""
+    with adminapi.admin(replicas[0]) as one, adminapi.admin(replicas[1]) as two:
+        answers = [
+            client.post("/models", json={"name": name, "pool": ["fake"], "aliases": ["shared"]})
+            for client, name in ((one, "ma"), (two, "mb"))
+        ]
+        assert answers[0].status_code == 201
+        if answers[1].status_code == 201:  # the second one had not heard of the first yet
+            for client in (one, two):
+                shown = until(lambda client=client: (m := client.get("/models/mb").json())["failed"] and m, CONVERGED)
+                assert "'shared' is already the name of something else" in shown["reason"]
+            assert two.delete("/models/mb").status_code == 200
+        else:
+            assert answers[1].json()["param"] == "aliases[0]"
+        converged(replicas, lambda gateway: gateway.chat(model="shared").status_code == 200)
+        assert one.delete("/models/ma").status_code == 200
