@@ -385,6 +385,29 @@ def test_a_required_tool_is_called(which: str, stream: bool, request: pytest.Fix
     assert json.loads(calls[0].function.arguments)["city"] in ("Oslo", "Rome")
 
 
+def test_auto_without_a_family_is_a_call_or_an_answer_never_the_json_around_it(tiny: Sidecar) -> None:
+    """A template that knows no tools: the grammar leaves the choice to the model, which random weights make both ways."""
+    kinds = set()
+    for seed in range(40):
+        choice = tiny.openai.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "weather?"}], tools=[WEATHER], tool_choice="auto", seed=seed, max_tokens=120,
+            temperature=2.0, parallel_tool_calls=False,
+        ).choices[0]  # type: ignore[list-item]  # fmt: skip
+        if choice.finish_reason == "length":
+            continue  # cut in the middle of the JSON
+        if choice.finish_reason == "tool_calls":
+            assert choice.message.content is None and json.loads(choice.message.tool_calls[0].function.arguments)["city"] in (
+                "Oslo",
+                "Rome",
+            )
+        else:
+            assert not choice.message.tool_calls and not (choice.message.content or "").startswith('{"response"')
+        kinds.add(choice.finish_reason)
+        if len(kinds) == 2:
+            return
+    raise AssertionError(f"only {kinds} in 40 answers")
+
+
 def test_tool_results_go_back_to_the_model(tools: Sidecar) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     messages: Any = [
