@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from gateway.core.errors import GatehouseError
+
 T = TypeVar("T")
 log = logging.getLogger("gatehouse.tasks")
 
@@ -23,7 +25,7 @@ class TaskOwner:
         return len(self._tasks)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Starts a task that this owner ends. A failure is logged, unless somebody awaits the task."""
+        """Starts a task that this owner ends. A failure that is no GatehouseError is logged as a defect."""
         if self._closed:
             coroutine.close()
             raise RuntimeError(f"{self.name} is closed")
@@ -55,8 +57,12 @@ class TaskOwner:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, asyncio.CancelledError):
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if isinstance(error, GatehouseError):  # whoever awaits the task says it
             log.debug("%s failed: %r", task.get_name(), error)
+        else:
+            log.error("%s failed: %r", task.get_name(), error, exc_info=error)
 
     async def aclose(self, timeout: float = 5.0) -> None:
         self._closed = True

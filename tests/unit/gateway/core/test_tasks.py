@@ -63,7 +63,7 @@ async def test_a_task_that_does_not_end_is_named(caplog: pytest.LogCaptureFixtur
 
 
 async def test_a_failure_is_logged_not_lost(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "gatehouse.tasks")
+    caplog.set_level(logging.WARNING, "gatehouse.tasks")
     owner = TaskOwner("test")
 
     async def fail() -> None:
