@@ -3,6 +3,8 @@
 Order: priority class first (interactive, standard, batch; from the caller's policy, never from a header), then deficit round robin
 among the tenants of a class ("Efficient Fair Queuing using Deficit Round Robin", Shreedhar and Varghese, 1995),
 over the estimated tokens of the requests and weighted by tenant. Rounds in which nobody's deficit reaches are skipped by arithmetic.
+Within a tenant's line it is first come first served among those whom a free slot serves: a retry, which avoids endpoints that failed it,
+keeps its place but holds up nobody. A line is kept in parts, one for each set of endpoints that is avoided: no pop walks along requests.
 
 When the queue is full, the newest entry of whoever holds the most of the lowest class gives way, if the newcomer deserves it more: a greedy
 tenant fills the queue only with what others leave ("longest queue drop"). Deadlines are absolute monotonic seconds.
@@ -11,33 +13,66 @@ tenant fills the queue only with what others leave ("longest queue drop"). Deadl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from gateway.core.types import Priority
 
 RANKS: dict[Priority, int] = {"interactive": 0, "standard": 1, "batch": 2}
+Avoids = tuple[str, ...]
+"""Endpoints that a request would not go to; empty for all but retries."""
 
 
 class Entry:
     """One request that waits. cost: estimated tokens, at least 1. A queue hands it out, drops it, or forgets it, once."""
 
-    __slots__ = ("cost", "deadline", "queued", "rank", "tenant")
+    __slots__ = ("avoids", "cost", "deadline", "number", "queued", "rank", "tenant")
 
-    def __init__(self, tenant: str, priority: Priority, cost: int, deadline: float) -> None:
-        self.tenant, self.rank, self.cost, self.deadline = tenant, RANKS[priority], max(1, cost), deadline
+    def __init__(self, tenant: str, priority: Priority, cost: int, deadline: float, avoids: Avoids = ()) -> None:
+        self.tenant, self.rank, self.cost, self.deadline, self.avoids = tenant, RANKS[priority], max(1, cost), deadline, avoids
+        self.number = 0
+        """Its place in the order of coming, which the queue gives out."""
         self.queued = False
 
 
 class _Line:
-    """One tenant's entries of one class."""
+    """One tenant's entries of one class: in parts by what they avoid, each in the order of coming. No part is empty."""
 
-    __slots__ = ("deficit", "entries", "tenant", "weight")
+    __slots__ = ("deficit", "parts", "size", "tenant", "weight")
 
     def __init__(self, tenant: str, weight: float) -> None:
         self.tenant, self.weight = tenant, weight
-        self.entries: deque[Entry] = deque()
+        self.parts: dict[Avoids, deque[Entry]] = {}
+        self.size = 0
         self.deficit = 0.0
+
+    def append(self, entry: Entry) -> None:
+        part = self.parts.get(entry.avoids)
+        if part is None:
+            part = self.parts[entry.avoids] = deque()
+        part.append(entry)
+        self.size += 1
+
+    def remove(self, entry: Entry) -> None:
+        part = self.parts[entry.avoids]
+        if part[0] is entry:
+            part.popleft()
+        else:
+            part.remove(entry)
+        if not part:
+            del self.parts[entry.avoids]
+        self.size -= 1
+
+    def first(self, barred: Collection[Avoids]) -> Entry | None:
+        """The one that came first of those that are not barred."""
+        first: Entry | None = None
+        for avoids, part in self.parts.items():
+            if (first is None or part[0].number < first.number) and avoids not in barred:
+                first = part[0]
+        return first
+
+    def newest(self) -> Entry:
+        return max((part[-1] for part in self.parts.values()), key=lambda entry: entry.number)
 
 
 class _Class:
@@ -56,60 +91,60 @@ class _Class:
         if line is None:
             line = self._lines[entry.tenant] = _Line(entry.tenant, max(0.001, self.weights.get(entry.tenant, 1.0)))
             self._turns.append(line)
-        line.entries.append(entry)
+        line.append(entry)
         self.size += 1
 
     def remove(self, entry: Entry) -> None:
         line = self._lines[entry.tenant]
-        line.entries.remove(entry)
-        self._left(line)
+        line.remove(entry)
+        self.size -= 1
+        if not line.size:
+            del self._lines[line.tenant]
+            self._turns.remove(line)
 
-    def pop(self, usable: Callable[[Entry], bool]) -> Entry | None:
-        """The next entry that `usable` accepts. A line whose first entry is not usable is passed over, its deficit kept."""
-        candidates = [line for line in self._turns if usable(line.entries[0])]
+    def pop(self, barred: Collection[Avoids]) -> Entry | None:
+        """The next entry that is not barred. A line of which all are barred is passed over, its deficit kept."""
+        candidates = [(line, first) for line in self._turns if (first := line.first(barred)) is not None]
         if not candidates:
             return None
-        line = next((line for line in candidates if line.deficit >= line.entries[0].cost), None)
-        if line is None:
+        found = next(((line, first) for line, first in candidates if line.deficit >= first.cost), None)
+        if found is None:
             # Each round adds its weight (in tokens) to every line; the line that needs the fewest rounds goes first.
-            rounds = min((line.entries[0].cost - line.deficit) / line.weight for line in candidates)
-            for waiting in candidates:
-                waiting.deficit += rounds * waiting.weight
-            line = next(line for line in candidates if line.deficit >= line.entries[0].cost * (1 - 1e-9))
-        entry = line.entries.popleft()
+            rounds = min((first.cost - line.deficit) / line.weight for line, first in candidates)
+            for line, _ in candidates:
+                line.deficit += rounds * line.weight
+            found = next((line, first) for line, first in candidates if line.deficit >= first.cost * (1 - 1e-9))
+        line, entry = found
         line.deficit = max(0.0, line.deficit - entry.cost)
         self._turns.remove(line)
         self._turns.append(line)
-        self._left(line)
+        self.remove(entry)
         return entry
 
     def greediest(self) -> _Line | None:
         """The line with the most entries for its weight."""
-        return max(self._turns, key=lambda line: len(line.entries) / line.weight, default=None)
+        return max(self._turns, key=lambda line: line.size / line.weight, default=None)
 
     def share(self, tenant: str) -> float:
         """How much a tenant holds for its weight."""
         line = self._lines.get(tenant)
-        return len(line.entries) / line.weight if line is not None else 0.0
+        return line.size / line.weight if line is not None else 0.0
 
     def entries(self) -> Iterator[Entry]:
         for line in self._turns:
-            yield from line.entries
-
-    def _left(self, line: _Line) -> None:
-        self.size -= 1
-        if not line.entries:
-            del self._lines[line.tenant]
-            self._turns.remove(line)
+            for part in line.parts.values():
+                yield from part
 
 
 class AdmissionQueue:
     """The queue of one pool. size: most entries at once. weights: of tenants; 1.0 for those that are not named."""
 
-    __slots__ = ("_classes", "_deadlines", "_length", "_number", "size")
+    __slots__ = ("_classes", "_deadlines", "_length", "_number", "avoided", "size")
 
     def __init__(self, size: int, weights: Mapping[str, float]) -> None:
         self.size = size
+        self.avoided: dict[Avoids, int] = {}
+        """What entries avoid, and how many of them do; without those that avoid nothing."""
         self._classes = tuple(_Class(weights) for _ in RANKS)
         self._deadlines: list[tuple[float, int, Entry]] = []
         self._length = 0
@@ -134,22 +169,24 @@ class AdmissionQueue:
             if victim is entry:
                 return entry
             self._remove(victim)
+        self._number += 1
+        entry.number = self._number
         self._classes[entry.rank].append(entry)
+        if entry.avoids:
+            self.avoided[entry.avoids] = self.avoided.get(entry.avoids, 0) + 1
         entry.queued = True
         self._length += 1
-        self._number += 1
         if len(self._deadlines) > 64 + 2 * self._length:
             self._deadlines = [item for item in self._deadlines if item[2].queued]
             heapify(self._deadlines)
         heappush(self._deadlines, (entry.deadline, self._number, entry))
         return victim
 
-    def pop(self, usable: Callable[[Entry], bool]) -> Entry | None:
-        """Takes out the next entry that `usable` accepts (a retry may have to wait for another endpoint than the free one)."""
+    def pop(self, barred: Collection[Avoids] = ()) -> Entry | None:
+        """Takes out the next entry, but for those that avoid one of `barred` (keys of `avoided`): no free slot serves them."""
         for lines in self._classes:
-            if lines.size and (entry := lines.pop(usable)) is not None:
-                entry.queued = False
-                self._length -= 1
+            if lines.size and (entry := lines.pop(barred)) is not None:
+                self._left(entry)
                 return entry
         return None
 
@@ -172,18 +209,27 @@ class AdmissionQueue:
 
     def _remove(self, entry: Entry) -> None:
         self._classes[entry.rank].remove(entry)
+        self._left(entry)
+
+    def _left(self, entry: Entry) -> None:
         entry.queued = False
         self._length -= 1
+        if entry.avoids:
+            others = self.avoided[entry.avoids] - 1
+            if others:
+                self.avoided[entry.avoids] = others
+            else:
+                del self.avoided[entry.avoids]
 
     def _victim(self, newcomer: Entry) -> Entry:
         for rank in range(len(self._classes) - 1, newcomer.rank, -1):
             line = self._classes[rank].greediest()
             if line is not None:
-                return line.entries[-1]
+                return line.newest()
         lines = self._classes[newcomer.rank]
         line = lines.greediest()
-        if line is None or len(line.entries) / line.weight <= lines.share(newcomer.tenant) + 1 / max(
+        if line is None or line.size / line.weight <= lines.share(newcomer.tenant) + 1 / max(
             0.001, lines.weights.get(newcomer.tenant, 1.0)
         ):
             return newcomer
-        return line.entries[-1]
+        return line.newest()

@@ -238,6 +238,8 @@ class Endpoint:
         self.said_slots = slots
         self._count_slots()
         self._judge("the engine is ready")
+        if self.waiting:
+            self._effects.wake(self)  # its limit may be what it was, but a new process has all its slots
 
     def set_process(self, process: Process, reason: str, code: str | None = None, *, awaited: bool = False, retry_at: float = 0.0) -> None:
         """What the supervisor says of its process. awaited: requests may wait for it; retry_at: not to be asked for before."""

@@ -17,7 +17,7 @@ from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
-from gateway.routing.admission import RANKS, AdmissionQueue, Entry
+from gateway.routing.admission import RANKS, AdmissionQueue, Avoids, Entry
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
@@ -81,12 +81,11 @@ class PoolAttempt:
 class Waiting(Signal[PoolAttempt]):
     """A request in a queue: completes with its attempt, or fails with Overloaded."""
 
-    __slots__ = ("avoids", "entry", "exclude", "key", "retry")
+    __slots__ = ("entry", "key", "retry")
 
-    def __init__(self, entry: Entry, key: int, exclude: tuple[str, ...], retry: bool) -> None:
+    def __init__(self, entry: Entry, key: int, retry: bool) -> None:
         super().__init__()
-        self.entry, self.key, self.exclude, self.retry = entry, key, exclude, retry
-        self.avoids = bool(exclude)
+        self.entry, self.key, self.retry = entry, key, retry
 
 
 class PoolRoute:
@@ -110,7 +109,7 @@ class PoolRoute:
         self._queue = AdmissionQueue(routing.queue.size, routing.queue.weights)
         self._waiting: dict[Entry, Waiting] = {}
         self._unchoosy = 0
-        """How many of them any free slot would serve; the others are retries, for which it may be at the wrong endpoint."""
+        """How many of them any free slot serves; the others are retries, for which it may be at the wrong endpoint."""
         self._timeout = routing.queue.timeout
         self._version = -1
         self._open: tuple[Member, ...] = ()
@@ -138,7 +137,7 @@ class PoolRoute:
             retry, tried = True, self._avoidable(tried)
         key_of = self._key
         key = 0 if key_of is None else key_of(request, principal, session)
-        if not self._unchoosy or tried:
+        if not self._waiting or tried or not self._due():  # a retry has had its turn
             select = self._select  # a call of an attribute that is no method is not specialised
             member = select(key, (self.in_flight + 1) / self._weight, tried)
             if member is None and self._panic:
@@ -148,8 +147,8 @@ class PoolRoute:
         if not self._open and not self._panic and not self._wanted():
             raise self._unavailable()
         until = min(deadline, self._now() + self._timeout)
-        entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until)
-        return self._enqueue(Waiting(entry, key, tried, retry))
+        entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until, tried)
+        return self._enqueue(Waiting(entry, key, retry))
 
     def abandon(self, waiting: Any) -> None:
         """The request was cancelled: it leaves the queue, or gives back the slot that was granted to it."""
@@ -248,7 +247,7 @@ class PoolRoute:
         if victim is entry:
             raise self._overloaded("The queue is full")
         self._waiting[entry] = waiting
-        self._unchoosy += not waiting.avoids
+        self._unchoosy += not entry.avoids
         if len(self._waiting) == 1:
             for member in self.members:
                 member.endpoint.waiting[self] = None
@@ -265,14 +264,13 @@ class PoolRoute:
             self._look()
         if not self._open and not self._panic:
             self._give_up()
-        if not any(free(member) or (self._panic and spare(member)) for member in self.members):
-            return False
-        entry = self._queue.pop(self._servable)
+        at = self._free()
+        entry = self._queue.pop(self._barred(at)) if at else None
         if entry is None:
             return False
         waiting = self._dequeued(entry)
-        member = self._choose(waiting.key, waiting.exclude)
-        assert member is not None  # _servable said so, and nothing ran in between
+        member = self._choose(waiting.key, self._avoidable(entry.avoids) if entry.avoids else ())
+        assert member is not None  # it is not barred, and nothing ran in between
         others = member.endpoint.waiting
         if len(others) > 1 and self in others:
             others[self] = others.pop(self)  # the next free slot there is another pool's
@@ -302,15 +300,21 @@ class PoolRoute:
                 if self._queue.cancel(entry):
                     self._dequeued(entry).fail(error)
 
-    def _servable(self, entry: Entry) -> bool:
-        waiting = self._waiting[entry]
-        if waiting.exclude:
-            waiting.exclude = self._avoidable(waiting.exclude)
-        return not waiting.exclude or self._choose(waiting.key, waiting.exclude) is not None
+    def _free(self) -> set[str]:
+        """The endpoints that have a free slot."""
+        return {member.endpoint.name for member in self.members if free(member) or (self._panic and spare(member))}
+
+    def _barred(self, at: set[str]) -> set[Avoids]:
+        """Of all that those who wait avoid: what leaves none of the endpoints `at`."""
+        return {avoids for avoids in self._queue.avoided if at.issubset(self._avoidable(avoids))}
+
+    def _due(self) -> bool:
+        """Whether somebody who waits goes before a newcomer: a free slot would serve him, and he is about to be woken."""
+        return self._unchoosy > 0 or len(self._barred(self._free())) < len(self._queue.avoided)
 
     def _dequeued(self, entry: Entry) -> Waiting:
         waiting = self._waiting.pop(entry)
-        self._unchoosy -= not waiting.avoids
+        self._unchoosy -= not entry.avoids
         if not self._waiting:
             for member in self.members:
                 member.endpoint.waiting.pop(self, None)

@@ -102,7 +102,7 @@ class Only:
     def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
         member = self._member
         endpoint = member.endpoint
-        return member if endpoint.in_flight < endpoint.limit and not exclude else None
+        return member if endpoint.in_flight < endpoint.limit and (not exclude or endpoint.name not in exclude) else None
 
 
 def ring_of(members: Sequence[Member]) -> tuple[list[str], list[float]]:

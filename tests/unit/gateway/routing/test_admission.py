@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from gateway.core.types import Priority
 from gateway.routing.admission import AdmissionQueue, Entry
 
-
-def entry(tenant: str = "t", priority: Priority = "standard", cost: int = 10, deadline: float = 1000.0) -> Entry:
-    return Entry(tenant, priority, cost, deadline)
+AVOIDED = (("x",), ("y",), ("x", "y"))
 
 
-def anyone(_: Entry) -> bool:
-    return True
+def entry(
+    tenant: str = "t", priority: Priority = "standard", cost: int = 10, deadline: float = 1000.0, avoids: tuple[str, ...] = ()
+) -> Entry:
+    return Entry(tenant, priority, cost, deadline, avoids)
 
 
 def drain(queue: AdmissionQueue, count: int = 10_000) -> list[Entry]:
     found = []
-    while len(found) < count and (item := queue.pop(anyone)) is not None:
+    while len(found) < count and (item := queue.pop()) is not None:
         found.append(item)
     return found
 
@@ -70,31 +70,69 @@ def test_fairness_counts_tokens_not_requests():
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2),
     st.lists(st.integers(1, 400), min_size=4, max_size=4),
+    st.sets(st.sampled_from("abcd")),
 )
-def test_backlogged_tenants_get_their_weights(weights: dict[str, float], costs: list[int]):
+def test_backlogged_tenants_get_their_weights(weights: dict[str, float], costs: list[int], held_up: set[str]):
+    """Also those whose oldest requests are retries that no free slot serves."""
     queue = AdmissionQueue(10_000, weights)
     price = dict(zip("abcd", costs, strict=True))
     left = dict.fromkeys(weights, 60)
     for tenant in weights:
+        if tenant in held_up:
+            queue.push(entry(tenant, cost=7 * price[tenant], avoids=("x",)))
         for _ in range(left[tenant]):
             queue.push(entry(tenant, cost=price[tenant]))
     served = Counter[str]()
     while min(left.values()) > 0:
-        (item,) = drain(queue, 1)
+        item = queue.pop([("x",)])
+        assert item is not None and not item.avoids
         left[item.tenant] -= 1
         served[item.tenant] += item.cost
     per_weight = [served[tenant] / weight for tenant, weight in weights.items()]
     assert max(per_weight) - min(per_weight) <= 2 * max(price[t] / w for t, w in weights.items())
 
 
-def test_an_entry_that_cannot_use_the_free_slot_is_passed_over():
+def test_an_entry_that_cannot_use_the_free_slot_is_passed_over_and_keeps_its_place():
     queue = AdmissionQueue(10, {})
-    retry, other = entry("one"), entry("two")
-    queue.push(retry)
-    queue.push(other)
-    assert queue.pop(lambda item: item is not retry) is other
-    assert queue.pop(lambda item: item is not retry) is None
-    assert queue.pop(anyone) is retry
+    retry, own, other, late = entry("one", avoids=("x",)), entry("one"), entry("two"), entry("one")
+    for item in (retry, own, other, late):
+        queue.push(item)
+    assert queue.avoided == {("x",): 1}
+    assert queue.pop([("x",)]) is own
+    assert queue.pop([("x",)]) is other
+    assert queue.pop() is retry
+    assert not queue.avoided
+    assert queue.pop([("x",)]) is late
+    assert queue.pop() is None
+
+
+def test_full_the_newest_gives_way_be_it_a_retry_or_not():
+    for order in (0, 1):
+        queue = AdmissionQueue(2, {})
+        greedy = [entry("greedy", avoids=("x",)), entry("greedy")][:: 1 - 2 * order]
+        for item in greedy:
+            queue.push(item)
+        assert queue.push(entry("modest")) is greedy[1]
+
+
+def test_thousands_of_barred_entries_cost_those_behind_them_nothing():
+    """Counted, not timed: a pop looks at one entry of each part, however many wait there."""
+    queue = AdmissionQueue(10_000, {})
+    for _ in range(5000):
+        queue.push(entry(avoids=("x",)))
+    others = [entry() for _ in range(3)]
+    for item in others:
+        queue.push(item)
+    looked = 0
+
+    class Counted(list[tuple[str, ...]]):
+        def __contains__(self, avoids: object) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().__contains__(avoids)
+
+    assert [queue.pop(Counted([("x",)])) for _ in others] == others
+    assert looked <= 2 * len(others)
 
 
 def test_full_the_newcomer_of_the_greediest_tenant_is_refused():
@@ -151,7 +189,7 @@ def test_cancelling_is_once():
     queue.push(item)
     assert queue.cancel(item)
     assert not queue.cancel(item)
-    assert queue.pop(anyone) is None
+    assert queue.pop() is None
 
 
 def test_a_cancelled_deadline_is_forgotten_in_time():
@@ -164,30 +202,41 @@ def test_a_cancelled_deadline_is_forgotten_in_time():
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("pcox"), st.sampled_from("abc"), st.integers(0, 2), st.integers(1, 100)), max_size=120))
-def test_every_entry_leaves_once(steps: list[tuple[str, str, int, int]]):
+@given(st.lists(st.tuples(st.sampled_from("pprcoobx"), st.sampled_from("abc"), st.integers(0, 2), st.integers(1, 100)), max_size=120))
+def test_every_entry_leaves_once_and_in_turn(steps: list[tuple[str, str, int, int]]):
+    """p: push, r: push a retry, c: cancel, o: pop, b: pop but for some, x: expire."""
     queue, now = AdmissionQueue(5, {"a": 3.0}), 0.0
     priorities: tuple[Priority, ...] = ("interactive", "standard", "batch")
-    inside, left = set[Entry](), list[Entry]()
+    inside, left, pushed = set[Entry](), list[Entry](), list[Entry]()
     for kind, tenant, rank, number in steps:
         match kind:
-            case "p":
-                item = entry(tenant, priorities[rank], number, now + number)
+            case "p" | "r":
+                item = entry(tenant, priorities[rank], number, now + number, AVOIDED[number % 3] if kind == "r" else ())
                 inside.add(item)
+                pushed.append(item)
                 if (victim := queue.push(item)) is not None:
                     left.append(victim)
             case "c" if inside:
                 item = sorted(inside, key=lambda e: e.deadline)[number % len(inside)]
                 if queue.cancel(item):
                     left.append(item)
-            case "o":
-                left.extend(drain(queue, 1))
+            case "o" | "b":
+                barred = set(AVOIDED[: 1 + number % 3]) if kind == "b" else set()
+                popped = queue.pop(barred)
+                able = [item for item in inside if item.avoids not in barred]
+                assert (popped is None) == (not able)
+                if popped is not None:
+                    left.append(popped)
+                    assert popped.rank == min(item.rank for item in able)
+                    line = [item for item in able if (item.rank, item.tenant) == (popped.rank, popped.tenant)]
+                    assert popped is min(line, key=pushed.index)
             case "x":
                 now += number / 4
                 left.extend(queue.expire(now))
         inside -= set(left)
         assert len(queue) == len(inside) <= 5
         assert set(queue) == inside
+        assert queue.avoided == Counter(item.avoids for item in inside if item.avoids)
         assert all(item.queued for item in inside)
         assert not any(item.queued for item in left)
         assert len(left) == len(set(left))

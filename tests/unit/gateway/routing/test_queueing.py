@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError, Overloaded
-from gateway.core.specs import HealthSpec, ModelSpec, QueueSpec, RoutingSpec
+from gateway.core.specs import EngineSpec, HealthSpec, ModelSpec, QueueSpec, RoutingSpec
 from gateway.core.types import Principal
 from gateway.core.waiting import Driver
 from gateway.routing.router import PoolAttempt, PoolRoute, Waiting
@@ -220,8 +220,17 @@ def test_two_models_share_one_engine_in_turns():
     assert order not in ("mmmnnn", "nnnmmm")
 
 
+def usable(route: PoolRoute, waiting: Waiting) -> set[str]:
+    """The free slots that a request which waits may use: not where it failed, while another endpoint is open."""
+    endpoints = [member.endpoint for member in route.members]
+    free = {one.name for one in endpoints if one.in_flight < (max(one.limit, one.reserve) if route._panic else one.limit)}
+    avoided = set(waiting.entry.avoids)
+    return free - avoided if {one.name for one in endpoints if one.state in ("ready", "half_open")} - avoided else free
+
+
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 3), st.integers(1, 3), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=150))
+@example(2, 1, [(0, 0), (0, 1), (3, 0), (0, 3), (5, 2)])  # the slot that becomes free is the one which the first in line avoids
 def test_no_slot_leaks_and_no_wake_up_is_lost(count: int, slots: int, steps: list[tuple[int, int]]):
     """Random arrivals, ends, cancellations, failures, drains, reloads, time: counts are true, and nobody waits beside a free slot."""
     routing = RoutingSpec(queue=QueueSpec(size=6, timeout=3.0))
@@ -263,13 +272,84 @@ def test_no_slot_leaks_and_no_wake_up_is_lost(count: int, slots: int, steps: lis
                 if done.value is not None:
                     held.append(done.value)
             assert fleet.in_flight() == len(held)
-            room = any(view["in_flight"] < view["limit"] for view in fleet.registry.endpoints())
-            assert not (room and any(not item.avoids for item in waiting))
+            for item in waiting:
+                assert not usable(routes[item], item)
     for attempt in held:
         attempt.close(SUCCESS)
     for item in waiting:
         routes[item].abandon(item)
     assert fleet.in_flight() == 0
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(2, 3), st.lists(st.tuples(st.sampled_from("prrcc"), st.integers(0, 1000)), max_size=120))
+def test_retries_and_others_wait_without_idle_slots_and_in_order(count: int, steps: list[tuple[str, int]]):
+    """p: a request comes, r: a retry, c: an attempt ends. Nobody overtakes one of the same tenant whom the same slot would have served."""
+    fleet = Fleet(count, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(size=40)))
+    held = [fleet.attempt(f"k{number}") for number in range(count)]
+    waiting: list[tuple[Waiting, str]] = []
+    for kind, number in steps:
+        tenant, failed = f"t{number % 2}", ["abc"[(number // 2 + n) % count] for n in range(1 + number // 6 % (count - 1))]
+        if kind == "c" and held:
+            held.pop(number % len(held)).close(SUCCESS)
+        elif kind != "c":
+            got = fleet.acquire(f"k{number}", tenant=tenant, tokens=1 + number, tried=tuple(failed) if kind == "r" else ())
+            if isinstance(got, PoolAttempt):
+                held.append(got)
+            else:
+                waiting.append((got, tenant))
+        if number % 3 == 0:
+            continue
+        fleet.scheduler.run()
+        for at, (granted, tenant) in enumerate(waiting):
+            if granted.value is not None:
+                held.append(granted.value)
+                older = [one for one, whose in waiting[:at] if whose == tenant and not one.done]
+                assert all(granted.value.endpoint_name in one.entry.avoids for one in older)
+        waiting = [(one, whose) for one, whose in waiting if not one.done]
+        assert not any(usable(fleet.route, one) for one, _ in waiting)
+    assert fleet.in_flight() <= count
+
+
+def test_a_retry_that_waits_for_another_endpoint_holds_up_nobody():
+    fleet = Fleet(2, engine={"slots": 1})
+    at = {attempt.endpoint_name: attempt for attempt in (fleet.attempt("x"), fleet.attempt("y"))}
+    retry, first, second = fleet.wait(tried=("a",)), fleet.wait(), fleet.wait()
+    at["a"].close(SUCCESS)
+    fleet.scheduler.run()
+    assert first.value is not None and first.value.endpoint_name == "a"
+    assert not retry.done and not second.done
+    at["b"].close(SUCCESS)
+    fleet.scheduler.run()
+    assert retry.value is not None and retry.value.endpoint_name == "b"
+    assert not second.done
+
+
+def test_a_newcomer_takes_no_slot_that_a_waiting_retry_is_about_to_get():
+    fleet = Fleet(2, engine={"slots": 1})
+    at = {attempt.endpoint_name: attempt for attempt in (fleet.attempt("x"), fleet.attempt("y"))}
+    retry = fleet.wait(tried=("a",))
+    at["a"].close(SUCCESS)
+    assert fleet.attempt().endpoint_name == "a"  # the retry would not have it
+    at["b"].close(SUCCESS)
+    newcomer = fleet.wait()
+    fleet.scheduler.run()
+    assert retry.value is not None and retry.value.endpoint_name == "b"
+    assert not newcomer.done
+
+
+async def test_a_new_process_whose_slots_are_free_serves_who_waits():
+    fleet = Fleet(1, engine={"slots": 1})
+    fleet.load(engines=(EngineSpec(name="a", runtime="llama.cpp", model="x.gguf"),))
+    fleet.registry.engine_ready("a", "http://one", 1)
+    running, waiting = fleet.attempt(), fleet.wait()
+    fleet.registry.engine_ready("a", "http://two", 1)
+    fleet.scheduler.run()
+    assert waiting.value is not None and waiting.value.client is not running.client
+    running.close(SUCCESS)
+    waiting.value.close(SUCCESS)
+    assert fleet.in_flight() == 0
+    await fleet.registry.aclose()
 
 
 def test_shedding_refuses_the_least_important_first():
