@@ -35,6 +35,14 @@ def test_first_come_first_served_within_a_tenant():
     assert drain(queue) == entries
 
 
+def test_retries_that_a_free_slot_serves_are_not_overtaken():
+    queue = AdmissionQueue(10, {})
+    entries = [entry(avoids=avoids) for avoids in ((), ("x",), (), ("y",), ("x",), ())]
+    for item in entries:
+        queue.push(item)
+    assert drain(queue) == entries
+
+
 def test_better_classes_go_first():
     queue = AdmissionQueue(10, {})
     batch, standard, interactive = entry(priority="batch"), entry(priority="standard"), entry(priority="interactive")

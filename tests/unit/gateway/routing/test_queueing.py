@@ -325,6 +325,18 @@ def test_a_retry_that_waits_for_another_endpoint_holds_up_nobody():
     assert not second.done
 
 
+def test_a_retry_goes_where_it_failed_once_nothing_else_is_up():
+    fleet = Fleet(2, engine={"slots": 1})
+    at = {attempt.endpoint_name: attempt for attempt in (fleet.attempt("x"), fleet.attempt("y"))}
+    retry = fleet.wait(tried=("a",))
+    at["a"].close(SUCCESS)
+    fleet.scheduler.run()
+    assert not retry.done
+    fleet.registry.drain("b")
+    fleet.scheduler.run()
+    assert retry.value is not None and retry.value.endpoint_name == "a"
+
+
 def test_a_newcomer_takes_no_slot_that_a_waiting_retry_is_about_to_get():
     fleet = Fleet(2, engine={"slots": 1})
     at = {attempt.endpoint_name: attempt for attempt in (fleet.attempt("x"), fleet.attempt("y"))}
