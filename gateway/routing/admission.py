@@ -104,17 +104,23 @@ class _Class:
 
     def pop(self, barred: Collection[Avoids]) -> Entry | None:
         """The next entry that is not barred. A line of which all are barred is passed over, its deficit kept."""
-        candidates = [(line, first) for line in self._turns if (first := line.first(barred)) is not None]
+        candidates: list[tuple[_Line, Entry]] = []
+        for line in self._turns:  # mostly it is the first one's turn
+            first = line.first(barred)
+            if first is not None:
+                if line.deficit >= first.cost:
+                    return self._take(line, first)
+                candidates.append((line, first))
         if not candidates:
             return None
-        found = next(((line, first) for line, first in candidates if line.deficit >= first.cost), None)
-        if found is None:
-            # Each round adds its weight (in tokens) to every line; the line that needs the fewest rounds goes first.
-            rounds = min((first.cost - line.deficit) / line.weight for line, first in candidates)
-            for line, _ in candidates:
-                line.deficit += rounds * line.weight
-            found = next((line, first) for line, first in candidates if line.deficit >= first.cost * (1 - 1e-9))
-        line, entry = found
+        # Each round adds its weight (in tokens) to every line; the line that needs the fewest rounds goes first.
+        rounds = min((entry.cost - line.deficit) / line.weight for line, entry in candidates)
+        for line, _ in candidates:
+            line.deficit += rounds * line.weight
+        line, entry = next((line, entry) for line, entry in candidates if line.deficit >= entry.cost * (1 - 1e-9))
+        return self._take(line, entry)
+
+    def _take(self, line: _Line, entry: Entry) -> Entry:
         line.deficit = max(0.0, line.deficit - entry.cost)
         self._turns.remove(line)
         self._turns.append(line)
