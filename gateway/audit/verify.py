@@ -8,6 +8,7 @@ deleting log and checkpoints together visible too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -117,10 +118,14 @@ class _Walk:
                 self._adopt = True
             expected = number + 1
             self.report.segments += 1
-            with path.open("rb") as file:
-                self._segment(file, number, newest=not waiting)
             begun = directory / segment_name(self.report.writer, expected)
-            if not waiting and begun.exists():  # by a writer that is at work
+            complete = bool(waiting) or begun.exists()
+            with path.open("rb") as file:
+                sound = self._segment(file, number, newest=not complete)
+                if not complete and sound and begun.exists():  # by a writer that is at work: it may have written here too
+                    self.report.unfinished = False
+                    self._segment(file, number, newest=False)
+            if not waiting and begun.exists():
                 waiting.append((expected, begun))
         self._end()
         return self.report
@@ -128,14 +133,17 @@ class _Walk:
     def _problem(self, reason: str) -> None:
         self.report.problems.append(Problem(self._file, self._line, reason))
 
-    def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> None:
+    def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> bool:
+        """Checks the lines from where the file stands to its end; False when one is wrong. The next call goes on from there."""
         for line in read_lines(file):
             self._line += 1
             if newest and line[-1:] != b"\n" and len(line) < MAX_LINE:
                 line += file.readline(MAX_LINE)  # the rest, where a write is under way
                 if line[-1:] != b"\n":
                     self.report.unfinished = True
-                    return
+                    self._line -= 1
+                    file.seek(-len(line), os.SEEK_CUR)
+                    return True
             try:
                 if self._line == 1:
                     self._header(line, number)
@@ -145,10 +153,11 @@ class _Walk:
             except ChainError as error:
                 self._problem(str(error))
                 self._adopt = True
-                return
+                return False
         if self._line == 0 and not newest:
             self._problem("the segment is empty")
             self._adopt = True
+        return True
 
     def _header(self, line: bytes, number: int) -> None:
         claims, header = read_line(line), read_header(line)
