@@ -8,7 +8,6 @@ deleting log and checkpoints together visible too.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -80,13 +79,14 @@ def verify_log(directory: Path, verifier: CheckpointVerifier, *, checkpoints: Pa
     (older ones were archived). Raises OSError.
     """
     source = checkpoints or directory
-    found = list_segments(directory)
-    for path in source.iterdir():
-        if path.name.startswith("checkpoints-") and path.suffix == ".jsonl":
-            found.setdefault(path.stem.removeprefix("checkpoints-"), [])
+    signed = {path.name: path.stat().st_size for path in source.iterdir() if path.match("checkpoints-*.jsonl")}
+    found = list_segments(directory)  # after the sizes: a writer at work has written every line that those checkpoints cover
+    for name in signed:
+        found.setdefault(name.removeprefix("checkpoints-").removesuffix(".jsonl"), [])
     reports = []
     for writer in sorted(found):
-        walk = _Walk(writer, verifier, source / checkpoints_name(writer), first_segment)
+        name = checkpoints_name(writer)
+        walk = _Walk(writer, verifier, source / name, signed.get(name, 0), first_segment)
         reports.append(walk.run(directory, found[writer]))
     return Report(reports)
 
@@ -94,9 +94,9 @@ def verify_log(directory: Path, verifier: CheckpointVerifier, *, checkpoints: Pa
 class _Walk:
     """One writer's segments in order, with the checkpoints beside them."""
 
-    def __init__(self, writer: str, verifier: CheckpointVerifier, checkpoints: Path, first_segment: int) -> None:
+    def __init__(self, writer: str, verifier: CheckpointVerifier, checkpoints: Path, size: int, first_segment: int) -> None:
         self.report = WriterReport(writer, problems=[])
-        self._verifier, self._checkpoints, self._first = verifier, checkpoints, first_segment
+        self._verifier, self._checkpoints, self._size, self._first = verifier, checkpoints, size, first_segment
         self._seq, self._head = 0, GENESIS.encode()
         self._adopt = first_segment > 1
         self._signed = self._read_checkpoints()
@@ -118,32 +118,22 @@ class _Walk:
                 self._adopt = True
             expected = number + 1
             self.report.segments += 1
-            begun = directory / segment_name(self.report.writer, expected)
-            complete = bool(waiting) or begun.exists()
             with path.open("rb") as file:
-                sound = self._segment(file, number, newest=not complete)
-                if not complete and sound and begun.exists():  # by a writer that is at work: it may have written here too
-                    self.report.unfinished = False
-                    self._segment(file, number, newest=False)
-            if not waiting and begun.exists():
-                waiting.append((expected, begun))
+                self._segment(file, number, newest=not waiting)
         self._end()
         return self.report
 
     def _problem(self, reason: str) -> None:
         self.report.problems.append(Problem(self._file, self._line, reason))
 
-    def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> bool:
-        """Checks the lines from where the file stands to its end; False when one is wrong. The next call goes on from there."""
+    def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> None:
         for line in read_lines(file):
             self._line += 1
             if newest and line[-1:] != b"\n" and len(line) < MAX_LINE:
                 line += file.readline(MAX_LINE)  # the rest, where a write is under way
                 if line[-1:] != b"\n":
                     self.report.unfinished = True
-                    self._line -= 1
-                    file.seek(-len(line), os.SEEK_CUR)
-                    return True
+                    return
             try:
                 if self._line == 1:
                     self._header(line, number)
@@ -153,11 +143,10 @@ class _Walk:
             except ChainError as error:
                 self._problem(str(error))
                 self._adopt = True
-                return False
+                return
         if self._line == 0 and not newest:
             self._problem("the segment is empty")
             self._adopt = True
-        return True
 
     def _header(self, line: bytes, number: int) -> None:
         claims, header = read_line(line), read_header(line)
@@ -212,11 +201,12 @@ class _Walk:
         """The genuine checkpoints of the file, in order; problems on the way are recorded with the file's lines."""
         if not self._checkpoints.exists():
             return
-        covers, number, line_number = 0, None, 0
+        covers, number, line_number, position = 0, None, 0, 0
         with self._checkpoints.open("rb") as file:
             for line in read_lines(file):
                 line_number += 1
-                if line[-1:] != b"\n":
+                position += len(line)
+                if line[-1:] != b"\n" or position > self._size:  # being written, or written since this verification began
                     return
                 checkpoint = read_checkpoint(line)
                 reason = self._check_checkpoint(checkpoint, covers, number)
