@@ -80,7 +80,7 @@ def build(target: Path) -> None:
         (work / "setup.py").write_text(SETUP.format(arguments=arguments, group=GROUP), encoding="utf-8")
         environment = {**os.environ, "PYTHONPATH": "", "CFLAGS": "-g0 " + os.environ.get("CFLAGS", "")}
         command = [sys.executable, "setup.py", "--quiet", "build_ext", "--build-lib", "out", "--build-temp", "temp"]
-        done = subprocess.run(command, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(command, cwd=work, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1200)
         if done.returncode:
             sys.exit(f"the hot path could not be compiled:\n{done.stdout[-4000:]}")
         out = work / "out"
