@@ -53,7 +53,8 @@ def answer(connection: socket.socket, life: str, options: dict, spec: dict) -> N
                 with (Path(spec["state_dir"]) / f"{spec['name']}.asked").open("a") as file:
                     file.write(f"{os.getpid()} {path}\n")
             if life == "hold" and path != "/health":
-                connection.recv(65536)
+                while connection.recv(65536):  # the body may come in a piece of its own
+                    pass
                 return
             refuses = life == "mute" and path != "/health"
             connection.sendall(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n" if refuses else report(life, options, spec))
