@@ -166,7 +166,7 @@ class FakeEngine:
     def cancelled(self) -> list[Received]:
         return [r for r in self.requests if r.cancelled is not None]
 
-    async def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Waits until something that this engine records makes `condition` true; AssertionError after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

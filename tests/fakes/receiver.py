@@ -10,7 +10,7 @@ from gateway.core.types import ResponseHead
 from gateway.transport.http1 import EngineCall
 
 
-async def until(condition: Callable[[], object], timeout: float = 5.0) -> None:
+async def until(condition: Callable[[], object], timeout: float = 60.0) -> None:
     """Turns the loop until `condition()` is true."""
     async with asyncio.timeout(timeout):
         while not condition():
@@ -70,7 +70,7 @@ class Sink:
         if what == self._raise_in:
             raise RuntimeError(f"planted in {what}")
 
-    async def until(self, condition: Callable[[], bool], timeout: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
         """Waits until a call makes `condition` true; AssertionError after `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -81,14 +81,14 @@ class Sink:
             if not future.done():
                 raise AssertionError(f"the receiver did not get there within {timeout} s; calls: {self.calls[-10:]}")
 
-    async def finished(self, timeout: float = 5.0) -> Sink:
+    async def finished(self, timeout: float = 60.0) -> Sink:
         """Waits for the end; raises what the transport reported instead."""
         await self.until(lambda: self.over, timeout)
         if self.errors:
             raise self.errors[0]
         return self
 
-    async def failed(self, timeout: float = 5.0) -> Exception:
+    async def failed(self, timeout: float = 60.0) -> Exception:
         """Waits for a failure and returns it."""
         await self.until(lambda: bool(self.errors), timeout)
         return self.errors[0]

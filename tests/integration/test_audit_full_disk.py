@@ -77,7 +77,7 @@ async def test_a_full_disk_refuses_and_heals(small_disk: Disk, durability: str) 
         broker.intent(IntentRecord(1.0, "late", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200))
     broker.outcome(OutcomeRecord(2.0, refused, "failed", 503, code="audit_unavailable"))
     enlarge()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not broker.accepting:
             await asyncio.sleep(0.01)
     await settled(broker.intent(IntentRecord(3.0, "after", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200)))

@@ -23,7 +23,7 @@ from openai import BadRequestError, OpenAI
 from loadtests.llamacpp.random_gguf import CHATML, F32, Shape, metadata, write, write_parts
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 30.0
+DEADLINE = 60.0
 SHAPE = Shape()
 TOOLS_TEMPLATE = CHATML.replace(
     "{% for message in messages %}",

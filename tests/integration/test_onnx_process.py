@@ -17,7 +17,7 @@ from onnx import helper
 from tests.integration.onnx_process import OnnxProcess
 from tests.unit.engines.onnx import models
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 def until(condition: Any) -> None:

@@ -23,7 +23,7 @@ def lazy(house: House, *lives: str, name: str = "e", **lifecycle: Any) -> Engine
 
 
 async def unload_idle(house: House) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60):
         await house.supervisor.unload_idle()
 
 

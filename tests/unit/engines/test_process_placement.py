@@ -28,7 +28,7 @@ MODEL = Metadata(
 KV = 512 * 2 * 1024 * 10
 
 
-async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     async with asyncio.timeout(seconds):
         while not (found := condition()):
             await asyncio.sleep(0.002)

@@ -66,7 +66,7 @@ async def test_operators_see_a_rollout_and_others_are_changed_meanwhile(house: H
     }  # fmt: skip
     assert seen["since"] > 1_700_000_000
     assert house.engine()["version"] == "1", "what is in force"
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60):
         await house.supervisor.reload(["other"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -113,7 +113,7 @@ async def test_the_new_process_takes_over_at_once_when_the_old_one_dies(house: H
     task = asyncio.ensure_future(house.supervisor.apply((changed(spec, version="2"),), wait=True))
     await until(lambda: house.observer.shifts and house.observer.shifts[0].shares)
     os.kill(house.starts()[0]["pid"], signal.SIGKILL)
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60):
         await task
     assert (house.engine()["version"], house.engine()["pid"]) == ("2", house.starts()[1]["pid"])
 

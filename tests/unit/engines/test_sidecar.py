@@ -21,7 +21,7 @@ from engines.sidecar import LoadError, read_spec, verify_sha256
 from engines.sidecar_http import Request, Response, Router
 
 ROOT = Path(__file__).resolve().parents[3]
-DEADLINE = 15.0
+DEADLINE = 60.0
 
 
 def until(condition: Callable[[], Any]) -> Any:

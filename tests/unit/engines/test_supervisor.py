@@ -21,7 +21,7 @@ from tests.unit.engines.traffic import Traffic
 ROOT = Path(__file__).resolve().parents[3]
 
 
-async def until(condition: Callable[[], Any], seconds: float = 15.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     async with asyncio.timeout(seconds):
         while not (found := condition()):
             await asyncio.sleep(0.002)
@@ -273,7 +273,7 @@ async def test_close_while_an_engine_loads(house: House) -> None:
 
 async def test_close_while_a_process_is_being_started(house: House) -> None:
     await house.supervisor.apply((house.spec("ready"),), wait=False)
-    async with asyncio.timeout(4.0):
+    async with asyncio.timeout(60):
         await house.supervisor.aclose(0.0)
     assert house.observer.heard in ([], [("down", "e")])
 

@@ -357,6 +357,6 @@ async def test_broken_files_are_listed_with_their_reason(world: World, model: by
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)

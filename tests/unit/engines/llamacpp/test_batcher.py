@@ -14,7 +14,7 @@ from engines.llamacpp.sampling import Sampler, SamplingParams
 from engines.sidecar import ApiError
 from loadtests.llamacpp.random_gguf import Shape, write
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class ScriptedContext(Context):

@@ -235,7 +235,7 @@ async def batcher(model: Model) -> AsyncIterator[Batcher]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

@@ -125,7 +125,7 @@ class Bench:
         writer.close()
 
 
-async def settled(signal: Signal[None], timeout: float = 10.0) -> None:
+async def settled(signal: Signal[None], timeout: float = 60.0) -> None:
     """Waits for the signal; raises what it failed with."""
     ready = asyncio.Event()
     signal.add_callback(ready.set)
@@ -134,7 +134,7 @@ async def settled(signal: Signal[None], timeout: float = 10.0) -> None:
         raise signal.error
 
 
-async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
     async def poll() -> None:
         while not condition():
             await asyncio.sleep(0.002)

@@ -73,7 +73,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def settled(world: World) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(world.owner):
             await asyncio.sleep(0)
 

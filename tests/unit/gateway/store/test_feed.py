@@ -57,7 +57,7 @@ async def started(log: Log, interval: float = 3600.0) -> tuple[ChangePoller, Hea
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

@@ -28,7 +28,7 @@ async def test_the_script_is_used_up_in_order_and_models_choose_too() -> None:
         seen = []
         for body in (BODY, b'{"model":"fake:status:code=418"}', BODY, BODY):
             sink = Sink()
-            client.send(HEAD, body, sink, 5, 5)
+            client.send(HEAD, body, sink, 60, 60)
             await sink.finished()
             assert sink.head is not None
             seen.append(sink.head.status)
@@ -49,7 +49,7 @@ async def test_a_stream_has_the_shape_of_openais(tcp: Way) -> None:
 async def test_health_and_models(tcp: Way) -> None:
     for path, key in ((b"/health", "state"), (b"/v1/models", "data")):
         sink = Sink()
-        tcp.client.send(b"GET %b HTTP/1.1\r\n" % path, b"", sink, 5, 5)
+        tcp.client.send(b"GET %b HTTP/1.1\r\n" % path, b"", sink, 60, 60)
         assert key in json.loads((await sink.finished()).body)
 
 

@@ -37,7 +37,7 @@ async def test_the_engine_gets_exactly_what_was_sent(way: Way) -> None:
 @pytest.mark.parametrize("size", [LARGE_BODY - 1, LARGE_BODY, 3 * 1024 * 1024])
 async def test_large_bodies_arrive_whole(way: Way, size: int) -> None:
     sink, body = Sink(), bytes(range(251)) * (size // 251) + b"x" * (size % 251)
-    way.client.send(HEAD, body, sink, 5, 5)
+    way.client.send(HEAD, body, sink, 60, 60)
     await sink.finished()
     request = way.engine.requests[-1]
     assert request.body == body and ("content-length", str(size)) in request.headers
@@ -45,7 +45,7 @@ async def test_large_bodies_arrive_whole(way: Way, size: int) -> None:
 
 async def test_a_request_without_a_body(way: Way) -> None:
     sink = Sink()
-    way.client.send(b"GET /health HTTP/1.1\r\n", b"", sink, 5, 5)
+    way.client.send(b"GET /health HTTP/1.1\r\n", b"", sink, 60, 60)
     await sink.finished()
     assert json.loads(sink.body)["state"] == "ready"
 

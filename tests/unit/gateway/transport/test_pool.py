@@ -35,7 +35,7 @@ def free_port() -> int:
 async def test_a_refused_connection_is_said_to_be_refused(host: str) -> None:
     client = EndpointClient(f"http://{host}:{free_port()}")
     sink = Sink()
-    client.send(HEAD, BODY, sink, 5, 5)
+    client.send(HEAD, BODY, sink, 60, 60)
     error = await sink.failed()
     assert isinstance(error, EngineError)
     assert (error.code, error.safe, error.refused) == ("engine_failed", True, True)
@@ -46,7 +46,7 @@ async def test_a_refused_connection_is_said_to_be_refused(host: str) -> None:
 async def test_a_socket_that_is_not_there_is_refused(short_folder: Path) -> None:
     client = EndpointClient(f"unix:{short_folder}/absent.sock")
     sink = Sink()
-    client.send(HEAD, BODY, sink, 5, 5)
+    client.send(HEAD, BODY, sink, 60, 60)
     error = await sink.failed()
     assert isinstance(error, EngineError) and error.safe and error.refused
     await client.aclose()
@@ -55,7 +55,7 @@ async def test_a_socket_that_is_not_there_is_refused(short_folder: Path) -> None
 async def test_a_name_that_does_not_resolve_is_safe_but_not_refused() -> None:
     client = EndpointClient("http://engine.invalid:80")
     sink = Sink()
-    client.send(HEAD, BODY, sink, 5, 5)
+    client.send(HEAD, BODY, sink, 60, 60)
     error = await sink.failed()
     assert isinstance(error, EngineError) and error.safe and not error.refused and "engine.invalid" not in error.message
     await client.aclose()
@@ -79,7 +79,7 @@ async def test_connecting_has_a_deadline() -> None:
     with deaf_listener() as port:
         client = EndpointClient(f"http://127.0.0.1:{port}", connect_timeout=0.05)
         sink = Sink()
-        client.send(HEAD, BODY, sink, 5, 5)
+        client.send(HEAD, BODY, sink, 60, 60)
         error = await sink.failed()
         assert isinstance(error, EngineTimeout) and error.safe and not error.refused and error.code == "engine_timeout"
         await client.aclose()
@@ -89,7 +89,7 @@ async def test_cancelling_ends_the_attempt_to_connect() -> None:
     with deaf_listener() as port:
         client = EndpointClient(f"http://127.0.0.1:{port}", connect_timeout=60)
         sink = Sink()
-        call = client.send(HEAD, BODY, sink, 5, 5)
+        call = client.send(HEAD, BODY, sink, 60, 60)
         await until(lambda: len(client._tasks) == 1)
         call.cancel()
         await until(lambda: len(client._tasks) == 0)
@@ -275,13 +275,13 @@ async def test_idle_connections_are_bounded_and_the_latest_is_used_first(tcp: Wa
     client = EndpointClient(tcp.engine.address, max_idle=2)
     sinks = [Sink() for _ in range(5)]
     for sink in sinks:
-        client.send(HEAD, BODY, sink, 5, 5)
+        client.send(HEAD, BODY, sink, 60, 60)
     for sink in sinks:
         await sink.finished()
     assert (client.opened, client.idle) == (5, 2)
     newest = client._idle[-1]
     sink = Sink()
-    assert client.send(HEAD, BODY, sink, 5, 5).connection is newest
+    assert client.send(HEAD, BODY, sink, 60, 60).connection is newest
     await sink.finished()
     await client.aclose()
 
@@ -346,7 +346,7 @@ async def test_closing_fails_what_is_under_way(way: Way) -> None:
         assert isinstance(sink.error, EngineError) and sink.error.safe is safe
     late = Sink()
     assert way.client.closed
-    way.client.send(HEAD, BODY, late, 5, 5)
+    way.client.send(HEAD, BODY, late, 60, 60)
     assert isinstance(late.error, EngineError) and late.error.safe
     assert way.client.in_flight == 0
     await way.engine.until(lambda: way.engine.open == 0)
@@ -364,7 +364,7 @@ async def test_closing_while_connecting() -> None:
     with deaf_listener() as port:
         client = EndpointClient(f"http://127.0.0.1:{port}", connect_timeout=60)
         sink = Sink()
-        client.send(HEAD, BODY, sink, 5, 5)
+        client.send(HEAD, BODY, sink, 60, 60)
         await until(lambda: len(client._tasks) == 1)
         await client.aclose()
         assert isinstance(sink.error, EngineError) and sink.error.safe
@@ -389,7 +389,7 @@ async def test_tls_that_does_not_verify_sends_nothing(certificates: Certificates
         tls = {"unknown CA": ClientTlsSpec(), "wrong name": ClientTlsSpec(ca=certificates.ca, server_name="other.test")}
         client = EndpointClient(engine.address, tls=tls.get(case, ClientTlsSpec(ca=certificates.ca)))
         sink = Sink()
-        client.send(HEAD, BODY, sink, 5, 5)
+        client.send(HEAD, BODY, sink, 60, 60)
         error = await sink.failed()
         assert isinstance(error, EngineError) and error.safe and error.code == "engine_failed"
         assert engine.requests == [] and client.in_flight == 0

@@ -70,7 +70,7 @@ async def test_a_stale_connection_is_replaced_unseen(stale: bytes | None) -> Non
     async with canned(OK, stale, OK) as (client, seen):
         for _ in range(2):
             sink = Sink()
-            client.send(HEAD, BODY, sink, 5, 5)
+            client.send(HEAD, BODY, sink, 60, 60)
             await sink.finished()
             assert sink.body == b"ok" and sink.calls.count("head") == 1
         assert (client.opened, client.reused, client.retried, client.failed, client.in_flight) == (2, 1, 1, 0, 0)
@@ -80,9 +80,9 @@ async def test_a_stale_connection_is_replaced_unseen(stale: bytes | None) -> Non
 async def test_a_stale_connection_is_replaced_only_once() -> None:
     async with canned(OK, None, None, OK) as (client, seen):
         first, second = Sink(), Sink()
-        client.send(HEAD, BODY, first, 5, 5)
+        client.send(HEAD, BODY, first, 60, 60)
         await first.finished()
-        client.send(HEAD, BODY, second, 5, 5)
+        client.send(HEAD, BODY, second, 60, 60)
         error = await second.failed()
         assert isinstance(error, EngineError) and error.safe
         assert len(seen) == 3 and (client.retried, client.failed, client.in_flight) == (1, 1, 0)
@@ -91,7 +91,7 @@ async def test_a_stale_connection_is_replaced_only_once() -> None:
 async def test_a_fresh_connection_that_is_closed_is_not_asked_again() -> None:
     async with canned(None, OK) as (client, seen):
         sink = Sink()
-        client.send(HEAD, BODY, sink, 5, 5)
+        client.send(HEAD, BODY, sink, 60, 60)
         error = await sink.failed()
         assert isinstance(error, EngineError) and error.safe
         assert len(seen) == 1 and client.retried == 0
@@ -100,9 +100,9 @@ async def test_a_fresh_connection_that_is_closed_is_not_asked_again() -> None:
 async def test_an_answer_that_had_begun_is_never_asked_for_again() -> None:
     async with canned(OK, OK[:20], None) as (client, seen):
         first, second = Sink(), Sink()
-        client.send(HEAD, BODY, first, 5, 5)
+        client.send(HEAD, BODY, first, 60, 60)
         await first.finished()
-        call = client.send(HEAD, BODY, second, 5, 5)
+        call = client.send(HEAD, BODY, second, 60, 60)
         await until(lambda: call.heard)
         assert call.connection is not None and call.connection._transport is not None
         call.connection._transport.write(BODY)  # makes the server close
@@ -123,7 +123,7 @@ async def test_cancelling_a_call_that_is_sent_again(way: Way) -> None:
 async def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
     async with canned(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", reads=False) as (client, _):
         sink = Sink()
-        client.send(HEAD, b"x" * 50_000_000, sink, 5, 5)
+        client.send(HEAD, b"x" * 50_000_000, sink, 60, 60)
         await sink.finished()
         assert sink.head is not None and sink.head.status == 413
         assert client.idle == 0
