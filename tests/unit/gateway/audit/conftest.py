@@ -17,7 +17,7 @@ from gateway.audit.broker import AuditBroker
 from gateway.audit.crypto import Signer, load_signer
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.writer import ChainWriter
-from gateway.core.clock import FakeClock
+from gateway.core.clock import Clock, FakeClock
 from gateway.core.specs import AuditSpec
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
@@ -94,10 +94,12 @@ class Bench:
     def writer(self, **more: Any) -> ChainWriter:
         return ChainWriter(self.sink(**more), self.signer, self.clock)
 
-    async def broker(self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, **settings: Any) -> AuditBroker:
+    async def broker(
+        self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, clock: Clock | None = None, **settings: Any
+    ) -> AuditBroker:
         spec = msgspec.convert(settings, AuditSpec)
         sink = self.sink(segment_bytes=segment_bytes, sync=spec.durability == "fsync")
-        broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick)
+        broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick, clock=clock)
         self.brokers.append(broker)
         await broker.start()
         return broker
@@ -109,7 +111,8 @@ class Bench:
         return self.directory / f"audit-{writer}-{segment:08d}.jsonl"
 
     def records(self, segment: int = 1) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(line) for line in self.lines(segment)]
+        """The whole lines so far: who reads while the broker writes may see a part of the last one."""
+        return [msgspec.json.decode(line) for line in self.lines(segment) if line.endswith(b"\n")]
 
     def events(self, segment: int = 1) -> list[str]:
         return [record["event"] for record in self.records(segment) if record["kind"] == "event"]

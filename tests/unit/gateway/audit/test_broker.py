@@ -155,11 +155,12 @@ async def test_a_failed_sync_refuses(bench: Any, make: Any) -> None:
 
 
 async def test_a_write_that_hangs_refuses_and_heals(bench: Any, make: Any) -> None:
-    broker = await bench.broker(timeout=0.05)
+    broker = await bench.broker(clock=bench.clock)
     bench.disk.released.clear()
     written = broker.intent(make.intent("hung"))
     await make.until(lambda: bench.disk.hanging == 1)
     gathered = broker.intent(make.intent("gathered"))
+    bench.clock.advance(5.0)  # the setting's default
     for signal in (written, gathered):
         with pytest.raises(AuditUnavailable, match="a write has been waiting"):
             await make.settled(signal)
@@ -177,10 +178,12 @@ async def test_a_write_that_hangs_refuses_and_heals(bench: Any, make: Any) -> No
 
 
 async def test_a_hung_write_that_then_fails_is_healed_too(bench: Any, make: Any) -> None:
-    broker = await bench.broker(timeout=0.05)
+    broker = await bench.broker(clock=bench.clock)
     bench.disk.released.clear()
     signal = broker.intent(make.intent("hung"))
     broker.outcome(make.outcome("hung"))
+    await make.until(lambda: bench.disk.hanging == 1)
+    bench.clock.advance(5.0)
     with pytest.raises(AuditUnavailable):
         await make.settled(signal)
     bench.disk.fill()
@@ -301,7 +304,7 @@ async def test_close_gives_up_on_a_hung_disk(bench: Any, make: Any, caplog: Any)
     signal = broker.intent(make.intent("r1"))
     await make.until(lambda: bench.disk.hanging == 1)
     broker.outcome(make.outcome("r0"))
-    await asyncio.wait_for(broker.aclose(0.05), 5)
+    await asyncio.wait_for(broker.aclose(0.05), 60)
     assert not broker.accepting and "could not be closed in time" in caplog.text
     with pytest.raises(AuditUnavailable):
         await make.settled(signal)
