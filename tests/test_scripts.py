@@ -38,7 +38,7 @@ def shell(code: str, tmp_path: Path, **environ: str) -> "subprocess.CompletedPro
     (tmp_path / "venv" / "bin").mkdir(parents=True, exist_ok=True)
     (tmp_path / "venv" / "pyvenv.cfg").write_text("version = 3.12.4\n")
     command = ["bash", "-euo", "pipefail", "-c", f'. "{ROOT}/scripts/lib.sh"\n{code}']
-    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
 
 
 def program(path: Path, text: str) -> None:
@@ -105,7 +105,7 @@ def test_all_scripts_are_known_here() -> None:
 
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
 def test_a_script_parses_and_can_be_run(path: Path) -> None:
-    subprocess.run(["bash", "-n", str(path)], check=True, timeout=10)
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=60)
     assert path.name == "lib.sh" or os.access(path, os.X_OK)
 
 

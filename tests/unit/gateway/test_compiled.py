@@ -112,5 +112,5 @@ print(gateway.compiled.active(), type(hot.__loader__).__name__)
 def test_the_environment_of_the_tests_has_a_build_that_is_used(value: str | None, expected: str) -> None:
     """scripts/test compiles before it tests; so the end-to-end tests run what operators run."""
     environment = {"PATH": "/usr/bin:/bin", **({} if value is None else {"GATEHOUSE_COMPILED": value})}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.split("\n")[0] == expected, done.stderr

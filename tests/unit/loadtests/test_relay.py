@@ -7,6 +7,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def streaming_engine(tmp_path: Path, chunks: int) -> Iterator[int]:
     log = tmp_path / "log"
     with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as engine:
         try:
-            processes.wait_until_answers(port, load.http_request({}, b"{}"), run.MARKER.encode(), log, limit=20)
+            processes.wait_until_answers(port, load.http_request({}, b"{}"), run.MARKER.encode(), log, limit=60)
             yield port
         finally:
             engine.terminate()
@@ -104,11 +105,12 @@ def test_a_body_survives_the_quoting_for_wrk() -> None:
     assert load.lua_string('{"a": "b\\n é"}') == '"{\\034a\\034: \\034b\\092n \\195\\169\\034}"'
 
 
-def test_the_open_loop_sends_all_and_counts_whole_answers() -> None:
+def test_the_open_loop_sends_all_and_counts_whole_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "GRACE", 60.0)
     with server(whole("200 OK", b'{"x": 1}')) as port:
         figures = load.open_loop(port, {}, b"{}", rate=500, seconds=0.2)
     assert figures["bad"] == 0
-    assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"] < 5e6
+    assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"] < 60e6
 
 
 @pytest.mark.parametrize("answer", [whole("503 Busy", b"{}"), b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
@@ -140,7 +142,7 @@ async def test_a_stream_without_its_end_is_lost() -> None:
         await writer.wait_closed()
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0) as listener:
-        figures = await load.streams(listener.sockets[0].getsockname()[1], load.http_request({}, b""), 3, 10)
+        figures = await load.streams(listener.sockets[0].getsockname()[1], load.http_request({}, b""), 3, 60)
     assert (figures["chunks"], figures["lost"]) == (6, 3)
 
 
@@ -165,15 +167,14 @@ def test_the_usage_of_a_process_counts_its_children(tmp_path: Path) -> None:
     code = f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', {burn + chr(10) + 'input()'!r}])\nchild.wait()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as parent:
         try:
-            deadline = threading.Event()
-            threading.Timer(20, deadline.set).start()
+            end = time.monotonic() + 60
             while (seen := processes.usage(parent.pid)).cpu < 0.2:
-                assert not deadline.is_set(), seen
+                assert time.monotonic() < end, seen
             assert seen.rss_mib > 5
         finally:
             assert parent.stdin is not None
             parent.stdin.close()
-            parent.wait(10)
+            parent.wait(60)
 
 
 def test_a_record_holds_the_settings_the_machine_and_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

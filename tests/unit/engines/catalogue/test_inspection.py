@@ -98,7 +98,7 @@ def test_broken_files_have_a_reason_and_no_path(tmp_path: Path, inspection: Insp
 
 
 def test_a_model_that_ends_the_reader_is_the_only_one_with_a_problem() -> None:
-    with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=5.0) as scripted:
+    with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=60.0) as scripted:
         first, second = scripted.look(Path("/a"), "onnx"), scripted.look(Path("/a"), "onnx")
         assert first == second  # by one process
         for name in ("/die", "/noise", "/flood"):

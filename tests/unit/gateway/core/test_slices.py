@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
+from gateway.core.clock import FakeClock
 from gateway.core.slices import SLICE, Steps, at_once, in_slices
 
 
-def busy(seconds: float, step: float) -> Steps[int]:
-    """Works for so long, in steps; returns how many they were."""
-    end, steps = time.monotonic() + seconds, 0
-    while time.monotonic() < end:
-        until = time.monotonic() + step
-        while time.monotonic() < until:
-            pass
-        steps += 1
+def busy(steps: int, clock: FakeClock, each: float) -> Steps[int]:
+    """Works so many steps, each of so many seconds; returns how many they were."""
+    for _ in range(steps):
+        clock.advance(each)
         yield
     return steps
 
@@ -27,7 +23,9 @@ def failing() -> Steps[int]:
     raise ValueError("wrong")
 
 
-async def test_the_loop_runs_between_slices() -> None:
+async def test_the_loop_runs_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("gateway.core.slices.time", clock)
     turns = 0
     going = True
 
@@ -38,14 +36,15 @@ async def test_the_loop_runs_between_slices() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.ensure_future(other())
-    steps = await in_slices(busy(30 * SLICE, SLICE / 10))
+    assert await in_slices(busy(300, clock, SLICE / 10)) == 300
     going = False
     await task
-    assert turns >= 10 and steps > turns, "a turn for each slice, several steps in a slice"
+    assert turns == pytest.approx(30, abs=3), "a turn for each slice, several steps in a slice"
 
 
 async def test_what_the_work_returns_and_raises() -> None:
-    assert await in_slices(busy(0.0, 0.0)) == 0 == at_once(busy(0.0, 0.0))
+    clock = FakeClock()
+    assert await in_slices(busy(2, clock, 0.0)) == 2 == at_once(busy(2, clock, 0.0))
     with pytest.raises(ValueError, match="wrong"):
         await in_slices(failing())
     with pytest.raises(ValueError, match="wrong"):

@@ -57,7 +57,7 @@ def test_a_sweep_wakes_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     plane.sweep()
     assert (due.woken, exact.woken, later.woken) == ([50.0], [50.0], [])
     assert heard == [50.0]
-    assert abs(parsedate_to_datetime(plane.date.decode()).timestamp() - time.time()) < 5
+    assert abs(parsedate_to_datetime(plane.date.decode()).timestamp() - time.time()) < 60
 
 
 def test_an_exchange_may_end_while_it_is_woken() -> None:

@@ -63,14 +63,14 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    made = Database(make_engine("sqlite", tmp_path, 5.0), 5.0)
+    made = Database(make_engine("sqlite", tmp_path, 60.0), 60.0)
     yield made
     await made.aclose()
 
 
 async def test_the_loop_runs_while_the_database_works(database: Database) -> None:
     held = threading.Event()
-    waiting = asyncio.ensure_future(database.run(lambda connection: held.wait(5)))
+    waiting = asyncio.ensure_future(database.run(lambda connection: held.wait(60)))
     await database.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar())
     assert not waiting.done()
     held.set()
@@ -79,7 +79,7 @@ async def test_the_loop_runs_while_the_database_works(database: Database) -> Non
 
 async def test_calls_under_way_are_bounded(database: Database) -> None:
     held = threading.Event()
-    waiting = [asyncio.ensure_future(database.run(lambda connection: held.wait(5))) for _ in range(MAX_PENDING)]
+    waiting = [asyncio.ensure_future(database.run(lambda connection: held.wait(60))) for _ in range(MAX_PENDING)]
     await asyncio.sleep(0)
     assert database.pending == MAX_PENDING
     with pytest.raises(StoreUnavailable, match="too much"):
