@@ -12,6 +12,7 @@ from engines.sidecar import ApiError, LoadError, Request, Response, Stream
 class FakeRuntime:
     def __init__(self, spec):
         self.spec = spec
+        self.waiting = 0
         self.cancelled = 0
         self.closed_streams = 0
         self.release = asyncio.Event()
@@ -41,7 +42,7 @@ class FakeRuntime:
         }
 
     def health(self):
-        return {"in_use": 3, "cancelled": self.cancelled, "closed_streams": self.closed_streams}
+        return {"in_use": 3, "waiting": self.waiting, "cancelled": self.cancelled, "closed_streams": self.closed_streams}
 
     def metrics(self):
         return "# TYPE fake gauge\nfake 1\n"
@@ -53,11 +54,14 @@ class FakeRuntime:
         return Response(request.body, headers=((b"x-priority", str(request.priority).encode()),))
 
     async def wait(self, request: Request):
+        self.waiting += 1
         try:
             await self.release.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        finally:
+            self.waiting -= 1
         return Response(b'"released"')
 
     async def let_go(self, request: Request):
@@ -71,6 +75,7 @@ class FakeRuntime:
         raise ValueError("secret detail")
 
     async def block(self, request: Request):
+        Path(self.spec.options["stuck"]).touch()
         time.sleep(3600)  # a stuck event loop
         return Response(b"")
 

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 
 def main() -> int:
@@ -42,22 +43,30 @@ def main() -> int:
 
 
 def answer(connection: socket.socket, life: str, options: dict, spec: dict) -> None:
-    with connection:
-        while request := connection.recv(65536):
+    with connection, connection.makefile("rb") as stream:
+        while path := read_request(stream):
             deaf = options.get("deaf")
             if life == "deaf" and deaf and Path(deaf).exists():
-                connection.recv(65536)
+                stream.read()
                 return
-            path = request.split(b" ", 2)[1].decode()
             if path != "/health":
                 with (Path(spec["state_dir"]) / f"{spec['name']}.asked").open("a") as file:
                     file.write(f"{os.getpid()} {path}\n")
             if life == "hold" and path != "/health":
-                while connection.recv(65536):  # the body may come in a piece of its own
-                    pass
+                stream.read()  # until the other side gives up
                 return
             refuses = life == "mute" and path != "/health"
             connection.sendall(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n" if refuses else report(life, options, spec))
+
+
+def read_request(stream: BinaryIO) -> str:
+    """The path of the next request, read to the end of its body; empty at the end of the connection."""
+    line, length = stream.readline(), 0
+    while (header := stream.readline().lower()) not in (b"\r\n", b""):
+        if header.startswith(b"content-length:"):
+            length = int(header.partition(b":")[2])
+    stream.read(length)
+    return line.split(b" ")[1].decode() if line else ""
 
 
 def report(life: str, options: dict, spec: dict) -> bytes:

@@ -72,7 +72,7 @@ class Machine:
     ) -> EngineSpec:
         return EngineSpec(
             name=name, runtime="llama.cpp", model=model, device=device, context=512, slots=slots, options={"lives": lives, **options},
-            health=HealthSpec(interval=0.01, timeout=2.0, fall=2),
+            health=HealthSpec(interval=0.01, timeout=60.0, fall=2),
         )  # fmt: skip
 
     def told(self, name: str = "e") -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ class House:
     def spec(self, *lives: str, name: str = "e", model: str = "m", **options: Any) -> EngineSpec:
         return EngineSpec(
             name=name, runtime="llama.cpp", model=model, options={"lives": list(lives), **options},
-            health=HealthSpec(interval=0.01, timeout=2.0, fall=2), rollout=RolloutSpec(steps=(0.1, 0.5), step_seconds=0.0),
+            health=HealthSpec(interval=0.01, timeout=60.0, fall=2), rollout=RolloutSpec(steps=(0.1, 0.5), step_seconds=0.0),
         )  # fmt: skip
 
     def starts(self, name: str = "e") -> list[dict[str, Any]]:
