@@ -586,8 +586,7 @@ async def test_a_caller_that_leaves_does_not_hide_its_write(place: Place) -> Non
         for _ in range(n):
             await asyncio.sleep(0)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)  # the last ones may be done before they are cancelled
     async with asyncio.timeout(60):
         while store.pending:
             await asyncio.sleep(0.001)

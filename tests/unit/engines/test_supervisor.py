@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines import process
@@ -37,10 +38,11 @@ class House:
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self.supervisor = Supervisor(directory, self.observer, lambda *event: self.events.append(event))
 
-    def spec(self, *lives: str, name: str = "e", model: str = "m", **options: Any) -> EngineSpec:
+    def spec(self, *lives: str, name: str = "e", model: str = "m", interval: float = 3600.0, **options: Any) -> EngineSpec:
+        """interval: between health checks once it is ready. A short one may find a killed process before its end is told."""
         return EngineSpec(
             name=name, runtime="llama.cpp", model=model, options={"lives": list(lives), **options},
-            health=HealthSpec(interval=0.01, timeout=60.0, fall=2), rollout=RolloutSpec(steps=(0.1, 0.5), step_seconds=0.0),
+            health=HealthSpec(interval=interval, timeout=60.0, fall=2), rollout=RolloutSpec(steps=(0.1, 0.5), step_seconds=0.0),
         )  # fmt: skip
 
     def starts(self, name: str = "e") -> list[dict[str, Any]]:
@@ -158,10 +160,10 @@ async def test_a_later_load_that_fails_is_tried_again(house: House) -> None:
 
 async def test_a_sidecar_that_stops_answering_is_ended(house: House) -> None:
     deaf = house.gate("deaf")
-    await house.supervisor.apply((house.spec("deaf", "ready", deaf=str(deaf)),), wait=True)
+    await house.supervisor.apply((house.spec("deaf", "ready", deaf=str(deaf), interval=0.01),), wait=True)
     first = house.engine()["pid"]
     process_of = house.supervisor._processes["e"]
-    process_of._client.timeout = 0.05
+    process_of.spec = msgspec.structs.replace(process_of.spec, health=msgspec.structs.replace(process_of.spec.health, timeout=0.05))
     deaf.touch()
     await until(lambda: len(house.observer.addresses) == 2)
     assert gone(first)

@@ -87,17 +87,7 @@ def test_the_grammar_of_objects_starts_with_an_object() -> None:
     assert json_object().startswith("root ::= object\n")
 
 
-@pytest.mark.parametrize(
-    "grammar", ['root ::= "a"{3} (b | c)*', 'root ::= "((((" [(((] # (((("', "root ::= ((((a))))", 'root ::= "\\"" x{1,20}']
-)
-def test_ordinary_grammars_pass(grammar: str) -> None:
-    check_grammar(grammar)
-
-
-@pytest.mark.parametrize(
-    "grammar",
-    ["root ::= " + "(" * 100, 'root ::= "a"{99999}', 'root ::= "a"{1,5000}', '# "\nroot ::= ' + "(" * 100, 'root ::= ["] ' + "(" * 100],
-)
-def test_grammars_that_would_hurt_are_refused(grammar: str) -> None:
-    with pytest.raises(SchemaError):
-        check_grammar(grammar)
+def test_what_a_grammar_costs_is_bounded() -> None:
+    check_grammar('root ::= "a"{3} ("b" | "c")*')
+    with pytest.raises(SchemaError, match="may be empty"):
+        check_grammar("root ::= ([a-z]*)*")
