@@ -94,9 +94,7 @@ class Bench:
     def writer(self, **more: Any) -> ChainWriter:
         return ChainWriter(self.sink(**more), self.signer, self.clock)
 
-    async def broker(
-        self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, clock: Clock | None = None, **settings: Any
-    ) -> AuditBroker:
+    async def broker(self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, clock: Clock | None = None, **settings: Any) -> AuditBroker:
         spec = msgspec.convert(settings, AuditSpec)
         sink = self.sink(segment_bytes=segment_bytes, sync=spec.durability == "fsync")
         broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick, clock=clock)
