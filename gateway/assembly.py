@@ -92,6 +92,11 @@ class Assembly:
             entry = self._entry(reading, model, route)
             entries.update({name: entry for name in (model.name, *model.aliases)})
             yield
+        for model in spec.models:
+            if model.fallbacks:
+                entry = entries[model.name]
+                entry.fallbacks = tuple(entries[name].in_place_of(entry) for name in model.fallbacks)
+                yield
         access = ModelAccess(spec.models)
         yield
         snapshot = Snapshot(
@@ -114,7 +119,6 @@ class Assembly:
             self._metrics.meter(model.name),
             tuple(built for g, built in mine if "request" in g.on),
             tuple(built for g, built in mine if "response" in g.on),
-            model.fallbacks,
         )
 
     # --- guardrails

@@ -28,6 +28,7 @@ class ModelEntry:
     """One public model, ready to serve: what the pipeline needs without another look-up.
 
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
+    fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it.
     """
 
     __slots__ = ("fallbacks", "header", "meter", "name", "request_guardrails", "response_guardrails", "route", "routing_header", "spec")
@@ -39,7 +40,7 @@ class ModelEntry:
         meter: Meter,
         request_guardrails: tuple[Guardrail, ...] = (),
         response_guardrails: tuple[Guardrail, ...] = (),
-        fallbacks: tuple[str, ...] = (),
+        fallbacks: tuple[ModelEntry, ...] = (),
     ) -> None:
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
@@ -50,6 +51,17 @@ class ModelEntry:
             self.routing_header: bytes | None = b"x-session-id"
         else:
             self.routing_header = key[7:].lower().encode() if key.startswith("header:") else None
+
+    def in_place_of(self, asked: ModelEntry) -> ModelEntry:
+        """This model as a fallback of the one that was asked for: answers pass the guardrails of both; requests, which have passed the
+        other's, those that are left."""
+        return ModelEntry(
+            self.spec,
+            self.route,
+            self.meter,
+            tuple(g for g in self.request_guardrails if g not in asked.request_guardrails),
+            (*asked.response_guardrails, *(g for g in self.response_guardrails if g not in asked.response_guardrails)),
+        )
 
 
 class Snapshot:

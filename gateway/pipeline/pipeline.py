@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, ModelNotFound, PermissionDenied, RequestError
+from gateway.core.ports import Attempt
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Signal
@@ -74,7 +75,7 @@ async def serve(x: Exchange) -> None:
     if request.stream:
         relay_type = inspect.InspectedRelay if entry.response_guardrails else StreamRelay
     if entry.fallbacks:  # 8, 9, 10
-        relay = await _with_fallbacks(x, entry, ticket, relay_type)
+        entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
         relay = await attempt.run(x, entry, ticket, relay_type)
     if not relay.started:
@@ -148,18 +149,66 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
     return ticket
 
 
-async def _with_fallbacks(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
-    """The answer of the model's own pool, or of the first of its fallbacks that can give one."""
-    candidates = [entry, *(x.snapshot.models[name] for name in entry.fallbacks)]
-    while True:
-        candidate = candidates.pop(0)
+async def _with_fallbacks(
+    x: Exchange, asked: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]
+) -> tuple[ModelEntry, AnswerRelay]:
+    """The answer of the model's own pool, or of the first of its fallbacks that can give one to this caller, with who gave it.
+
+    Raises what the model that was asked for failed with.
+    """
+    own: GatehouseError | None = None
+    its_attempt: Attempt | None = None
+    try:
+        for candidate in (asked, *asked.fallbacks):
+            if own is not None:
+                if x.plane.now >= x.deadline:
+                    break
+                if not await _may_stand_in(x, candidate):
+                    continue
+                relay_type = _relay_type(x, candidate)
+            try:
+                relay = await attempt.run(x, candidate, ticket, relay_type)
+                error = None if relay.started else _refusal(relay)
+                if error is None or error.type not in _ELSEWHERE:
+                    return candidate, relay
+            except GatehouseError as failed:
+                if failed.type not in _ELSEWHERE or x.head_sent:
+                    raise
+                error = failed
+            log.info("model %s cannot answer (%s)", candidate.name, error.code)
+            if own is None:
+                own, its_attempt = error, x.attempt
+            x.attempt = error = None
+        x.entry, x.attempt = asked, its_attempt
+        assert own is not None
+        raise own
+    finally:
+        own = None  # its traceback holds this frame
+
+
+async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
+    """Whether a fallback may answer this request: its caller may use it, and it passes what the fallback asks of its own requests."""
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    rename(request, fallback.name)
+    bound = fallback.spec.max_tokens
+    if bound is not None and request.max_tokens > bound:
+        return False
+    if not x.snapshot.authorizer.decide(x.principal, request).allow:  # type: ignore[arg-type]
+        return False
+    if fallback.request_guardrails:
         try:
-            return await attempt.run(x, candidate, ticket, relay_type)
+            await inspect.request(x, fallback.request_guardrails)
         except GatehouseError as error:
-            if not candidates or error.type not in _ELSEWHERE or x.head_sent or x.plane.now >= x.deadline:
-                raise
-            log.info("model %s cannot answer (%s), trying its fallback", candidate.name, error.code)
-            x.attempt = None
+            log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
+            return False
+    x.entry = fallback
+    return True
+
+
+def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
+    if not x.request.stream:  # type: ignore[union-attr]
+        return AnswerRelay
+    return inspect.InspectedRelay if entry.response_guardrails else StreamRelay
 
 
 def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
@@ -167,13 +216,22 @@ def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
     head = relay.head
     if head is None:
         raise InternalError("The engine's answer has no head.")
-    body = relay.body()
     if head.status != 200:
-        request = relay.exchange.request
-        if head.status == 404 and request is not None and request.version:
-            raise ModelNotFound(f"The model {request.model!r} has no version {request.version[:64]!r}.", param="version")
-        raise attempt.engine_error(head, body)
-    return head, body
+        refusal = _refusal(relay)
+        assert refusal is not None
+        raise refusal
+    return head, relay.body()
+
+
+def _refusal(relay: AnswerRelay) -> GatehouseError | None:
+    """An engine's answer that is none, as the contract's error; None for a successful one."""
+    head = relay.head
+    if head is None or head.status == 200:
+        return None
+    request = relay.exchange.request
+    if head.status == 404 and request is not None and request.version:
+        return ModelNotFound(f"The model {request.model!r} has no version {request.version[:64]!r}.", param="version")
+    return attempt.engine_error(head, relay.body())
 
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:

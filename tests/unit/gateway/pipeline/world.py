@@ -304,9 +304,11 @@ class Identity:
 class Authorizer:
     def __init__(self) -> None:
         self.allow, self.visible = True, True
+        self.denied: set[str] = set()
 
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
-        return Decision(self.allow, "" if self.allow else "Not yours.", "rule-1")
+        allow = self.allow and request.model not in self.denied
+        return Decision(allow, "" if allow else "Not yours.", "rule-1")
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         return self.visible
@@ -321,6 +323,9 @@ class World:
         request: Sequence[Guardrail] = (),
         response: Sequence[Guardrail] = (),
         fallback: bool = False,
+        fallback_request: Sequence[Guardrail] = (),
+        fallback_response: Sequence[Guardrail] = (),
+        fallback_max_tokens: int | None = None,
         keep_alive: float = 15.0,
         key: str = "prefix",
         max_tokens: int | None = None,
@@ -333,11 +338,12 @@ class World:
         self.route, self.other = Route(self.engine), Route(self.engine)
         self.limiter, self.audit, self.identity, self.authorizer = Limiter(), Audit(), Identity(), Authorizer()
         model = ModelSpec(name="m", pool=("a",), routing=RoutingSpec(key=key), max_tokens=max_tokens)
-        fallbacks = ("n",) if fallback else ()
-        self.entry = ModelEntry(model, self.route, self.metrics.meter("m"), tuple(request), tuple(response), fallbacks)
+        self.entry = ModelEntry(model, self.route, self.metrics.meter("m"), tuple(request), tuple(response))
         models = {"m": self.entry, "alias": self.entry}
         if fallback:
-            models["n"] = ModelEntry(ModelSpec(name="n", pool=("b",)), self.other, self.metrics.meter("n"))
+            other = ModelSpec(name="n", pool=("b",), max_tokens=fallback_max_tokens)
+            models["n"] = ModelEntry(other, self.other, self.metrics.meter("n"), tuple(fallback_request), tuple(fallback_response))
+            self.entry.fallbacks = (models["n"].in_place_of(self.entry),)
         spec = ConfigSpec(version=1, listen=ListenSpec(**listen), stream=StreamSpec(keep_alive=keep_alive))
         self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, requests.parse)
         self.plane.snapshot = self.snapshot
