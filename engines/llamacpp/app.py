@@ -237,8 +237,9 @@ class LlamaRuntime:
             "tokens_per_second": round(stats.rate_at(time.monotonic()), 1),
             "context": engine.context_size,
         }
-        if engine.batcher.failed is not None:
-            report |= {"state": "failed", "reason": engine.batcher.failed, "reason_code": "engine_failed"}
+        failed = engine.batcher.failed or ("a grammar has no end" if engine.batcher.stuck() else None)
+        if failed is not None:
+            report |= {"state": "failed", "reason": failed, "reason_code": "engine_failed"}
         return report
 
     def _placement(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ BACKLOG = 256
 """A client that has this many tokens unread stops generating until it reads."""
 MAX_FAULTS = 3
 """Steps in a row that may fail before the engine calls itself failed (and is restarted by its supervisor)."""
+STUCK_SECONDS = 30.0
+"""A token that a grammar chooses for so long never comes: the engine calls itself failed, as nothing can end llama.cpp's search."""
 WARM_UP = 16
 """Tokens of the largest step before the first client, few enough for every batch size."""
 _RATE_WINDOW = 2.0
@@ -172,6 +174,7 @@ class Batcher:
         self._arrivals = 0
         self._closed = False
         self._faults = 0
+        self._choosing_since = math.inf
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
@@ -197,6 +200,10 @@ class Batcher:
             self._context.clear()
         self.costs.observe(1, 0, costs[1])
         self.costs.observe(1, WARM_UP - 1, costs[WARM_UP])
+
+    def stuck(self) -> bool:
+        """Whether the decode thread has been following a grammar for longer than any sensible one takes."""
+        return time.monotonic() - self._choosing_since > STUCK_SECONDS
 
     def check_room(self, count: int = 1) -> None:
         """Raise 503 when `count` more jobs do not fit into slots and queue. On the loop."""
@@ -413,10 +420,14 @@ class Batcher:
             self._end(job, Event(None, finish="length"))
             return 0
         try:
+            if job.sampler.constrained:
+                self._choosing_since = time.monotonic()
             token = job.sampler.sample(self._context, job.output)
         except GrammarError as exc:
             self._end(job, Event(None, error=ApiError(400, str(exc), param="grammar", code="invalid_grammar")))
             return 0
+        finally:
+            self._choosing_since = math.inf
         if self._model.is_end(token) and not (job.ignore_eos and not job.sampler.constrained):  # after a grammar's end nothing can follow
             self._end(job, Event(None, finish="stop"))
             return 0

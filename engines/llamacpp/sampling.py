@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +22,14 @@ from engines.llamacpp.native import Context, Model
 
 MAX_LAST_TOKENS = 4096
 """Penalties look at no more than this many tokens."""
+GRAMMAR_BURST, GRAMMAR_SHARE = 1.0, 0.05
+"""Seconds of the decode thread that a sequence's grammar may use at once, and for each token in the long run: what costs more would
+hold up everybody's next step."""
 _CANDIDATE = numpy.dtype([("id", numpy.int32), ("logit", numpy.float32), ("p", numpy.float32)])
 
 
 class GrammarError(Exception):
-    """The grammar does not parse, or the vocabulary cannot continue it."""
+    """The grammar does not parse, the vocabulary cannot continue it, or it costs too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Sampler:
         self._grammar = _grammar(model, params.grammar)  # first: it may fail
         self._chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
         self._candidates: NDArray[Any] | None = None
+        self._owed = 0.0
         if params.logit_bias:
             self._add_bias(params.logit_bias)
         self._add_penalties(params, prompt)
@@ -109,6 +114,7 @@ class Sampler:
         if self._grammar is None:
             return int(llama_cpp.llama_sampler_sample(self._chain, context.handle, index))
         logits = context.logits(index)
+        started = time.thread_time()
         token = self._draw(logits, constrained=False)
         if not self._allowed(token):  # rare; constraining the whole vocabulary first costs milliseconds
             token = self._draw(logits, constrained=True)
@@ -116,6 +122,9 @@ class Sampler:
                 raise GrammarError("the vocabulary has no token that continues the grammar")
         llama_cpp.llama_sampler_accept(self._grammar, token)
         llama_cpp.llama_sampler_accept(self._chain, token)
+        self._owed = max(0.0, self._owed + time.thread_time() - started - GRAMMAR_SHARE)
+        if self._owed > GRAMMAR_BURST:
+            raise GrammarError("the grammar is too ambiguous: following it takes too long")
         return token
 
     def _draw(self, logits: NDArray[numpy.float32], *, constrained: bool) -> int:

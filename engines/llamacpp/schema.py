@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from engines.llamacpp.gbnf import refusal
+
 MAX_RULES = 2000
 MAX_DEPTH = 48
 MAX_REPEAT = 1000
@@ -320,38 +322,13 @@ def json_object() -> str:
 def json_schema(schema: Any) -> str:
     """The grammar of a schema. Raises SchemaError."""
     grammar = Grammar()
-    return grammar.text(grammar.schema(schema))
+    text = grammar.text(grammar.schema(schema))
+    check_grammar(text)
+    return text
 
 
 def check_grammar(text: str) -> None:
-    """Bounds on a client's own grammar, so that llama.cpp's recursive parser is safe from it. Raises SchemaError."""
-    depth = 0
-    quoted: str | None = None
-    escaped = False
-    repeats = ""
-    for character in text:
-        if escaped:
-            escaped = False
-        elif character == "\\" and quoted != "\n":
-            escaped = True
-        elif quoted is not None:
-            if character == quoted:
-                quoted = None
-        elif character in '"#':
-            quoted = '"' if character == '"' else "\n"
-        elif character == "[":
-            quoted = "]"
-        elif character in "({":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise SchemaError(f"grammar: nested deeper than {MAX_DEPTH}")
-            repeats = "{" if character == "{" else ""
-        elif character in ")}":
-            depth -= 1
-            repeats = ""
-        elif repeats and character.isdigit():
-            repeats += character
-            if len(repeats) > 1 and int(repeats[1:]) > MAX_REPEAT:
-                raise SchemaError(f"grammar: a repetition of more than {MAX_REPEAT}")
-        elif repeats:
-            repeats = "{"
+    """Bounds on what a grammar costs, so that llama.cpp is safe from it. Raises SchemaError."""
+    refused = refusal(text)
+    if refused is not None:
+        raise SchemaError(refused)

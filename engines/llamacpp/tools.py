@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.llamacpp.output import Family
-from engines.llamacpp.schema import Grammar, SchemaError, literal
+from engines.llamacpp.schema import Grammar, SchemaError, check_grammar, literal
 from engines.sidecar import ApiError
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -88,6 +88,15 @@ def choose(tools: tuple[Tool, ...], choice: str | Mapping[str, Any] | None) -> C
 
 def call_grammar(family: Family, choice: Choice, *, parallel: bool) -> str:
     """The grammar of a message that is nothing but calls. Raises ApiError 400 for parameters that it cannot express."""
+    text = _call_grammar(family, choice, parallel)
+    try:
+        check_grammar(text)
+    except SchemaError as exc:
+        raise ApiError(400, f"the parameters of the tools make a bad grammar: {exc}", param="tools", code="unsupported_schema") from None
+    return text
+
+
+def _call_grammar(family: Family, choice: Choice, parallel: bool) -> str:
     grammar = Grammar()
     grammar.primitive("space")
     key = "parameters" if family == "llama3" else "arguments"
