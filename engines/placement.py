@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from engines.child import Child
+
 MARGIN = 0.05
 """Share of the free memory that is left alone (drivers, fragmentation, the error of this estimate)."""
 DEVICE_OVERHEAD = 256 * 1024 * 1024
@@ -49,22 +51,18 @@ class InvalidModel(Exception):
 
 async def inspect(path: str) -> Metadata:
     """A GGUF file's metadata, read in a process of its own. Raises InvalidModel."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "engines.llamacpp.gguf", path,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    process = Child((sys.executable, "-m", "engines.llamacpp.gguf", path), line=None)
     try:
-        output, errors = await asyncio.wait_for(process.communicate(), INSPECT_SECONDS)
+        async with asyncio.timeout(INSPECT_SECONDS):
+            code = await process.wait()
     except TimeoutError:
         raise InvalidModel(f"{path}: could not be read within {INSPECT_SECONDS:.0f} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        lines = errors.decode("utf-8", "replace").strip().splitlines()
-        raise InvalidModel(lines[-1] if lines else f"{path}: the reader ended with {process.returncode}")
-    return msgspec.json.decode(output, type=Metadata)
+        process.kill()
+    if code != 0:
+        lines = process.errors.decode("utf-8", "replace").strip().splitlines()
+        raise InvalidModel(lines[-1] if lines else f"{path}: the reader ended with {code}")
+    return msgspec.json.decode(process.output, type=Metadata)
 
 
 class InsufficientMemory(Exception):

@@ -12,16 +12,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 
+from engines import priority
+from engines.child import Child
 from engines.devices import bind
 from engines.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
 from engines.placement import InsufficientMemory, Plan
 from engines.placer import Placer
-from gateway.core.errors import ConfigError, EngineChangeFailed
+from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
+from gateway.transport.ask import ask
+from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse.engines")
 MODULES = {"llama.cpp": "engines.llamacpp", "onnx": "engines.onnx"}
@@ -34,7 +37,7 @@ class SidecarProcess:
     observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
     placer: plans where its model's layers go, before each start. beside: the plan of the process that it shall replace; it is then
     `silent`: nobody is told of it until `promote`, and it is not started again when it ends before. proven: these settings have worked
-    before, so that even a first load that fails is tried again.
+    before, so that even a first load that fails is tried again. gently: its first start takes no processor from those that serve.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class SidecarProcess:
         silent: bool = False,
         beside: Plan | None = None,
         proven: bool = False,
+        gently: bool = False,
     ) -> None:
         self.spec, self.socket, self._state_dir = spec, socket, state_dir
         self._observer, self._on_event, self._placer = observer, on_event, placer
@@ -64,17 +68,16 @@ class SidecarProcess:
         """Called when it is not ready any more, after it was."""
         self.gone = asyncio.Event()
         """Set when it has ended for good."""
-        self._beside, self._proven = beside, proven
+        self._beside, self._proven, self._gently = beside, proven, gently
+        self._lowered = False
         self._failures = 0
         self._ready_at = math.inf
         """When it became ready in this life; infinity: not yet."""
         self._fallback_reason: str | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Child | None = None
         self._stopping = asyncio.Event()
         self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._client = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://sidecar", timeout=spec.health.timeout
-        )
+        self._client = EndpointClient(self.address, max_idle=1)
 
     @property
     def address(self) -> str:
@@ -178,7 +181,7 @@ class SidecarProcess:
         if not self.silent:
             self._observer.engine_down(self.spec.name, reason, code)
 
-    async def _live(self, process: asyncio.subprocess.Process) -> None:
+    async def _live(self, process: Child) -> None:
         if self._stopping.is_set():  # `stop` came while there was no process yet that it could end
             process.kill()
         exit_wait = asyncio.ensure_future(process.wait())
@@ -189,7 +192,7 @@ class SidecarProcess:
             exit_wait.cancel()
         self._note_exit(process)
 
-    def _note_exit(self, process: asyncio.subprocess.Process) -> None:
+    def _note_exit(self, process: Child) -> None:
         was = self.state
         if was != "failed":
             if was != "draining":
@@ -198,7 +201,7 @@ class SidecarProcess:
         if not self.silent:
             self._observer.engine_down(self.spec.name, self.reason or "stopped", self.reason_code)
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> Child:
         spec = self.spec
         self._fallback_reason = None
         binding = bind(spec.device, spec.fallback, spec.name)
@@ -216,12 +219,10 @@ class SidecarProcess:
         )  # fmt: skip
         environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
         with self._open_log() as log_file:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", MODULES[spec.runtime],
-                stdin=asyncio.subprocess.PIPE, stdout=log_file, stderr=log_file, env=environment,
-            )  # fmt: skip
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(settings) + b"\n")
+            command = (sys.executable, "-m", MODULES[spec.runtime])
+            process = Child(command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment)
+        self._lowered = self._gently and priority.lower(process.pid)
+        self._gently = False
         self._process = process
         return process
 
@@ -258,9 +259,10 @@ class SidecarProcess:
 
     async def _ask(self) -> dict[str, Any] | None:
         try:
-            response = await self._client.get("/health")
-            report = response.json()
-        except (httpx.HTTPError, ValueError, OSError):
+            async with asyncio.timeout(self.spec.health.timeout):
+                answer = await ask(self._client, "GET", "/health", {})
+            report = msgspec.json.decode(answer.body)
+        except (EngineError, TimeoutError, ValueError):
             return None
         return report if isinstance(report, dict) else None
 
@@ -271,6 +273,8 @@ class SidecarProcess:
             self._move("loading")
         elif state == "ready" and self.state in ("starting", "loading"):
             self.reason = None
+            if self._lowered and self._process is not None:
+                priority.restore(self._process.pid)
             self._move("ready")
             self._ready_at = time.monotonic()
             self._placer.release(self.address)

@@ -71,6 +71,11 @@ class Supervisor:
     def specs(self) -> dict[str, EngineSpec]:
         return dict(self._specs)
 
+    def models(self) -> set[tuple[str, str]]:
+        """(engine, its model's path) of all that is known, and of every process that starts, runs or ends."""
+        processes = (process.spec for process in (*self._processes.values(), *self._candidates))
+        return {(spec.name, spec.model) for spec in (*self._specs.values(), *processes) if spec.model is not None}
+
     async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool, keep: Collection[str] = ()) -> None:
         """Makes the engines those of a configuration: starts new ones (but lazy ones), replaces those whose process settings changed,
         takes over all other settings in place, drains removed ones.
@@ -151,7 +156,8 @@ class Supervisor:
         self._load_failures.pop(name, None)
 
     def _start(self, spec: EngineSpec, *, awaited: bool = False, proven: bool = False) -> SidecarProcess:
-        process = self._make(spec, proven=proven)
+        beside_others = any(process.state == "ready" for process in self._processes.values())
+        process = self._make(spec, proven=proven, gently=beside_others and not awaited and not proven)
         self._processes[spec.name] = process
         self._specs[spec.name] = spec
         self.traffic.engine_starting(spec.name, awaited=awaited)
@@ -187,7 +193,7 @@ class Supervisor:
                 self._replacing.pop(one.spec.name, None)
 
     def candidate(self, spec: EngineSpec, old: SidecarProcess | None) -> SidecarProcess:
-        process = self._make(spec, silent=True, beside=old.plan if old is not None else None)
+        process = self._make(spec, silent=True, beside=old.plan if old is not None else None, gently=old is not None)
         self._candidates.add(process)
         self._owner.spawn(self._keep(process), name=f"{spec.name}+")
         return process

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
+import msgspec
 
+from gateway.core.errors import EngineError
 from gateway.core.specs import EngineSpec
+from gateway.transport.ask import ask
+from gateway.transport.pool import EndpointClient
 
 MAX_REASON = 300
 
@@ -40,13 +43,17 @@ async def warm(socket: Path, spec: EngineSpec, health: Mapping[str, Any]) -> Non
     if not spec.warmup.enabled:
         return
     method, path, body = request_for(spec, health)
-    transport = httpx.AsyncHTTPTransport(uds=str(socket))
+    data = b"" if body is None else msgspec.json.encode(body)
+    headers = {} if body is None else {"content-type": "application/json"}
+    client = EndpointClient(f"unix:{socket}", max_idle=1)
     try:
-        async with asyncio.timeout(spec.warmup.timeout), httpx.AsyncClient(transport=transport, timeout=None) as client:
-            response = await client.request(method, f"http://sidecar{path}", json=body)
+        async with asyncio.timeout(spec.warmup.timeout):
+            answer = await ask(client, method, path, headers, data)
     except TimeoutError:
         raise WarmupFailed(f"no answer within {spec.warmup.timeout:g} s") from None
-    except (httpx.HTTPError, OSError) as error:
-        raise WarmupFailed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
-    if response.status_code != 200:
-        raise WarmupFailed(f"{path} answered {response.status_code}: {response.text[:MAX_REASON]}")
+    except EngineError as error:
+        raise WarmupFailed(error.message if error.__cause__ is None else f"{error.message} ({error.__cause__})") from None
+    finally:
+        await client.aclose()
+    if answer.head.status != 200:
+        raise WarmupFailed(f"{path} answered {answer.head.status}: {answer.body.decode('utf-8', 'replace')[:MAX_REASON]}")

@@ -51,7 +51,7 @@ from policies import guardrails
 GC_THRESHOLDS = (20_000, 20, 20)
 """An exchange leaves no cycle behind, however it ends, but those under way are enough young objects for a collection every few requests."""
 COLLECT_SECONDS = 5.0
-"""How often the youngest objects are collected all the same, in some 100 microseconds: probes (httpx) and the store (SQLAlchemy) leave
+"""How often the youngest objects are collected all the same, in some 100 microseconds: the store (SQLAlchemy) and the admin API leave
 forty objects a second in cycles, which would pile up for minutes."""
 SWITCH_SECONDS = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop; Python's own
@@ -203,7 +203,9 @@ class Gateway:
         return self.plane.current().spec.uploads
 
     def _engine_models(self) -> list[tuple[str, str]]:
-        return [(e.name, e.model) for e in self.plane.current().spec.engines if e.model is not None and e.runtime != "external"]
+        """Those in force, and those of a change that is under way."""
+        stated = {(e.name, e.model) for e in self.plane.current().spec.engines if e.model is not None and e.runtime != "external"}
+        return sorted(stated | self.supervisor.models())
 
     # --- changes: build, validate, swap, drain
 
@@ -211,6 +213,7 @@ class Gateway:
         return Steps(
             read=lambda: self._noted(lambda: load(self.loaded.file, self.environ, PLUGINS)),
             parse=lambda text: self._noted(lambda: parse(text, file=self.loaded.file, environ=self.environ, schemas=PLUGINS)),
+            check=self._check,
             build=self._prepare,
             swap=self._apply,
             drain=self._retire,
@@ -240,6 +243,13 @@ class Gateway:
         except ConfigError as error:
             self._loop.call_soon_threadsafe(self._refused, error)
             raise
+
+    async def _check(self, spec: ConfigSpec) -> None:
+        """What a change would be refused for before an engine is started. Changes nothing, thrown away. Raises ConfigError."""
+        self._check_fixed(self._in_force().snapshot.spec, spec)
+        whole = await self.control.merged(await asyncio.to_thread(resolve_models, spec, self.base))
+        await self.assembly.guardrails(whole.spec, self._in_force().guardrails)
+        await in_slices(router_steps(whole.spec.models, whole.spec.engines, self.registry))
 
     async def _prepare(self, spec: ConfigSpec) -> Built:
         """Everything new beside the old, the file's new engines ready. Engines that are no longer wanted run on until the swap."""

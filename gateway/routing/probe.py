@@ -15,38 +15,12 @@ import msgspec
 
 from gateway.core.errors import ConfigError, EngineError
 from gateway.core.specs import EngineSpec
-from gateway.core.types import ResponseHead
 from gateway.routing.health import ProbeResult
+from gateway.transport.ask import MAX_BODY, Answer, ask
 from gateway.transport.pool import EndpointClient
 
 _DETAILS = ("state", "device", "model", "sha256", "slots", "in_use", "queue", "kv_used", "tokens_per_second", "vram_bytes")
 _LOADING = ("starting", "loading")
-_MAX_BODY = 64 * 1024
-
-
-class _Answer:
-    """Takes one answer, its body up to _MAX_BODY; the Receiver of a probe. `done` fails with an EngineError."""
-
-    def __init__(self) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.head = ResponseHead(0, [])
-        self.body = b""
-
-    def on_head(self, head: ResponseHead) -> None:
-        self.head = head
-
-    def on_body(self, data: bytes) -> None:
-        self.body += data
-        if len(self.body) > _MAX_BODY:
-            self.on_end()
-
-    def on_end(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def on_failed(self, error: Exception) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
 
 
 class HttpProbe:
@@ -107,25 +81,17 @@ async def _get(client: EndpointClient, spec: EngineSpec, path: str) -> ProbeResu
     headers = dict(spec.headers)
     if spec.api_key is not None:
         headers["authorization"] = f"Bearer {spec.api_key.reveal()}"
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    head = b"GET %b/%b HTTP/1.1\r\naccept: */*\r\n%b" % (client.base_path, path.lstrip("/").encode(), lines.encode("latin-1"))
-    answer = _Answer()
-    call = client.send(head, b"", answer, 3600.0, 3600.0)
-    try:
-        await answer.done
-    finally:
-        call.cancel()
-    return _judged(answer, path)
+    return _judged(await ask(client, "GET", path, headers), path)
 
 
-def _judged(answer: _Answer, path: str) -> ProbeResult:
+def _judged(answer: Answer, path: str) -> ProbeResult:
     status, body = answer.head.status, answer.body
     details: dict[str, Any] = {"status": status}
     if not 200 <= status < 300:
         loading = status == 503 and _says_loading(body)
         reason = "it loads its model" if loading else f"{path} answered {status}"
         return ProbeResult(False, reason, loading=loading, details=details)
-    if (answer.head.get(b"content-type") or b"").startswith(b"application/json") and len(body) <= _MAX_BODY:
+    if (answer.head.get(b"content-type") or b"").startswith(b"application/json") and len(body) <= MAX_BODY:
         try:
             said = msgspec.json.decode(body)
         except ValueError:

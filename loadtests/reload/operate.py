@@ -3,27 +3,35 @@
     python -m loadtests.reload.operate URL KEY PLAN
 
 PLAN: JSON with `kinds` (what to do, in this order), `pause` (seconds from one beginning to the next), `urls` (of two scripted
-engines). Prints `ready`, waits for a line, then prints a line of JSON for each change as it is done: kind, begin and end
-(monotonic), in_force (seconds from the write's answer until it serves, where that can be seen).
+engines). Prints `ready`; for each line with a number that comes it makes so many changes, prints a line of JSON for each as it is done
+(kind, begin and end, both monotonic, in_force: seconds from the write's answer until it serves, where that can be seen), then `done`.
+
+An operator sits at another machine. This one shares the processors with what is measured, so it is as small and as polite as it can
+be: the standard library's client, a low priority.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 SIDECAR_SECONDS = 90.0
 IN_FORCE_SECONDS = 10.0
+NICE = 5
 
 
 class Operator:
-    def __init__(self, client: httpx.Client, urls: list[str]) -> None:
-        self._client, self._urls = client, urls
+    def __init__(self, url: str, key: str, urls: list[str]) -> None:
+        at = urlsplit(url)
+        self._connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=60)
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        self._urls = urls
         self._keys: list[str] = []
         self._count = 0
 
@@ -40,65 +48,76 @@ class Operator:
         }
         return acts[kind]()
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self._client.request(method, path, json=body)
-        answer.raise_for_status()
-        return answer.json()
+    def close(self) -> None:
+        """The gateway closes a connection that nobody uses for a while; the next change opens another."""
+        self._connection.close()
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        text = None if body is None else json.dumps(body)
+        self._connection.request(method, f"/admin/v1{path}", text, self._headers)
+        answer = self._connection.getresponse()
+        read = answer.read()
+        if answer.status >= 300:
+            raise SystemExit(f"{method} {path}: {answer.status} {read.decode()}")
+        return json.loads(read)
 
     def _key(self) -> None:
         """Made, and the one before revoked."""
-        self._keys.append(self._ask("POST", "/keys", {"tenant": "acme", "models": ["*"]})["id"])
+        self._keys.append(self.ask("POST", "/keys", {"tenant": "acme", "models": ["*"]})["id"])
         if len(self._keys) > 1:
-            self._ask("POST", f"/keys/{self._keys.pop(0)}/revoke")
+            self.ask("POST", f"/keys/{self._keys.pop(0)}/revoke")
 
     def _limit(self) -> None:
-        self._ask("PATCH", "/limits/bench", {"requests": {"rate": 1_000_000 + self._count, "per": 1.0}})
+        self.ask("PATCH", "/limits/bench", {"requests": {"rate": 1_000_000 + self._count, "per": 1.0}})
 
     def _model(self) -> float:
         """Another alias, another order of the pool."""
         pool: list[Any] = ["one", "two"] if self._count % 2 else ["two", "one"]
-        self._ask("PATCH", "/models/plain", {"aliases": [f"plain-{self._count}"], "pool": pool})
+        self.ask("PATCH", "/models/plain", {"aliases": [f"plain-{self._count}"], "pool": pool})
         return self._until("/models/plain", IN_FORCE_SECONDS)
 
     def _engine(self) -> float:
         """Another address: new connections, a new breaker; what is under way finishes on the old ones."""
         url = self._urls[self._count % 2]
-        self._ask("PATCH", "/engines/one", {"url": url, "slots": 512 + self._count % 7})
+        self.ask("PATCH", "/engines/one", {"url": url, "slots": 512 + self._count % 7})
         return self._until("/engines/one", IN_FORCE_SECONDS)
 
     def _sidecar(self) -> float:
         """Another version of a model in a process of ours: started, warmed up, shifted, the old one drained."""
-        self._ask("PATCH", "/engines/sidecar", {"version": str(self._count)})
+        self.ask("PATCH", "/engines/sidecar", {"version": str(self._count)})
         return self._until("/engines/sidecar", SIDECAR_SECONDS)
 
     def _file(self) -> None:
-        self._ask("POST", "/config/reload")
+        self.ask("POST", "/config/reload")
 
     def _until(self, path: str, seconds: float) -> float:
         begin = time.monotonic()
         while True:
-            shown = self._ask("GET", path)
+            shown = self.ask("GET", path)
             if shown["in_force"]:
                 return time.monotonic() - begin
             if shown["failed"] or time.monotonic() - begin > seconds:
                 raise SystemExit(f"{path}: {shown['reason']}")
-            time.sleep(0.01)
+            time.sleep(0.02)
 
 
 def main() -> None:
     url, key, text = sys.argv[1:]
+    os.nice(NICE)
     plan = json.loads(text)
-    headers = {"authorization": f"Bearer {key}"}
-    with httpx.Client(base_url=f"{url}/admin/v1", headers=headers, trust_env=False, timeout=60) as client:
-        operator = Operator(client, plan["urls"])
-        client.get("/whoami").raise_for_status()
-        print("ready", flush=True)
-        sys.stdin.readline()  # whoever measures says when: starting this process has cost something
-        for kind in plan["kinds"]:
-            begin = time.monotonic()
+    operator = Operator(url, key, plan["urls"])
+    operator.ask("GET", "/whoami")
+    operator.close()
+    print("ready", flush=True)
+    kinds = iter(plan["kinds"])
+    for line in sys.stdin:
+        for _ in range(int(line)):
+            kind, begin = next(kinds), time.monotonic()
             in_force = operator.do(kind)
             print(json.dumps({"kind": kind, "begin": begin, "end": time.monotonic(), "in_force": in_force}), flush=True)
             time.sleep(max(0.0, plan["pause"] - (time.monotonic() - begin)))
+        operator.close()
+        print("done", flush=True)
 
 
 if __name__ == "__main__":

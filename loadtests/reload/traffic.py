@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from loadtests.relay.load import http_request
 
@@ -17,11 +18,12 @@ GRACE = 15.0
 
 @dataclass
 class Seen:
-    """One request: `plain`, or a stream. due: when it was to be sent (monotonic). took: seconds from then to the whole answer, or to a
-    stream's first chunk."""
+    """One request: `plain`, or a stream. due: when it was to be sent (monotonic). late: seconds by which it was sent later than that, by
+    the fault of whoever sends. took: seconds from when it was due to the whole answer, or to a stream's first chunk."""
 
     due: float
     kind: str
+    late: float = 0.0
     took: float = 0.0
     status: int = 0
     whole: bool = False
@@ -40,8 +42,7 @@ class Answer(asyncio.Protocol):
         self.closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's does not say so
 
     def send(self, seen: Seen, request: bytes) -> None:
         assert self.transport is not None
@@ -109,7 +110,7 @@ class Traffic:
                 if (early := due - time.monotonic()) > 0:
                     await asyncio.sleep(early)
                 kind, request = next(self._requests)
-                seen = Seen(due, kind)
+                seen = Seen(due, kind, max(0.0, time.monotonic() - due))
                 self.seen.append(seen)
                 while self._idle and self._idle[-1].closed:
                     self._idle.pop()

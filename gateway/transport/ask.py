@@ -1,0 +1,53 @@
+"""One small question to an endpoint and its whole answer, for probes and warm-ups: not the way of a request.
+
+Over the data plane's own transport: it costs a tenth of a millisecond of the event loop that requests share, where a general HTTP client
+costs three, and eighty for each new client's TLS context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.core.types import ResponseHead
+from gateway.transport.pool import EndpointClient
+
+MAX_BODY = 64 * 1024
+NO_TIMEOUT = 3600.0
+
+
+class Answer:
+    """What came, its body up to a little more than MAX_BODY. A Receiver; `done` fails with an EngineError."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.head = ResponseHead(0, [])
+        self.body = b""
+
+    def on_head(self, head: ResponseHead) -> None:
+        self.head = head
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+        if len(self.body) > MAX_BODY:
+            self.on_end()
+
+    def on_end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def on_failed(self, error: Exception) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+async def ask(client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Answer:
+    """Raises EngineError. The caller's deadline is the only one here; a caller that is cancelled ends the call."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    start = f"{method} ".encode() + client.base_path + f"/{path.lstrip('/')} HTTP/1.1\r\naccept: */*\r\n{lines}".encode("latin-1")
+    answer = Answer()
+    call = client.send(start, body, answer, NO_TIMEOUT, NO_TIMEOUT)
+    try:
+        await answer.done
+    finally:
+        call.cancel()
+    return answer
