@@ -17,6 +17,7 @@ from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.audit.verify import verify_log
 from gateway.build import Gateway
+from gateway.config.reload import Status
 from gateway.core.errors import AlreadyExists, StoreUnavailable
 from gateway.core.ports import Authenticator
 from gateway.core.specs import EngineSpec, GuardrailSpec
@@ -128,6 +129,7 @@ class Fleet:
             "compiled": compiled.active(),
             "started_at": self._started,
             "config_version": self._gateway.reloader.version,
+            "config": _reloads(self._gateway.reloader.status),
             "ready": welcome,
             "not_ready": report.get("not_ready", []),
             "in_flight": len(self._gateway.plane.exchanges),
@@ -135,6 +137,17 @@ class Fleet:
             "limits": [msgspec.to_builtins(limit) for limit in self._gateway.plane.current().spec.limits],
             "insecure": self._gateway.plane.current().spec.insecure,
         }
+
+
+def _reloads(status: Status) -> dict[str, Any]:
+    """Where the configuration in force came from, and the change after it that was refused, with the reason."""
+    return {
+        "source": status.source,
+        "applied_at": status.applied_at,
+        "refused": status.error,
+        "refused_at": status.failed_at,
+        "refused_source": status.failed_source,
+    }
 
 
 def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) -> dict[str, Any]:

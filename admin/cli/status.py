@@ -64,6 +64,9 @@ def render(found: dict[str, Any]) -> RenderableType:
     )
     if found.get("insecure"):
         head.append("  INSECURE", style="bold red")
+    config = found.get("config") or {}
+    if config.get("refused"):
+        head.append(f"\nconfiguration refused: {output.clean(str(config['refused']))}", style="red")
     rows = [{**model, "engines": [member(engine) for engine in model["pool"]]} for model in found["models"]]
     models = output.table(rows, ("name", "ready", "queued", "policy", "engines"), "Models")
     columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")

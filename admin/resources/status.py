@@ -11,9 +11,20 @@ from admin.resources.engines import EndpointView, endpoint_view
 from admin.resources.models import ModelView
 
 
+class ConfigState(msgspec.Struct, kw_only=True):
+    """source: where the configuration in force came from: its file, the store, an administrator. refused: why the newest change was not
+    put into force (null: it was). Times in seconds since the epoch."""
+
+    source: str
+    applied_at: float
+    refused: str | None = None
+    refused_at: float | None = None
+    refused_source: str | None = None
+
+
 class Status(msgspec.Struct, kw_only=True):
-    """config_version: of the configuration in force. in_flight: requests under way. not_ready: what keeps traffic out.
-    compiled: whether the hot path runs as machine code.
+    """config_version: of the configuration in force. config: only for who may read it. in_flight: requests under way. not_ready: what
+    keeps traffic out. compiled: whether the hot path runs as machine code.
     """
 
     version: str
@@ -27,6 +38,7 @@ class Status(msgspec.Struct, kw_only=True):
     models: list[ModelView]
     endpoints: list[EndpointView]
     limits: list[dict[str, Any]]
+    config: ConfigState | None = None
     insecure: bool = False
     compiled: bool = False
 
@@ -43,8 +55,11 @@ class Caller(msgspec.Struct):
 async def show(call: Call) -> Answer:
     fleet = call.ports.fleet
     store = "none" if call.ports.store is None else "available" if call.ports.store.available else "unavailable"
+    found = fleet.status()
+    if not call.access.may("config:read"):
+        found["config"] = None
     value = {
-        **fleet.status(),
+        **found,
         "store": store,
         "models": fleet.models(),
         "endpoints": [endpoint_view(call, e) for e in fleet.endpoints()],

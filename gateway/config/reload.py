@@ -35,13 +35,15 @@ class Steps(Generic[T]):
     """What the composition root hands in. A change is built even when no setting differs: files that settings name (phrases,
     certificates) may have changed.
 
-    read: the file again. parse: a text. Both block, run in a thread, and raise ConfigError. build: everything new beside the
+    read: the file again. parse: a text. Both block, run in a thread, and raise ConfigError. check: for a dry run, raises ConfigError for
+    what `build` would refuse, as far as can be said without starting anything. build: everything new beside the
     old, in slices that leave the loop free; raises ConfigError and has then undone its own work. swap: puts the built
     object into force, synchronously and without failing. drain: retires what was in force before.
     """
 
     read: Callable[[], Loaded]
     parse: Callable[[str], ConfigSpec]
+    check: Callable[[ConfigSpec], Awaitable[None]]
     build: Callable[[ConfigSpec], Awaitable[T]]
     swap: Callable[[T], None]
     drain: Callable[[T], Awaitable[None]]
@@ -90,7 +92,7 @@ class Reloader(Generic[T]):
         return self._described[1]
 
     async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
-        """Applies a text: {"version", "changed": paths, "applied"}. With `dry_run` it is parsed and checked only.
+        """Applies a text: {"version", "changed": paths, "applied"}. With `dry_run` it is parsed and checked, and nothing is started.
 
         Raises ConfigError when it is invalid, VersionMismatch when the version in force is not the expected one; then nothing has
         changed. The file is not written.
@@ -106,6 +108,7 @@ class Reloader(Generic[T]):
 
         if dry_run:
             spec = await asyncio.to_thread(read)
+            await self._steps.check(spec)
             return {"version": self.version, "changed": changes(self._spec, spec), "applied": False}
         return await self._change(read, source)
 
@@ -166,7 +169,7 @@ class Reloader(Generic[T]):
         try:
             status.state = "reading"
             spec = await asyncio.to_thread(read)
-            changed = changes(self._spec, spec)
+            changed, again = changes(self._spec, spec), spec is self._spec
             status.state = "building"
             built = await self._steps.build(spec)
             status.state = "swapping"
@@ -179,7 +182,8 @@ class Reloader(Generic[T]):
             status.state = "idle"
         status.version += 1
         status.source, status.applied_at = source, self._clock.wall()
-        status.error = status.failed_at = status.failed_source = None
+        if not again or status.failed_source == source:  # what is built again tells nothing about a file that was refused
+            status.error = status.failed_at = status.failed_source = None
         self._owner.spawn(self._drain(old), name="drain")
         return {"version": status.version, "changed": changed, "applied": True}
 

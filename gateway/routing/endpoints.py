@@ -58,6 +58,10 @@ class Effects(Protocol):
 
     def changed(self, endpoint: Endpoint, old: State, reason: str) -> None: ...
 
+    def stale(self) -> None:
+        """What a route derived from the endpoints is no longer true, though no state has changed."""
+        ...
+
     def wake(self, endpoint: Endpoint) -> None: ...
 
     def tick_soon(self) -> None: ...
@@ -268,6 +272,7 @@ class Endpoint:
 
     def probed(self, result: ProbeResult, *, decisive: bool = False) -> None:
         """Takes the result of an active probe. decisive: it was asked because a request had failed, so that a failure settles it."""
+        refusing = (self.refused, self.health.refused)
         changed = self.health.observe(result, decisive)
         self.details = result.details
         if result.refused or (decisive and not result.ok and not result.loading):
@@ -280,7 +285,7 @@ class Endpoint:
         if result.slots is not None:
             self.said_slots = result.slots
             changed = self._count_slots() or changed
-        if changed:
+        if changed or refusing != (self.refused, self.health.refused):
             self._judge(result.reason or "the probes succeed")
 
     def tick(self, now: float) -> bool:
@@ -396,7 +401,7 @@ class Endpoint:
 
     def _judge(self, reason: str) -> None:
         """Makes one state and its limits out of what the three sources said."""
-        old, old_slots = self.state, self.limit
+        old, old_slots, spared = self.state, self.limit, self.reserve > 0
         state, why = self._verdict()
         self.epoch, self.half_open, self.limit, self.reserve = self.breaker.epoch, state == "half_open", 0, 0
         if state == "ready":
@@ -414,9 +419,11 @@ class Endpoint:
         if state != old:
             self.reason = reason or why
             self._effects.changed(self, old, self.reason)
+        elif spared != (self.reserve > 0):
+            self._effects.stale()
         if self.breaker.state == "open" or self._ramp_from is not None:
             self._effects.tick_soon()
-        if self.waiting and (self.limit > old_slots or state != old):
+        if self.waiting and (self.limit > old_slots or state != old or spared != (self.reserve > 0)):
             self._effects.wake(self)
 
     def _verdict(self) -> tuple[State, str]:

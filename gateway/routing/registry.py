@@ -213,6 +213,9 @@ class EndpointRegistry:
         if self._on_change is not None and self._endpoints.get(endpoint.name) is endpoint:
             self._on_change(endpoint.name, old, endpoint.state, reason)
 
+    def stale(self) -> None:
+        self.version += 1
+
     def wake(self, endpoint: Endpoint) -> None:
         """A slot is free: whoever waits for one is served from a fresh stack, not from that of the request that gave it back."""
         if not self._woken:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gateway.pipeline.plane import DataPlane
 
 
 class Health:
-    """Reads what the data plane knows; asks nobody."""
+    """Reads what the data plane knows; asks nobody.
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
+    store: whether the store answered when it was last asked. Its loss is told and keeps no traffic out: keys that are remembered go on.
+    """
+
+    def __init__(self, plane: DataPlane, store: Callable[[], bool] | None = None) -> None:
+        self._plane, self._store = plane, store
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether traffic is welcome, and a report that names what is not ready."""
@@ -32,6 +36,8 @@ class Health:
             "audit": snapshot.audit.accepting,
             "models": {name: "ready" if up else "no ready endpoint" for name, up in models.items()},
         }
+        if self._store is not None:
+            report["store"] = self._store()
         if snapshot.audit.fault is not None:
             report["audit_fault"] = snapshot.audit.fault
         if missing:

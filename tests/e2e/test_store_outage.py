@@ -46,15 +46,22 @@ def revoke(url: str, directory: Path, id: str) -> None:
     asyncio.run(run())
 
 
+def readiness(gateway: Gatehouse) -> dict[str, Any]:
+    with gateway.client(None) as client:
+        found: dict[str, Any] = client.get("/readyz").json()
+    return found
+
+
 def test_an_outage_and_its_end(postgres: PostgresServer, launch: Launch, engine: EngineThread, tmp_path: Path) -> None:  # noqa: F811
     url = postgres.database()
     (first_id, first), (_, second), (third_id, third) = make_keys(url, tmp_path, 3)
     gateway = launch(config(tmp_path, engine, url), {"GATEHOUSE_PEPPER": PEPPER}).start()
     assert gateway.chat(key=first).status_code == gateway.chat(key=third).status_code == 200
-    assert gateway.metric("gatehouse_store_available") == 1
+    assert gateway.metric("gatehouse_store_available") == 1 and readiness(gateway)["store"] is True
     postgres.stop()
     try:
         until(lambda: gateway.metric("gatehouse_store_available") == 0, what="the notice of the outage")
+        assert readiness(gateway) == {**readiness(gateway), "status": "ready", "store": False}
         assert gateway.chat(key=first).status_code == gateway.chat(key=third).status_code == 200
         assert gateway.chat().status_code == 200  # a key of the configuration
         refused = gateway.chat(key=second)

@@ -37,11 +37,15 @@ class World:
         self.building = asyncio.Event()
         self.refuse: str | None = None
         self.in_force = "first"
-        steps = Steps(lambda: load(file, {}), self.parse, self.build, self.swap, self.drain)
+        steps = Steps(lambda: load(file, {}), self.parse, self.check, self.build, self.swap, self.drain)
         self.reloader = Reloader(load(file, {}), "first", steps, self.owner, self.clock)
 
     def parse(self, text: str) -> ConfigSpec:
         return parse(text, file=None, environ={})
+
+    async def check(self, spec: ConfigSpec) -> None:
+        if self.refuse is not None:
+            raise ConfigError(self.refuse)
 
     async def build(self, spec: ConfigSpec) -> str:
         self.log.append("build")
@@ -119,11 +123,25 @@ async def test_a_build_that_fails_changes_nothing_and_a_later_one_clears_the_err
     assert (world.in_force, world.reloader.version, world.reloader.status.error) == ("second", 2, None)
 
 
+async def test_what_the_store_adds_tells_nothing_about_a_file_that_was_refused(world: World) -> None:
+    world.file.write_text("version: [")
+    with pytest.raises(ConfigError):
+        await world.reloader.reload()
+    await world.reloader.refresh("store")
+    assert "malformed YAML" in (world.reloader.status.error or "")
+    world.refuse = "a limit that cannot be"
+    with pytest.raises(ConfigError):
+        await world.reloader.refresh("store")
+    world.refuse = None
+    await world.reloader.refresh("store")
+    assert world.reloader.status.error is None
+
+
 async def test_an_unexpected_failure_leaves_the_reloader_usable(world: World) -> None:
     async def broken(spec: ConfigSpec) -> str:
         raise RuntimeError("bug")
 
-    steps = Steps(lambda: load(world.file, {}), world.parse, broken, world.swap, world.drain)
+    steps = Steps(lambda: load(world.file, {}), world.parse, world.check, broken, world.swap, world.drain)
     reloader = Reloader(load(world.file, {}), "first", steps, world.owner, world.clock)
     world.write("second")
     with pytest.raises(RuntimeError):
@@ -184,6 +202,13 @@ async def test_a_dry_run_says_what_would_change(world: World) -> None:
         await world.reloader.apply(TEXT + "wach: true\n", source="admin", dry_run=True)
     assert world.log == []
     assert world.reloader.status.error is None
+
+
+async def test_a_dry_run_is_refused_for_what_the_build_would_refuse(world: World) -> None:
+    world.refuse = "there is no model file"
+    with pytest.raises(ConfigError, match="no model file"):
+        await world.reloader.apply(TEXT + "watch: true\n", source="admin", dry_run=True)
+    assert (world.log, world.reloader.status.error) == ([], None)
 
 
 async def test_a_changed_file_is_read_when_it_has_come_to_rest(world: World) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.core.errors import EngineError
 from gateway.core.specs import BreakerSpec, EngineSpec, RoutingSpec
-from tests.unit.gateway.routing.fleet import FAILURE, NEUTRAL, REFUSED, SUCCESS, Fleet
+from gateway.routing.health import ProbeResult
+from tests.unit.gateway.routing.fleet import FAILURE, NEUTRAL, REFUSED, SUCCESS, Fleet, names
 
 
 def test_five_failures_in_a_row_take_an_endpoint_out():
@@ -107,6 +108,34 @@ def test_panic_uses_ejected_endpoints_after_the_healthy_ones():
     fleet.fail("b", 5)
     assert [fleet.attempt(str(n)).endpoint_name for n in range(2)] == ["c", "c"]
     assert Counter(fleet.attempt(str(n)).endpoint_name for n in range(4)) == {"a": 2, "b": 2}
+
+
+def test_panic_notices_an_ejected_endpoint_that_an_operator_held_open():
+    fleet = Fleet(2, routing=RoutingSpec(breaker=BreakerSpec(max_ejected=0.5, open_for=60)))
+    for name in names(2):
+        fleet.fail(name, 5)
+        fleet.registry.force(name, "open")
+    with pytest.raises(EngineError):
+        fleet.acquire()
+    for name in names(2):
+        fleet.registry.force(name, None)
+    assert [fleet.state(name) for name in names(2)] == ["open", "open"], "as it was: only who holds it has changed"
+    assert fleet.attempt().endpoint_name in names(2)
+
+
+def test_panic_notices_that_an_ejected_endpoint_begins_or_ceases_to_refuse():
+    fleet = Fleet(2, routing=RoutingSpec(breaker=BreakerSpec(max_ejected=0.5, open_for=60)))
+    for name in names(2):
+        fleet.fail(name, 5)
+    endpoints = [member.endpoint for member in fleet.route.members]
+    for endpoint in endpoints:
+        for _ in range(3):
+            endpoint.probed(ProbeResult(False, "connection refused", refused=True))
+    with pytest.raises(EngineError):
+        fleet.acquire()
+    for endpoint in endpoints:
+        endpoint.probed(ProbeResult(False, "no answer within 2 s"), decisive=True)
+    assert fleet.attempt().endpoint_name in names(2)
 
 
 def test_panic_never_uses_an_endpoint_that_refuses():

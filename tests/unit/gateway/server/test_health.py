@@ -19,6 +19,12 @@ def test_all_is_well() -> None:
     assert report == {"status": "ready", "config_version": 7, "audit": True, "models": {"m": "ready"}}
 
 
+@pytest.mark.parametrize("available", [True, False])
+def test_a_store_that_is_away_is_told_and_keeps_no_traffic_out(available: bool) -> None:
+    ready, report = Health(World().plane, lambda: available).ready()
+    assert (ready, report["store"]) == (True, available)
+
+
 def test_before_the_first_snapshot() -> None:
     ready, report = Health(DataPlane(Metrics())).ready()
     assert (ready, report["not_ready"]) == (False, ["snapshot"])
