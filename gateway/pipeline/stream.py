@@ -6,9 +6,8 @@ guardrail reads the stream, `InspectedRelay` (gateway.pipeline.inspect) takes it
 
 from __future__ import annotations
 
-import re
 from time import perf_counter_ns
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -27,8 +26,8 @@ DONE = b"data: [DONE]\n\n"
 END = b"[DONE]\n\n"
 STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 OK = b"200 OK"
-_MUST_BE_READ = re.compile(rb'\r|"(?:usage": ?\{|error":)').search
-"""One pass over a chunk for what settle or the framing must look at; three substring tests cost three times as much."""
+_SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
+"""The line before a chunk of so many bytes; most events are short."""
 TRUNCATED = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 GENERATION = frozenset({"chat", "completions"})
 """The operations that generate text; all others answer with vectors, scores or tensors."""
@@ -131,18 +130,22 @@ class StreamRelay(AnswerRelay):
             exchange.wake_at = min(exchange.deadline, exchange.plane.now + keep_alive)
 
     def on_body(self, data: bytes) -> None:
-        if self._carry or not self._relays_plainly or not data.endswith(b"\n\n") or _MUST_BE_READ(data) is not None:
+        if self._carry or not self._relays_plainly or not data.endswith(b"\n\n") or must_be_read(data):
             self._read(data)
             return
         exchange = self.exchange
         if not self._events:
             exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
-        self._events += data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
-        if data.endswith(END):
+        size = len(data)
+        if data.find(b"\n") == size - 2:
+            self._events += 1
+        else:
+            self._events += data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
+        if data.endswith(b"[DONE]\n\n"):
             self._ended = True
-        exchange.answer_bytes += len(data)
+        exchange.answer_bytes += size
         self._last_write = exchange.plane.now
-        self._send(b"%x\r\n%b\r\n" % (len(data), data))
+        self._send((_SIZES[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n")
 
     def _read(self, data: bytes) -> None:
         """What is not whole events that nobody has to read."""
@@ -161,7 +164,7 @@ class StreamRelay(AnswerRelay):
                 return
             self._hold(data[cut:])
             data = data[:cut]
-        if _MUST_BE_READ(data) is not None:
+        if must_be_read(data):
             data = self._read_events(data)
             if not data:
                 return
@@ -255,6 +258,17 @@ class StreamRelay(AnswerRelay):
             exchange.client.send(KEEP_ALIVE)
             self._last_write = now
         return self._last_write + keep_alive
+
+
+def must_be_read(data: bytes) -> bool:
+    """Whether whole events may hold what settle or the framing must look at: a CR, a usage that is not null, an error.
+
+    `find` where `in` reads better: on bytes, `in` first tries its operand as a number and drops the error, which costs more than the
+    search; a regular expression costs ten times as much as all of this.
+    """
+    if 13 in data or data.find(b'"error":') >= 0:
+        return True
+    return data.find(b'"usage":') >= 0 and (data.find(b'"usage":{') >= 0 or data.find(b'"usage": {') >= 0)
 
 
 def decode_chunk(payload: bytes) -> ChunkView | None:

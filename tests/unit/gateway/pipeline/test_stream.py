@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.core.errors import EngineError
 from gateway.core.types import ResponseHead, Usage
 from gateway.pipeline import stream
-from gateway.pipeline.stream import MAX_EVENT_BYTES, decode_chunk
+from gateway.pipeline.stream import MAX_EVENT_BYTES, decode_chunk, must_be_read
 from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
 
 WITH_USAGE = STREAM_BODY[:-1] + b',"stream_options":{"include_usage":true}}'
@@ -127,6 +128,12 @@ def test_words_inside_a_text_are_no_fields(text: str) -> None:
     assert client.body == chunk(text) + DONE
     assert world.outcome.outcome == "ok"
     assert world.outcome.estimated
+
+
+@given(st.lists(st.sampled_from([b'"usage":', b"{", b" ", b"null", b'"error":', b"\r", b"\n", b'"', b"usage", b":", b"text"]), max_size=8))
+def test_what_must_be_read(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    assert must_be_read(data) == (re.search(rb'\r|"(?:usage": ?\{|error":)', data) is not None)
 
 
 def test_an_error_that_is_null_is_none() -> None:
