@@ -28,6 +28,10 @@ STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-contr
 OK = b"200 OK"
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
 """The line before a chunk of so many bytes; most events are short."""
+TEXT_BEGINS: Final = (b'content":"', b'content": "', b'text":"', b'text": "')
+"""What stands before the text of an event: content, reasoning_content, text; with the space of Python's own encoder or without."""
+MAX_MISSES: Final = 4
+"""Events in a row whose shape is learned in vain."""
 TRUNCATED = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 GENERATION = frozenset({"chat", "completions"})
 """The operations that generate text; all others answer with vectors, scores or tensors."""
@@ -87,13 +91,56 @@ class AnswerRelay:
         return self.exchange.deadline
 
 
+class Shape:
+    """What the events of one stream have in common around their text: nearly all differ in it alone, and such a one need not be searched.
+
+    An event fits when it is `before`, a text without a quote or a line end, and `after`. Those are taken from an event of one line that did
+    not have to be read. So this one need not be read either: what `must_be_read` looks for has two quotes and a colon behind the second. In
+    `before` and in `after` alone it does not stand; the last quote of `before` has a colon (or a space) in front of it and opens the text,
+    the first of `after` closes it, and no colon follows it.
+    """
+
+    __slots__ = ("_after", "_before", "_misses")
+
+    def __init__(self) -> None:
+        self._before = self._after = b""
+        self._misses = 0
+
+    def fits(self, data: bytes) -> bool:
+        """Whether this is one whole event of the known shape."""
+        before, after = self._before, self._after
+        if not before or not data.startswith(before) or not data.endswith(after):
+            return False
+        start, end = len(before), len(data) - len(after)
+        if end < start:
+            return False
+        text = data[start:end]
+        if 34 in text or 10 in text or 13 in text:  # a quote, a line feed, a carriage return
+            return False
+        self._misses = 0
+        return True
+
+    def learn(self, event: bytes) -> None:
+        """Takes the shape of an event of one line that did not have to be read; a stream whose events share none is soon left alone."""
+        if self._misses >= MAX_MISSES:
+            return
+        self._misses += 1
+        for mark in TEXT_BEGINS:
+            start = event.find(mark) + len(mark)
+            if start >= len(mark):
+                end = event.find(b'"', start)
+                if end > 0 and event[end - 1] != 92 and event[end + 1] != 58:  # no backslash, no colon
+                    self._before, self._after = event[:start], event[end:]
+                return
+
+
 class StreamRelay(AnswerRelay):
     """Forwards an event stream as it arrives, at event boundaries; withholds the usage that the client did not ask for.
 
     An answer that is no event stream (an engine's error) is gathered like a whole answer.
     """
 
-    __slots__ = ("_carry", "_ended", "_events", "_last_write", "_relays_plainly", "_send", "_streaming", "_usage")
+    __slots__ = ("_carry", "_ended", "_events", "_last_write", "_relays_plainly", "_send", "_shape", "_streaming", "_usage")
     plain: ClassVar[bool] = True
     """Whether whole events may be forwarded without another look."""
 
@@ -102,6 +149,7 @@ class StreamRelay(AnswerRelay):
         self._send = exchange.client.send
         self._relays_plainly = False
         self._carry = b""
+        self._shape = Shape()
         self._events = 0
         self._streaming = False
         self._ended = False
@@ -130,19 +178,24 @@ class StreamRelay(AnswerRelay):
             exchange.wake_at = min(exchange.deadline, exchange.plane.now + keep_alive)
 
     def on_body(self, data: bytes) -> None:
-        if self._carry or not self._relays_plainly or not data.endswith(b"\n\n") or must_be_read(data):
+        if self._carry or not self._relays_plainly:
             self._read(data)
             return
+        size, events, shape = len(data), 1, self._shape
+        if not shape.fits(data):
+            if not data.endswith(b"\n\n") or must_be_read(data):
+                self._read(data)
+                return
+            if data.find(b"\n") != size - 2:
+                events = data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
+            if data.endswith(b"[DONE]\n\n"):
+                self._ended = True
+            elif events == 1:
+                shape.learn(data)
         exchange = self.exchange
         if not self._events:
             exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
-        size = len(data)
-        if data.find(b"\n") == size - 2:
-            self._events += 1
-        else:
-            self._events += data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
-        if data.endswith(b"[DONE]\n\n"):
-            self._ended = True
+        self._events += events
         exchange.answer_bytes += size
         self._last_write = exchange.plane.now
         self._send((_SIZES[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n")

@@ -8,13 +8,13 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError
 from gateway.core.types import ResponseHead, Usage
 from gateway.pipeline import stream
-from gateway.pipeline.stream import MAX_EVENT_BYTES, decode_chunk, must_be_read
+from gateway.pipeline.stream import MAX_EVENT_BYTES, Shape, decode_chunk, must_be_read
 from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
 
 WITH_USAGE = STREAM_BODY[:-1] + b',"stream_options":{"include_usage":true}}'
@@ -134,6 +134,74 @@ def test_words_inside_a_text_are_no_fields(text: str) -> None:
 def test_what_must_be_read(parts: list[bytes]) -> None:
     data = b"".join(parts)
     assert must_be_read(data) == (re.search(rb'\r|"(?:usage": ?\{|error":)', data) is not None)
+
+
+PIECES = [
+    b'"usage":',
+    b'"usage"',
+    b"{",
+    b"}",
+    b" ",
+    b"null",
+    b'"error":',
+    b"\r",
+    b"\n",
+    b'"',
+    b'\\"',
+    b"usage",
+    b"error",
+    b":",
+    b",",
+    b"text",
+]
+PIECES += [b'content":"', b'content": "', b'"text":"', b"data: ", b"\n\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.sampled_from(PIECES), max_size=12))
+def test_what_fits_a_shape_is_one_event_that_need_not_be_read(learned: list[bytes], text: list[bytes]) -> None:
+    event = b"".join(learned).replace(b"\n", b"") + b"\n\n"
+    assume(not must_be_read(event))
+    shape = Shape()
+    shape.learn(event)
+    assert not shape.fits(b"")
+    for mark in stream.TEXT_BEGINS:
+        for place in re.finditer(re.escape(mark), event):
+            for end in range(place.end(), len(event)):
+                other = event[: place.end()] + b"".join(text) + event[end:]
+                if shape.fits(other):
+                    assert not must_be_read(other)
+                    assert other.find(b"\n") == len(other) - 2
+
+
+def test_events_of_one_shape_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[bytes] = []
+
+    def search(data: bytes) -> bool:
+        searched.append(data)
+        return must_be_read(data)
+
+    monkeypatch.setattr(stream, "must_be_read", search)
+    first, others = chunk("", role="assistant"), [chunk(f"word {n}") for n in range(50)]
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    sent = [first, *others, chunk('"quoted"'), chunk("again"), DONE]
+    for event in sent:
+        call.body(event)
+    call.end()
+    assert client.body == b"".join(sent)
+    assert searched == [first, others[0], chunk('"quoted"'), DONE]
+    assert [usage.completion_tokens for usage in world.limiter.reservations[0].settled if usage] == [len(sent) - 1]
+
+
+def test_a_stream_without_a_shape_is_left_alone() -> None:
+    shape = Shape()
+    events = [b'data: {"id":"%d","content":"a","mark":"%d"}\n\n' % (n, n) for n in range(20)]
+    for event in events:
+        assert not shape.fits(event)
+        shape.learn(event)
+    learned = [event for event in events if shape.fits(event)]
+    assert learned == [events[stream.MAX_MISSES - 1]]
 
 
 def test_an_error_that_is_null_is_none() -> None:
