@@ -25,7 +25,7 @@ def config(state_dir: Path, port: int, **parts: Any) -> dict[str, Any]:
 
 def admin(gatehouse: Gatehouse, role: str = "admin", key: str | None = None) -> httpx.Client:
     headers = {"authorization": f"Bearer {key or KEYS[role]}"}
-    return httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=30)
+    return httpx.Client(base_url=f"{gatehouse.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=90)
 
 
 def problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class EngineThread:
         self._run(self.engine.start())
 
     def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     @property
     def port(self) -> int:
@@ -41,10 +41,14 @@ class EngineThread:
         """How the next requests are answered, one step each."""
         self.engine.script.extend(parse_script(script))
 
+    def release(self) -> None:
+        """Lets those requests go on that are held now (the step `hold`)."""
+        self._loop.call_soon_threadsafe(self.engine.release)
+
     def close(self) -> None:
         self._run(self.engine.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(60)
         self._loop.close()
 
 
@@ -89,7 +93,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatehouse]:
     directory = tmp_path_factory.mktemp("real")
     config = configuration(
         directory / "state",
-        engines=[{"name": "chat", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 4, "context": 512}],
+        engines=[{"name": "chat", "runtime": "llama.cpp", "model": DEMO_MODEL, "slots": 4, "context": 2048}],
         models=[{"name": "demo-chat", "pool": ["chat"]}],
     )
     with Gatehouse(directory, config) as running:

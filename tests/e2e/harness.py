@@ -25,7 +25,7 @@ NARROW_KEY = "narrow-key-0123456789abcdef0123456789abcd"
 DEMO_MODEL = "demo-chat.gguf"
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0, what: str = "the condition") -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "the condition") -> Any:
     """The first true value of `condition`, asked again and again until the deadline."""
     end = time.monotonic() + seconds
     while True:
@@ -97,7 +97,7 @@ class Gatehouse:
             for line in out:
                 self.lines.append(line.rstrip("\n"))
 
-    def start(self, seconds: float = 60.0) -> Gatehouse:
+    def start(self, seconds: float = 120.0) -> Gatehouse:
         """Starts the process and waits until it says where it listens (then every sidecar is ready)."""
         self.launch()
 
@@ -122,7 +122,7 @@ class Gatehouse:
         if exc[0] is None:
             assert code == 0, "\n".join(self.lines)
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 90.0) -> int:
         """Sends a signal and returns the exit code."""
         assert self.process is not None
         if self.process.poll() is None:
@@ -131,11 +131,11 @@ class Gatehouse:
                 self.process.wait(seconds)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(5)
+                self.process.wait(60)
                 raise AssertionError("gatehouse did not end:\n" + "\n".join(self.lines)) from None
         return self.process.returncode
 
-    def ended(self, seconds: float = 30.0) -> int:
+    def ended(self, seconds: float = 90.0) -> int:
         """Waits for the process to end by itself; its exit code."""
         assert self.process is not None
         return self.process.wait(seconds)
@@ -144,14 +144,14 @@ class Gatehouse:
 
     def client(self, key: str | None = KEY, **options: Any) -> httpx.Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30, trust_env=False, **options)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=90, trust_env=False, **options)
 
     def chat(self, text: str = "Hello!", key: str | None = KEY, **fields: Any) -> httpx.Response:
         body = {"model": "m1", "messages": [{"role": "user", "content": text}], **fields}
         with self.client(key) as client:
             return client.post("/v1/chat/completions", json=body)
 
-    def raw(self, data: bytes, seconds: float = 10.0) -> bytes:
+    def raw(self, data: bytes, seconds: float = 60.0) -> bytes:
         """Sends bytes on a connection of their own and returns everything that comes back until it closes."""
         host, port = self.url.removeprefix("http://").split(":")
         answer = b""
@@ -162,7 +162,7 @@ class Gatehouse:
         return answer
 
     def metrics(self) -> str:
-        return httpx.get(f"{self.admin_url}/metrics", trust_env=False).text
+        return httpx.get(f"{self.admin_url}/metrics", trust_env=False, timeout=60).text
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that have these labels."""
@@ -177,8 +177,8 @@ class Gatehouse:
         """Every whole record of the audit log so far."""
         records = []
         for file in sorted((self.state_dir / "audit").glob("audit-*.jsonl")):
-            for line in file.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):
+            for line in file.read_bytes().splitlines(keepends=True):
+                if line.endswith(b"\n"):  # the last one may be under way
                     records.append(json.loads(line))
         return records
 

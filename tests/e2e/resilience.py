@@ -8,12 +8,16 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import yaml
 
+from tests.e2e.adminapi import KEYS, admin
+from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, until
 
 
@@ -23,19 +27,21 @@ def unused_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def many(gatehouse: Gatehouse, count: int, *, width: int = 8, key: str = KEY, stream: bool = False) -> list[httpx.Response]:
+def many(
+    gatehouse: Gatehouse, count: int, *, width: int = 8, key: str = KEY, stream: bool = False, text: str = "question"
+) -> list[httpx.Response]:
     """So many requests, `width` at a time, each a conversation of its own."""
     with gatehouse.client(key) as client, ThreadPoolExecutor(width) as threads:
 
         def ask(number: int) -> httpx.Response:
-            messages = [{"role": "user", "content": f"question {number}"}]
+            messages = [{"role": "user", "content": f"{text} {number}"}]
             return client.post("/v1/chat/completions", json={"model": "m1", "messages": messages, "stream": stream})
 
         return list(threads.map(ask, range(count)))
 
 
 class Load:
-    """Clients that ask one question after the other until told to stop."""
+    """Clients that ask one question after the other until told to stop. answers: when each was asked for, and what came."""
 
     def __init__(self, gatehouse: Gatehouse, model: str, width: int, *, key: str = KEY, **fields: Any) -> None:
         self.answers: list[tuple[float, httpx.Response]] = []
@@ -49,29 +55,29 @@ class Load:
         with gatehouse.client(key) as client:
             count = 0
             while not self._stop.is_set():
-                count += 1
+                count, asked = count + 1, time.monotonic()
                 messages = [{"role": "user", "content": f"client {number} asks {count}"}]
                 try:
                     answer = client.post("/v1/chat/completions", json={"model": model, "messages": messages, **fields})
                 except httpx.HTTPError as error:
                     self.lost.append(error)
                 else:
-                    self.answers.append((time.monotonic(), answer))
+                    self.answers.append((asked, answer))
 
-    def more(self, count: int, seconds: float = 30.0) -> None:
+    def more(self, count: int, seconds: float = 120.0) -> None:
         """Waits until so many more answers have come."""
         goal = len(self.answers) + count
         until(lambda: len(self.answers) >= goal, seconds, f"{count} more answers")
 
     def places(self, since: float) -> Counter[str]:
-        """Which endpoints gave the answers that came after this time."""
+        """Which endpoints gave the answers to what was asked after this time."""
         return places([answer for at, answer in self.answers if at > since])
 
     def stop(self) -> Counter[int]:
         """Ends the load; the answers' statuses. Every question has an answer."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
         assert not self.lost
         return statuses([answer for _, answer in self.answers])
 
@@ -88,6 +94,39 @@ def changes(gatehouse: Gatehouse, endpoint: str) -> list[str]:
     """The states that an endpoint went through, from the audit log."""
     records = [r for r in gatehouse.audit() if r.get("event") == "endpoint_changed" and r.get("target") == endpoint]
     return [r["detail"]["to"] for r in records]
+
+
+def changed(gatehouse: Gatehouse, endpoint: str, *states: str) -> None:
+    """Waits until these are the last states that an endpoint went through: the audit log is written a moment after."""
+    until(lambda: changes(gatehouse, endpoint)[-len(states) :] == list(states), what=f"{states} of {endpoint}")
+
+
+@contextmanager
+def asking(gatehouse: Gatehouse, count: int, **options: Any) -> Iterator[list[httpx.Response]]:
+    """So many requests at once, from threads of their own; at the end of the block they are waited for and the list is filled."""
+    answers: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: answers.extend(many(gatehouse, count, width=count, **options)))
+    thread.start()
+    yield answers
+    thread.join(120)
+    assert len(answers) == count
+
+
+def with_operator(config: dict[str, Any]) -> dict[str, Any]:
+    entry = {"id": "op", "key": KEYS["operator"], "tenant": "acme", "models": ["*"], "roles": ["operator"]}
+    config["identity"]["api_keys"]["static"].append(entry)
+    return config
+
+
+def queued(gatehouse: Gatehouse, count: int) -> None:
+    """Waits until so many requests wait for an engine of m1; its operator has a key."""
+    with admin(gatehouse, "operator") as client:
+        until(lambda: client.get("/models/m1").json()["queued"] == count, what=f"{count} waiting requests")
+
+
+def busiest(engine: EngineThread) -> int:
+    """The most requests that an engine had at a time."""
+    return max(sum(other.time <= one.time < (other.done or 1e99) for other in engine.received) for one in engine.received)
 
 
 def statuses(answers: list[httpx.Response]) -> Counter[int]:

@@ -75,13 +75,13 @@ def test_every_route_asks_for_its_permission(running: Gatehouse, role: str) -> N
 
 
 def test_nobody_gets_in_without_a_key(running: Gatehouse, root: httpx.Client) -> None:
-    with httpx.Client(base_url=f"{running.admin_url}/admin/v1", trust_env=False) as client:
+    with httpx.Client(base_url=f"{running.admin_url}/admin/v1", trust_env=False, timeout=60) as client:
         statuses = {attempt(client, operation) for operation in table.operations()[:10]}
         statuses.add(client.get("/openapi.json").status_code)
         statuses.add(client.get("/no/such/path").status_code)
     assert statuses == {401}
     for path in ("/metrics", "/livez", "/readyz"):
-        assert httpx.get(running.admin_url + path, trust_env=False).status_code == 200
+        assert httpx.get(running.admin_url + path, trust_env=False, timeout=60).status_code == 200
 
 
 def test_failed_logins_look_alike(running: Gatehouse) -> None:
@@ -250,7 +250,7 @@ def test_an_idempotency_key_makes_nothing_twice(root: httpx.Client) -> None:
         (b'{"requests": {"rate": 1}}', "missing_required_parameter", "'name'"),
         (b'{"name": "x", "requests": {"rate": -1}}', "invalid_value", "Expected `float` > 0"),
         (b'{"name": "x"}', "invalid_value", "at least one"),
-        (b'{"name": "a b", "requests": {"rate": 1}}', "invalid_value", "matching regex"),
+        (b'{"name": "a b", "requests": {"rate": 1}}', "invalid_value", "It must be 1 to 128 letters"),
         (b"{", "invalid_json", "not JSON"),
         (b"\xff", "invalid_json", "not JSON"),
         (b"[" * 100_000, "invalid_json", ""),
@@ -294,7 +294,7 @@ def test_a_key_is_shown_once_works_rotates_and_ends(running: Gatehouse, root: ht
     assert root.get("/keys/life").json()["rotated_to"] == rotated["id"]
     problem(root.post("/keys/life/rotate", json={}), 409, "key_not_active")
     assert root.post("/keys/life/revoke").json()["state"] == "revoked"
-    until(lambda: running.chat(key=secret).status_code == 401, seconds=1.0, what="the refusal of a revoked key")
+    until(lambda: running.chat(key=secret).status_code == 401, what="the refusal of a revoked key")
     assert running.chat(key=rotated["secret"]).status_code == 200
     assert [key["id"] for key in root.get("/keys?state=revoked&prefix=life").json()["items"]] == ["life"]
     in_log = json.dumps(running.audit())
@@ -355,13 +355,21 @@ def test_the_configuration_is_masked_applied_and_guarded(running: Gatehouse, roo
     headers = {"content-type": "application/yaml", "if-match": shown.headers["etag"]}
     planned = root.put("/config?dry_run=true", content=text, headers=headers).json()
     assert (planned["changed"], planned["applied"]) == (["limits.applied"], False)
+    fixed = yaml.safe_dump({**config, "state_dir": "/elsewhere"}).encode()
+    for dry_run in ("true", "false"):
+        answer = root.put(f"/config?dry_run={dry_run}", content=fixed, headers={"content-type": "application/yaml"})
+        assert "restart" in problem(answer, 400, "invalid_config")["detail"]
     applied = root.put("/config", content=text, headers=headers)
     assert applied.json()["changed"] == ["limits.applied"] and applied.headers["etag"] != shown.headers["etag"]
     assert [limit["name"] for limit in root.get("/limits?source=file").json()["items"]] == ["applied"]
     problem(root.put("/config", content=text, headers=headers), 412, "version_mismatch")
     wrong = root.put("/config", content=b"version: 1\nlimitz: []", headers={"content-type": "application/yaml"})
     assert "limits" in problem(wrong, 400, "invalid_config")["detail"]
+    assert "limits" in root.get("/status").json()["config"]["refused"]
+    with admin(running, "viewer") as viewer:
+        assert viewer.get("/status").json()["config"] is None
     assert root.post("/config/reload").json()["changed"] == ["limits.applied"]
+    assert root.get("/status").json()["config"]["refused"] is None
     done = events(running, "admin.config.apply", applied.headers["x-request-id"])
     assert [record.get("outcome", "ok") for record in done] == ["begun", "ok"]
     assert done[1]["detail"]["diff"][0]["path"] == "limits" and set(done[0]["detail"]["body"]) == {"sha256", "bytes"}
@@ -409,7 +417,7 @@ def test_usage_is_reported(running: Gatehouse, root: httpx.Client) -> None:
         rows = root.get("/usage", params={"group_by": "tenant,key,model"}).json()["items"]
         return any((row["tenant"], row["key"], row["model"]) == ("acme", "test", "m1") and row["requests"] > 0 for row in rows)
 
-    until(counted, seconds=15, what="the usage")
+    until(counted, what="the usage")
     problem(root.get("/usage?group_by=moon"), 400, "invalid_value")
 
 
@@ -418,7 +426,7 @@ def test_events_follow_changes(root: httpx.Client) -> None:
         assert response.headers["content-type"].startswith("text/event-stream")
         lines = response.iter_lines()
         assert next(lines) == ": connected"
-        with httpx.Client(base_url=root.base_url, headers=root.headers, trust_env=False) as other:
+        with httpx.Client(base_url=root.base_url, headers=root.headers, trust_env=False, timeout=90) as other:
             other.post("/tenants", json={"name": "heard"})
         data = next(line for line in lines if line.startswith("data: "))
     assert json.loads(data[6:]) == {"event": "admin.tenants.create", "actor": "acme/a-admin", "target": "tenants/heard", "outcome": "ok"}
@@ -428,7 +436,7 @@ def test_an_open_stream_of_events_does_not_keep_the_gateway_from_ending(tmp_path
     with Gatehouse(tmp_path, adminapi.config(tmp_path / "state", engine.port)) as gatehouse, admin(gatehouse) as client:
         with client.stream("GET", "/events") as response:
             assert response.status_code == 200
-            assert gatehouse.stop(seconds=20) == 0
+            assert gatehouse.stop() == 0
         assert not [line for line in gatehouse.lines if "Traceback" in line]
 
 
@@ -440,7 +448,7 @@ def test_too_many_failed_logins_are_put_off(tmp_path: Path, engine: EngineThread
             late = client.get("/keys")
         assert int(problem(late, 429, "rate_limit_exceeded")["status"]) == 429 and int(late.headers["retry-after"]) >= 1
         with admin(gatehouse) as client:
-            until(lambda: client.get("/status").status_code == 200, seconds=5, what="a right key after the pause")
+            until(lambda: client.get("/status").status_code == 200, what="a right key after the pause")
         logins = [r for r in gatehouse.audit() if r.get("event") == "admin.login"]
         assert 1 <= len(logins) <= 10
 

@@ -15,9 +15,6 @@ from tests.e2e.adminapi import problem
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external, until
 
-IN_FORCE = 1.0
-"""Seconds within which a change is in force."""
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
@@ -47,7 +44,7 @@ def created(client: httpx.Client, kind: str, **body: Any) -> dict[str, Any]:
 
 
 def served(gatehouse: Gatehouse, model: str, status: int = 200) -> None:
-    until(lambda: gatehouse.chat(model=model).status_code == status, IN_FORCE, f"{status} of {model}")
+    until(lambda: gatehouse.chat(model=model).status_code == status, what=f"{status} of {model}")
 
 
 @pytest.fixture
@@ -75,7 +72,7 @@ def test_an_engine_and_its_model_serve_as_soon_as_they_are_made(
     assert root.delete("/models/mx").status_code == 200
     served(running, "mx", 404)
     assert root.delete("/engines/x").status_code == 200
-    until(lambda: "x" not in [e["name"] for e in root.get("/endpoints").json()["items"]], IN_FORCE)
+    until(lambda: "x" not in [e["name"] for e in root.get("/endpoints").json()["items"]])
 
 
 def test_secrets_are_shown_nowhere_and_kept_nowhere_in_the_clear(
@@ -104,18 +101,18 @@ def test_a_patch_keeps_secrets_a_replacement_does_not(running: Gatehouse, root: 
         running.chat(model="mx")
         return bool(other.received) and other.received[-1].header("authorization") == key
 
-    until(lambda: sends("Bearer sk-1"), IN_FORCE)
+    until(lambda: sends("Bearer sk-1"))
     assert root.patch("/engines/x", json={"slots": 3}).json()["settings"]["slots"] == 3
-    until(lambda: root.get("/engines/x").json()["in_force"], IN_FORCE)
+    until(lambda: root.get("/engines/x").json()["in_force"])
     assert sends("Bearer sk-1")
     same = root.put("/engines/x?dry_run=true", json={**external("x", other.port), "slots": 3, "api_key": "sk-1"}).json()
     assert same["diff"] == [], "the same secret is no difference"
     found = problem(root.patch("/engines/x", json={"url": "http://127.0.0.1:9"}), 400, "invalid_value")
     assert found["param"] == "api_key" and "send it again" in found["detail"]
     assert root.patch("/engines/x", json={"api_key": "${env:GATEHOUSE_SECRET_UPSTREAM}"}).status_code == 200
-    until(lambda: sends("Bearer sk-from-the-environment"), IN_FORCE)
+    until(lambda: sends("Bearer sk-from-the-environment"))
     assert root.put("/engines/x", json=external("x", other.port)).json()["settings"]["api_key"] is None
-    until(lambda: sends(None), IN_FORCE)
+    until(lambda: sends(None))
 
 
 @pytest.mark.parametrize(
@@ -235,18 +232,18 @@ def test_a_new_version_takes_over_and_one_that_fails_does_not(
     gatehouse = launch(adminapi.config(tmp_path / "state", engine.port)).start()
     sidecar = {"name": "s", "runtime": "llama.cpp", "model": "demo-chat.gguf", "slots": 2, "context": 256}
     with adminapi.admin(gatehouse) as client:
-        created(client, "engines", **sidecar, rollout={"steps": [0.5], "step_seconds": 0})
+        created(client, "engines", **sidecar, rollout={"steps": [0.5], "step_seconds": 2})
         created(client, "models", name="ms", pool=["s"])
-        until(lambda: gatehouse.chat(model="ms", max_tokens=2).status_code == 200, 30, "the first version")
+        until(lambda: gatehouse.chat(model="ms", max_tokens=2).status_code == 200, what="the first version")
         limit = {"name": "l", "match": {"key": "nobody"}, "concurrent": 1}
         assert client.patch("/engines/s", json={"version": "2", "context": 128}).status_code == 200
         assert client.post("/limits", json=limit).status_code == 201
-        until(lambda: "l" in [each["name"] for each in client.get("/status").json()["limits"]], IN_FORCE, "a limit during a rollout")
+        until(lambda: "l" in [each["name"] for each in client.get("/status").json()["limits"]], what="a limit during a rollout")
         assert client.get("/engines/s").json()["in_force"] is False
-        until(lambda: client.get("/engines/s").json()["in_force"], 30, "the second version")
+        until(lambda: client.get("/engines/s").json()["in_force"], what="the second version")
         assert client.get("/engines/s").json()["version"] == "2"
         assert client.patch("/engines/s", json={"version": "3", "sha256": "0" * 64}).status_code == 200
-        shown = until(lambda: (e := client.get("/engines/s").json())["reason"] and e, 30, "the failure")
+        shown = until(lambda: (e := client.get("/engines/s").json())["reason"] and e, what="the failure")
         assert (shown["version"], shown["in_force"], shown["settings"]["version"]) == ("2", False, "3") and "sha256" in shown["reason"]
         assert gatehouse.chat(model="ms", max_tokens=2).status_code == 200
         event = next(r for r in gatehouse.audit() if r.get("event") == "rollout_failed")
@@ -259,6 +256,6 @@ def test_a_new_version_takes_over_and_one_that_fails_does_not(
         assert not shown["in_force"] and shown["state"] != "ready" and "sha256" in shown["reason"]
         assert gatehouse.chat().status_code == 200 and gatehouse.chat(model="ms").status_code == 503
         assert client.patch("/engines/s", json={"sha256": None}).status_code == 200
-        until(lambda: gatehouse.chat(model="ms", max_tokens=2).status_code == 200, 30, "the healing")
+        until(lambda: gatehouse.chat(model="ms", max_tokens=2).status_code == 200, what="the healing")
         assert client.delete("/models/ms").status_code == client.delete("/engines/s").status_code == 200
-        until(lambda: not gatehouse.engines(), 30, "the end of the sidecar")
+        until(lambda: not gatehouse.engines(), what="the end of the sidecar")

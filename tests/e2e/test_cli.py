@@ -90,7 +90,7 @@ def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     new = people.stdout.split()[-1]
     assert new.startswith("gh_") and running.chat(key=new).status_code == 200 and running.chat(key=made["secret"]).status_code == 200
     cli("keys", "revoke", "cli")
-    until(lambda: running.chat(key=made["secret"]).status_code == 401, seconds=1)
+    until(lambda: running.chat(key=made["secret"]).status_code == 401)
     assert "dry_run" in cli("keys", "create", "--tenant", "acme", "--dry-run").stdout
     assert "is no duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=1).stderr
 
@@ -183,7 +183,7 @@ def test_the_configuration_is_shown_applied_and_read_again(cli: Cli, running: Ga
 def test_login_saves_a_profile_that_only_the_user_can_read(running: Gatehouse, tmp_path: Path) -> None:
     def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gateway", *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment(tmp_path), input=stdin, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=ROOT, env=environment(tmp_path), input=stdin, capture_output=True, text=True, timeout=300)
 
     refused = run("login", "--url", running.admin_url, "--key", "wrong")
     assert refused.returncode == 1 and not (tmp_path / "gatehouse").exists()
@@ -227,8 +227,8 @@ def test_engines_run_serves_a_model_without_a_gateway(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == f"engine: unix:{socket}\n"
         process.terminate()
-        assert process.wait(30) == 0
-    missing = subprocess.run([*command[:5], "nothing.gguf"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert process.wait(90) == 0
+    missing = subprocess.run([*command[:5], "nothing.gguf"], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (missing.returncode, missing.stderr) == (1, "error: nothing.gguf: no such file or folder\n")
 
 
@@ -244,13 +244,14 @@ def test_models_are_reloaded_unloaded_and_loaded(real: Gatehouse, tmp_path: Path
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "gateway", *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120
+            [sys.executable, "-m", "gateway", *arguments], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300
         )
 
     until(lambda: run("models", "list").returncode == 0, what="the new key")
     before = real.engines()
     assert "ready" in run("models", "reload", "demo-chat").stdout
     until(lambda: len(real.engines()) == 1 and real.engines() != before, what="the old engine's end")
-    assert "stopped" in run("models", "unload", "demo-chat").stdout and not real.engines()
+    assert "stopped" in run("models", "unload", "demo-chat").stdout
+    until(lambda: not real.engines(), what="the end of the process")
     assert "ready" in run("models", "load", "demo-chat").stdout
     assert real.chat(model="demo-chat", max_tokens=3).status_code == 200

@@ -94,13 +94,14 @@ def test_a_limit_answers_429_with_its_headers(guarded: Gatehouse) -> None:
 
 
 def test_concurrency_is_limited_and_given_back(guarded: Gatehouse, engine: EngineThread) -> None:
-    engine.play("normal:chunks=50,interval=0.02")
+    engine.play("hold:at=mid")
     thread = threading.Thread(target=lambda: guarded.chat(model="free", stream=True))
     thread.start()
     until(lambda: guarded.metric("gatehouse_in_flight") == 1)
     refused = guarded.chat(model="free")
     assert refused.status_code == 429 and errors_of(refused)["code"] == "concurrency_exceeded"
-    thread.join(10)
+    engine.release()
+    thread.join(60)
     assert guarded.chat(model="free").status_code == 200
 
 

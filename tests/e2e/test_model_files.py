@@ -80,9 +80,9 @@ def cut(gatehouse: Gatehouse, id: str, data: bytes, announced: int) -> None:
         f"PATCH /admin/v1/model-uploads/{id} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEYS['admin']}\r\n"
         f"content-type: {OCTETS['content-type']}\r\nupload-offset: 0\r\ncontent-length: {announced}\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=10) as sock:
+    with socket.create_connection((host, int(port)), timeout=60) as sock:
         sock.sendall(head.encode() + data)
-        until(lambda: httpx.get(f"{gatehouse.admin_url}/livez", trust_env=False).status_code == 200)
+        until(lambda: httpx.get(f"{gatehouse.admin_url}/livez", trust_env=False, timeout=60).status_code == 200)
 
 
 def events(gatehouse: Gatehouse, target: str) -> list[tuple[str, str]]:
@@ -260,7 +260,7 @@ def test_the_sender_survives_what_is_lost(running: Gatehouse, root: httpx.Client
 
 def run(gatehouse: Gatehouse, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gateway", *arguments, "--url", gatehouse.admin_url, "--key", KEYS["admin"]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -65,7 +65,7 @@ def test_a_restart_that_does_not_fit_is_507_until_it_fits(tmp_path: Path, launch
         assert engine["reason_code"] == "insufficient_memory" and "MiB needed" in engine["reason"]
         shutil.copy(DEMO, tmp_path / "again.gguf")
         (tmp_path / "again.gguf").replace(model)
-        until(lambda: gatehouse.chat(model="demo-chat", max_tokens=2).status_code == 200, 40.0, "the healing")
+        until(lambda: gatehouse.chat(model="demo-chat", max_tokens=2).status_code == 200, what="the healing")
 
 
 def test_a_model_that_cannot_fit_is_refused(tmp_path: Path, launch: Launch) -> None:

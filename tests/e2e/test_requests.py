@@ -68,7 +68,7 @@ def test_an_alias_is_the_model(gatehouse: Gatehouse, engine: EngineThread) -> No
 )
 def test_credentials(gatehouse: Gatehouse, headers: dict[str, str], status: int, code: str | None) -> None:
     body = {"model": "m1", "messages": [{"role": "user", "content": "x"}]}
-    response = httpx.post(f"{gatehouse.url}/v1/chat/completions", json=body, headers=headers, trust_env=False)
+    response = httpx.post(f"{gatehouse.url}/v1/chat/completions", json=body, headers=headers, trust_env=False, timeout=60)
     assert response.status_code == status
     if code is not None:
         assert errors_of(response)["code"] == code
@@ -158,8 +158,8 @@ def test_health(gatehouse: Gatehouse) -> None:
         for path in ("/livez", "/readyz", "/health", "/health/liveliness", "/health/readiness"):
             assert client.get(path).status_code == 200, path
         assert client.get("/readyz").json()["models"] == {"m1": "ready"}
-    assert httpx.get(f"{gatehouse.admin_url}/readyz", trust_env=False).status_code == 200
-    assert httpx.get(f"{gatehouse.admin_url}/livez", trust_env=False).status_code == 200
+    assert httpx.get(f"{gatehouse.admin_url}/readyz", trust_env=False, timeout=60).status_code == 200
+    assert httpx.get(f"{gatehouse.admin_url}/livez", trust_env=False, timeout=60).status_code == 200
 
 
 def test_the_request_id_is_the_callers_when_it_is_well_formed(gatehouse: Gatehouse) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.adminapi import KEYS, admin
+from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external, until
-from tests.e2e.resilience import Load, changes, reload, uncut
+from tests.e2e.resilience import Load, changed, changes, reload, uncut, with_operator
 from tests.fakes.answers import Step
 
-HEALTH = {"interval": 0.2, "timeout": 2}
+HEALTH = {"interval": 0.2, "timeout": 30}
 SLOW = Step(chunks=8, interval=0.02)
 """A stream that lasts long enough to be met by what happens to its engine."""
 Launch = Callable[..., Gatehouse]
@@ -34,12 +34,6 @@ def fleet(launch: Launch, tmp_path: Path) -> Callable[..., Gatehouse]:
         ).start()
 
     return start
-
-
-def with_operator(config: dict[str, Any]) -> dict[str, Any]:
-    entry = {"id": "op", "key": KEYS["operator"], "tenant": "acme", "models": ["*"], "roles": ["operator"]}
-    config["identity"]["api_keys"]["static"].append(entry)
-    return config
 
 
 def operate(gatehouse: Gatehouse, action: str, endpoint: str = "a") -> None:
@@ -85,12 +79,12 @@ def test_an_endpoint_is_drained_and_resumed_without_a_lost_request(
         operate(gatehouse, "resume")
         until(lambda: len(one.received) > seen + 5, what="requests at the resumed endpoint")
     assert all(request.cancelled is None for request in one.received)
-    assert changes(gatehouse, "a")[-2:] == ["draining", "ready"]
+    changed(gatehouse, "a", "draining", "ready")
 
 
 def test_a_resumed_endpoint_starts_slowly(fleet: Callable[..., Gatehouse], engines: Callable[..., EngineThread]) -> None:
     one, two = engines(default=SLOW), engines(default=SLOW)
-    gatehouse = fleet(one.port, two.port, slots=20, health={**HEALTH, "slow_start": 1.5})
+    gatehouse = fleet(one.port, two.port, slots=20, health={**HEALTH, "slow_start": 3})
     until(lambda: view(gatehouse)["limit"] == 20, what="the end of the first slow start")
     with traffic(gatehouse):
         operate(gatehouse, "drain")
@@ -141,7 +135,7 @@ def test_other_settings_change_in_place_and_keep_the_connections(
         until(lambda: view(gatehouse)["in_flight"] <= 2, what="the new limit")
         plain.more(10)
         assert one.received[-1].header("x-team") == "blue"
-        assert one.engine.connections <= before + 2  # the probe's new client is one of them
+        assert one.engine.connections <= max(before, 6) + 2  # the probe's new client is one of them
     assert "down" not in changes(gatehouse, "a")
 
 
@@ -153,8 +147,8 @@ def test_a_sidecar_with_new_settings_replaces_the_old_one_without_a_lost_request
     with traffic(gatehouse, max_tokens=8) as (plain, streams):
         config["engines"][0]["slots"] = 6
         reload(gatehouse, config)
-        until(lambda: view(gatehouse)["slots"] == 6, 30.0, "the new sidecar")
-        until(lambda: first not in gatehouse.engines(), 30.0, "the end of the old sidecar")
+        until(lambda: view(gatehouse)["slots"] == 6, what="the new sidecar")
+        until(lambda: first not in gatehouse.engines(), what="the end of the old sidecar")
         assert len(gatehouse.engines()) == 1
         plain.more(6)
         streams.more(6)

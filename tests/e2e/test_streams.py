@@ -77,7 +77,7 @@ def raw_stream(gatehouse: Gatehouse, **fields: Any) -> socket.socket:
     """A raw connection on which a stream has been asked for."""
     body = json.dumps({"model": "m1", "messages": [{"role": "user", "content": "x"}], "stream": True, **fields}).encode()
     host, port = gatehouse.url.removeprefix("http://").split(":")
-    sock = socket.create_connection((host, int(port)), timeout=10)
+    sock = socket.create_connection((host, int(port)), timeout=60)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {len(body)}\r\n\r\n"
     sock.sendall(head.encode() + body)
     return sock
@@ -91,11 +91,11 @@ def test_a_client_that_leaves_cancels_the_engine_and_is_charged(gatehouse: Gateh
         received += sock.recv(65536)
     request_id = received.split(b"x-request-id: ")[1].split(b"\r\n")[0].decode()
     sock.close()
-    until(lambda: engine.received[-1].cancelled is not None, 1.0, "the cancellation at the engine")
+    until(lambda: engine.received[-1].cancelled is not None, what="the cancellation at the engine")
     outcome = gatehouse.outcome(request_id)
     assert outcome["outcome"] == "cancelled"
     assert outcome["completion_tokens"] >= 3 and outcome["estimated"]
-    until(lambda: gatehouse.metric("gatehouse_endpoint_in_flight", endpoint="fake") == 0, 2.0, "the free slot")
+    until(lambda: gatehouse.metric("gatehouse_endpoint_in_flight", endpoint="fake") == 0, what="the free slot")
 
 
 def test_a_client_that_does_not_read_pauses_the_engine(gatehouse: Gatehouse, engine: EngineThread) -> None:
@@ -109,7 +109,7 @@ def test_a_client_that_does_not_read_pauses_the_engine(gatehouse: Gatehouse, eng
     assert received.cancelled is None
     assert gatehouse.metric("gatehouse_in_flight") == 1
     sock.close()
-    until(lambda: gatehouse.metric("gatehouse_in_flight") == 0, 2.0, "the settlement")
+    until(lambda: gatehouse.metric("gatehouse_in_flight") == 0, what="the settlement")
 
 
 def _resident(gatehouse: Gatehouse) -> float:

@@ -125,5 +125,5 @@ def test_model_access_covers_tensors(tensors: Gatehouse) -> None:
         assert client.post("/v2/models/double/infer", json={"inputs": []}).status_code in (400, 404)
         body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
         assert client.post("/v2/models/double/infer", json=body).status_code == 404
-    assert httpx.get(f"{tensors.url}/v2/models/double", trust_env=False).status_code == 401
+    assert httpx.get(f"{tensors.url}/v2/models/double", trust_env=False, timeout=60).status_code == 401
     until(lambda: tensors.metric("gatehouse_in_flight") == 0)

@@ -8,11 +8,11 @@ from typing import Any
 
 KINDS = frozenset(
     (
-        *("normal", "status", "hang", "reset", "close", "garbage", "half_event", "short_length", "long_length", "endless_header"),
+        *("normal", "status", "hold", "hang", "reset", "close", "garbage", "half_event", "short_length", "long_length", "endless_header"),
         *("dribble", "surplus", "huge_header", "until_close", "interim", "trailers"),
     )
 )
-ACTIONS = ("hang", "reset", "close", "garbage")
+ACTIONS = ("hold", "hang", "reset", "close", "garbage")
 """The kinds that happen at a position."""
 POSITIONS = ("before", "head", "mid", "end")
 GARBAGE = b"\x16\x03\x01 this is not HTTP\r\n\r\n"

@@ -7,7 +7,8 @@ How a request is answered is a Step. The first of these decides: the request hea
 `fake:STEP`, the script (one step a request, used up in order), the default step. A step is written `kind:key=value,...`, a
 script as steps joined by `;`, `*N` repeats a step.
 
-kinds: normal · status (code, retry_after) · hang, reset (RST), close (FIN), garbage (each `at` before, head, mid or end) ·
+kinds: normal · status (code, retry_after) · hold (until `release`), hang, reset (RST), close (FIN), garbage (each `at` before, head,
+mid or end) ·
 half_event (ends inside an event) · short_length, long_length (a wrong content-length) · endless_header · dribble (a byte at a time) ·
 surplus (bytes after the response) · huge_header · until_close (no length, ends with the connection) · interim (1xx first) ·
 trailers. Any of them takes `delay` (seconds before the head), `chunks`, `interval` (seconds between chunks).
@@ -91,6 +92,7 @@ class FakeEngine:
         self._host, self._port, self._unix, self._tls = host, port, unix, tls
         self._slots, self._service, self._queue = slots, service, queue
         self._accept, self._accept_delay, self._backlog = accept, accept_delay, backlog
+        self._gate = asyncio.Event()
         self._free: asyncio.Semaphore | None = asyncio.Semaphore(slots) if slots else None
         self._socket: socket.socket | None = None
         self._acceptor: asyncio.Task[None] | None = None
@@ -144,6 +146,14 @@ class FakeEngine:
         if self._unix is not None:
             return f"unix:{self._unix}"
         return f"{'https' if self._tls else 'http'}://{self._host}:{self._port}"
+
+    def release(self) -> None:
+        """Lets those go on that are held now."""
+        gate, self._gate = self._gate, asyncio.Event()
+        gate.set()
+
+    async def held(self) -> None:
+        await self._gate.wait()
 
     def close_connections(self, *, reset: bool = False) -> None:
         """Closes every open connection, idle ones included; `reset` sends RST instead of FIN."""
@@ -329,6 +339,8 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     async def _misbehave(self, request: Received, step: Step) -> None:
+        if step.kind == "hold":
+            return await self._engine.held()
         if step.kind in ("reset", "close"):
             request.done = time.monotonic()  # the peer does not leave: we do
             if request.sent:
