@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -102,7 +103,8 @@ class Api:
         pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=64)
         given = dict(pairs)
         if len(given) != len(pairs):
-            raise RequestError("A query parameter stands twice.")
+            name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise RequestError("This query parameter stands twice.", param=name[:64])
         query = values.convert(given, operation.query)
         if operation.body is not None or operation.streams:
             _check_media(request, operation)

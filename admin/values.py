@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from admin import explain
 from gateway.core.errors import RequestError
 from gateway.core.secret import MASK
 
@@ -19,19 +20,19 @@ _PLACE = re.compile(r"(.*?) - at `\$\.?([^`]*)`$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
 _COUNTED = ("tokens", "max_tokens", "prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_second")
-_MAX_SHOWN = 200
+_MAX_SHOWN = 400
 
 
 def decode(data: bytes, wanted: type[T]) -> T:
     """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field, for an unknown one with the nearest.
 
-    A whole number may be written as 3.0 (JSON Schema, 6.1.1).
+    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration.
     """
     try:
         try:
             return msgspec.json.decode(data, type=wanted)
         except msgspec.ValidationError:
-            return msgspec.convert(_whole(msgspec.json.decode(data)), wanted)
+            return msgspec.convert(explain.amended(_whole(msgspec.json.decode(data)), wanted), wanted)
     except msgspec.ValidationError as error:
         raise _explained(str(error), wanted) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -90,7 +91,10 @@ def _explained(message: str, wanted: Any) -> RequestError:
     path = place[2] if place else ""
     if missing:
         return RequestError(f"The field {missing[1]!r} is missing.", code="missing_required_parameter", param=_join(path, missing[1]))
-    return RequestError(f"{place[1] if place else message}."[:_MAX_SHOWN], param=path or None)
+    text = place[1] if place else message
+    if words := explain.right(text, path, wanted):
+        text = f"{text}; it must be {words}" if text.startswith("Invalid") else f"It must be {words}"
+    return RequestError(f"{text}."[:_MAX_SHOWN], param=path or None)
 
 
 def _own_fields(wanted: Any) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gateway.audit.sinks import local_sink
 from gateway.audit.verify import verify_log
 from gateway.build import Gateway
 from gateway.config.reload import Status
-from gateway.core.errors import AlreadyExists, StoreUnavailable
+from gateway.core.errors import AlreadyExists, ConfigError, StoreUnavailable
 from gateway.core.ports import Authenticator
 from gateway.core.specs import EngineSpec, GuardrailSpec
 from gateway.core.storage import KeySettings
@@ -260,7 +260,11 @@ class Check:
             await self._gateway.check(kind, str(body["name"]), body)
 
     def _guardrail(self, body: dict[str, Any]) -> None:
-        guardrails.build(msgspec.convert(body, GuardrailSpec), _no_files)
+        spec = msgspec.convert(body, GuardrailSpec)
+        try:
+            guardrails.build(spec, _no_files)
+        except ConfigError as error:
+            raise ConfigError(error.message, path="settings" if spec.type in guardrails.TYPES else "type") from None
 
 
 def _no_files(name: str) -> str:

@@ -32,8 +32,16 @@ def read(file: Path, kinds: Sequence[str]) -> Wanted:
 
 
 def apply_all(client: Client, wanted: Wanted, dry_run: bool) -> list[dict[str, Any]]:
-    """What was done to each: kind, name, action, diff. Raises ApiError for the first that is refused."""
-    return [_apply(client, kind, item, dry_run) for kind, items in wanted.items() for item in items]
+    """What was done to each: kind, name, action, diff. Raises ApiError for the first that is refused, which it names."""
+    done: list[dict[str, Any]] = []
+    for kind, items in wanted.items():
+        for item in items:
+            try:
+                done.append(_apply(client, kind, item, dry_run))
+            except ApiError as error:
+                before = f" ({len(done)} before it were applied)" if done and not dry_run else ""
+                raise ApiError(error.status, f"{kind}/{item['name']}: {error}{before}") from None
+    return done
 
 
 def _apply(client: Client, kind: str, item: dict[str, Any], dry_run: bool) -> dict[str, Any]:

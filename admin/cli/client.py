@@ -66,6 +66,9 @@ class Client:
         params = {**_dry(dry_run), **{name: "true" for name, on in flags.items() if on}}
         return self.json("POST", path, timeout=timeout, params=params, **({} if body is None else {"json": body}))
 
+    def delete(self, path: str, *, dry_run: bool = False) -> Any:
+        return self.json("DELETE", path, params=_dry(dry_run))
+
     def items(self, path: str, **params: Any) -> list[dict[str, Any]]:
         """All pages of a list."""
         found: list[dict[str, Any]] = []

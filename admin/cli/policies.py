@@ -14,6 +14,7 @@ from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Limits, guardrails and bindings, and what they would decide.")
 KINDS: Final = ("limits", "guardrails", "bindings")
+Policy = Annotated[str, typer.Argument(metavar="KIND/NAME", help="limits/NAME, for example.")]
 
 
 @group.command("list")
@@ -27,13 +28,26 @@ def index(session: Session) -> None:
 
 @group.command("show")
 @connected
-def show(session: Session, policy: Annotated[str, typer.Argument(metavar="KIND/NAME", help="limits/NAME, for example.")]) -> None:
+def show(session: Session, policy: Policy) -> None:
     """Shows one."""
+    with session.client() as client:
+        session.out.one(client.get(_path(policy)))
+
+
+@group.command("delete")
+@connected
+def delete(session: Session, policy: Policy, dry_run: DryRun = False) -> None:
+    """Deletes one of the store."""
+    with session.client() as client:
+        session.out.one(client.delete(_path(policy), dry_run=dry_run))
+
+
+def _path(policy: str) -> str:
+    """Raises CommandError."""
     kind, slash, rest = policy.partition("/")
     if kind not in KINDS or not slash or not rest:
-        raise CommandError(f"write KIND/NAME, where KIND is one of {', '.join(KINDS)}")
-    with session.client() as client:
-        session.out.one(client.get(f"/{kind}/{name(rest)}"))
+        raise CommandError(f"{policy!r}: write KIND/NAME, where KIND is one of {', '.join(KINDS)}")
+    return f"/{kind}/{name(rest)}"
 
 
 @group.command("apply")

@@ -53,8 +53,7 @@ def show(session: Session, tenant: TenantName) -> None:
 def delete(session: Session, tenant: TenantName, dry_run: DryRun = False) -> None:
     """Deletes a tenant that has no keys."""
     with session.client() as client:
-        params = {"dry_run": "true"} if dry_run else {}
-        session.out.one(client.json("DELETE", f"/tenants/{name(tenant)}", params=params))
+        session.out.one(client.delete(f"/tenants/{name(tenant)}", dry_run=dry_run))
 
 
 @roles.command("list")
@@ -99,10 +98,10 @@ def bind(
 
 @roles.command("unbind")
 @connected
-def unbind(session: Session, binding: Annotated[str, typer.Argument(metavar="NAME", help="The binding.")]) -> None:
+def unbind(session: Session, binding: Annotated[str, typer.Argument(metavar="NAME", help="The binding.")], dry_run: DryRun = False) -> None:
     """Takes a role away again."""
     with session.client() as client:
-        session.out.one(client.json("DELETE", f"/bindings/{name(binding)}"))
+        session.out.one(client.delete(f"/bindings/{name(binding)}", dry_run=dry_run))
 
 
 @connected
@@ -112,9 +111,12 @@ def usage(
     since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC).")] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only of a tenant.")] = None,
+    of_key: Annotated[str | None, typer.Option("--key-id", help="Only of a key.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only of a model.")] = None,
 ) -> None:
     """Reports requests and tokens."""
     with session.client() as client:
-        report = client.get("/usage", group_by=by, since=since, until=until, tenant=tenant, limit=10000)
+        scope = {"tenant": tenant, "key": of_key, "model": model}
+        report = client.get("/usage", group_by=by, since=since, until=until, limit=10000, **scope)
         counted = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
         session.out.rows(report["items"], (*by.split(","), *counted))

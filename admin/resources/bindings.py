@@ -10,6 +10,7 @@ import msgspec
 from admin.operation import Call
 from admin.permissions import ROLES, RoleName
 from admin.resource import Collection, Tenant
+from admin.resources.tenants import tenant_models
 
 
 class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -28,6 +29,7 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 async def check(call: Call, settings: BindingSettings, before: dict[str, Any] | None) -> None:
     """Nobody grants what they lack; nor takes it away from others."""
     call.access.require_grant(settings.role, settings.tenant)
+    await tenant_models(call, settings.tenant)  # that there is such a tenant
     if before is not None:
         call.access.require_grant(str(before["role"]), str(before["tenant"]))
 

@@ -122,7 +122,8 @@ async def _change(call: Call, act: Any, **expected: Any) -> Answer:
     was = {key: before["breaker"]["forced"] if key == "forced" else before[key] for key in expected}
     call.diff = values.diff(was, expected)
     if call.dry_run:
-        return Answer({"dry_run": True, "diff": call.diff, "result": before})
+        after = {**before, "breaker": {**before["breaker"], **expected}} if "forced" in expected else {**before, **expected}
+        return Answer({"dry_run": True, "diff": call.diff, "result": after})
     await act(name)
     return Answer(endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint")))
 

@@ -163,6 +163,7 @@ async def _stored(call: Call, verb: str) -> KeyRecord:
     call.require(f"keys:{verb}", record.tenant)
     if verb != "read":
         await check_roles(call, record.roles, record.tenant)
+        await check_bindings(call, id, record.tenant)
     return record
 
 
@@ -176,6 +177,8 @@ async def create(call: Call) -> Answer:
     if wanted.id is not None and any(key["id"] == wanted.id for key in in_file(call)):
         raise read_only("key", wanted.id)
     await check(call, wanted, wanted.tenant, KeySettings())
+    if wanted.id is not None:
+        await check_bindings(call, wanted.id, wanted.tenant)
     settings = wanted.settings()
     record, secret = await call.store.create_key(wanted.tenant, settings, actor=call.actor, id=wanted.id, dry_run=call.dry_run)
     call.target = f"keys/{record.id}"
@@ -204,6 +207,8 @@ async def replace(call: Call) -> Answer:
 async def rotate(call: Call) -> Answer:
     wanted: Rotation = call.body
     before = await _stored(call, "rotate")
+    if wanted.id is not None:
+        await check_bindings(call, wanted.id, before.tenant)
     record, secret = await call.store.rotate_key(
         before.id, actor=call.actor, overlap=wanted.overlap, new_id=wanted.id, version=call.expected(), dry_run=call.dry_run
     )
@@ -246,10 +251,23 @@ async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings)
             ipaddress.ip_network(network)
         except ValueError as error:
             raise RequestError(f"{error}.", param=f"cidrs[{index}]") from None
+    for index, limit in enumerate(wanted.limits):
+        if limit not in before.limits:
+            await _check_limit(call, limit, f"limits[{index}]")
     allowed = await tenant_models(call, tenant)
     for index, pattern in enumerate(wanted.models):
         if not any(call.ports.matches(outer, pattern) for outer in allowed):
             raise RequestError(f"The tenant {tenant!r} may not have models {pattern!r}.", param=f"models[{index}]")
+
+
+async def _check_limit(call: Call, name: str, param: str) -> None:
+    """A name without a limit behind it would limit nothing."""
+    if any(limit["name"] == name for limit in call.ports.config.current()["limits"]):
+        return
+    try:
+        await call.store.get("limits", name)
+    except NotFound:
+        raise RequestError(f"There is no limit {name!r}.", param=param) from None
 
 
 async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
@@ -259,6 +277,18 @@ async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
     for role in roles:
         if role in ROLES:  # a role that is gone grants nothing
             call.access.require_grant(role, tenant)
+
+
+async def check_bindings(call: Call, id: str, tenant: str) -> None:
+    """What bindings give to a credential is part of its rights: nobody makes, changes or ends one that has more of them."""
+    cursor: str | None = None
+    while True:
+        page = await call.store.list("bindings", tenant=tenant, limit=1000, cursor=cursor)
+        for resource in page.items:
+            if resource.body.get("principal") == id and (role := str(resource.body.get("role", ""))) in ROLES:
+                call.access.require_grant(role, tenant)
+        if (cursor := page.cursor) is None:
+            return
 
 
 def operations() -> list[Operation]:

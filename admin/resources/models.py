@@ -80,7 +80,7 @@ async def unload(call: Call) -> Answer:
         for engine in engines:
             await call.ports.control.unload(engine, force=call.query.force)
 
-    return await _act(call, "unload", act)
+    return await _act(call, "unload", act, stops=True)
 
 
 async def reload(call: Call) -> Answer:
@@ -89,11 +89,11 @@ async def reload(call: Call) -> Answer:
     async def act(engines: list[str]) -> None:
         await call.ports.control.reload(engines, stop_first=call.query.stop_first, force=call.query.force)
 
-    return await _act(call, "reload", act)
+    return await _act(call, "reload", act, stops=call.query.stop_first)
 
 
-async def _act(call: Call, action: str, act: Callable[[list[str]], Awaitable[None]]) -> Answer:
-    """On every engine of the pool that Gatehouse started."""
+async def _act(call: Call, action: str, act: Callable[[list[str]], Awaitable[None]], *, stops: bool = False) -> Answer:
+    """On every engine of the pool that Gatehouse started. stops: it stops them, so that one that is pinned keeps all as they are."""
     name = call.path["name"]
     call.target = f"models/{name}"
     model = find(call.ports.fleet.models(), name, "model")
@@ -103,6 +103,9 @@ async def _act(call: Call, action: str, act: Callable[[list[str]], Awaitable[Non
         raise problems.simple(
             409, "not_managed", f"No engine of the model {name!r} was started by Gatehouse: there is nothing to {action}."
         )
+    pinned = next((m for m in members if (engines[m].get("lifecycle") or {}).get("pinned")), None)
+    if stops and pinned is not None and not call.query.force:
+        raise problems.simple(409, "pinned", f"The engine {pinned!r} is pinned (lifecycle.pinned): it is only stopped with force.")
     call.diff = values.diff({}, {"action": action, "engines": members})
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": _result(call, name, action, members)})

@@ -39,10 +39,15 @@ async def check(call: Call, settings: TenantSettings, before: dict[str, Any] | N
 
 
 async def unused(call: Call, name: str) -> None:
-    """A tenant goes after its keys."""
+    """A tenant goes after its keys and bindings: who makes one of the same name must not find roles waiting."""
     keys = await call.store.list_keys(tenant=name, limit=1)
     if keys.items:
         raise problems.simple(409, "in_use", f"The tenant {name!r} still has keys, {keys.items[0].id!r} for one: delete them first.")
+    bindings = await call.store.list("bindings", tenant=name, limit=1)
+    if bindings.items:
+        raise problems.simple(
+            409, "in_use", f"The tenant {name!r} still has bindings, {bindings.items[0].name!r} for one: delete them first."
+        )
 
 
 TENANTS = Collection("tenants", "tenant", TenantSettings, in_file, lambda body: str(body["name"]), check, unused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated
 
 import msgspec
@@ -45,6 +46,10 @@ class UsageReport(msgspec.Struct):
 
 async def report(call: Call) -> Answer:
     query: UsageQuery = call.query
+    _check_day(query.since, "since")
+    _check_day(query.until, "until")
+    if query.since > query.until:
+        raise RequestError(f"The days end ({query.until}) before they begin ({query.since}).", param="until")
     dimensions = query.group_by.split(",")
     if len(set(dimensions)) != len(dimensions):
         raise RequestError("A dimension stands twice.", param="group_by")
@@ -58,6 +63,13 @@ async def report(call: Call) -> Answer:
         limit=query.limit,
     )
     return Answer({"items": list(rows), "cursor": None})
+
+
+def _check_day(day: str, param: str) -> None:
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        raise RequestError(f"{day} is no day of the calendar.", param=param) from None
 
 
 def operations() -> list[Operation]:

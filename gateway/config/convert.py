@@ -22,6 +22,7 @@ from gateway.config.nodes import MAX_SHOWN, Node, Origin, join
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
+from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
 _SECONDS = inspect.type_info(Seconds)
@@ -145,9 +146,9 @@ class Converter:
         bare = _without_none(target)
         reader: Callable[[str], float | None] | None = None
         if bare == _SECONDS or (owner is RateSpec and name == "per"):
-            reader, words = values.duration, "a duration such as 50ms, 1s, 1m30s or 2h"
+            reader, words = values.duration, DURATION
         elif name.endswith("_bytes") and isinstance(bare, inspect.IntType):
-            reader, words = values.size, "a size such as 65536, 64KiB or 8MiB"
+            reader, words = values.size, SIZE
         if reader is None or node.kind != "scalar" or node.is_null:
             return self._value(node, target, path)
         self.places[path] = node.origin

@@ -45,4 +45,6 @@ def build(spec: GuardrailSpec, read: ReadText) -> Guardrail:
         return kind.build(spec.name, msgspec.convert(spec.settings, kind.settings), read)
     except (OSError, ValueError) as error:
         reason = f"cannot read {error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        if isinstance(error, msgspec.ValidationError):
+            reason += f"; known settings: {', '.join(kind.settings.__struct_fields__)}"
         raise ConfigError(reason, path=f"guardrails ({spec.name})") from None

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from admin import values
+from admin.resource import patch_of
+from admin.resources.keys import KeyCreation
 from gateway.core.errors import RequestError
+from gateway.core.specs import EngineSpec, LimitSpec, ModelSpec, UploadsSpec
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,6 +55,38 @@ def test_errors_name_the_field_and_what_would_be_right(body: bytes, code: str, p
     with pytest.raises(RequestError) as caught:
         values.decode(body, Thing)
     assert (caught.value.code, caught.value.param) == (code, param) and words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("settings", "body", "param", "words"),
+    [
+        (LimitSpec, {"name": "l", "per": "tenants"}, "per", "the nearest is 'tenant'"),
+        (LimitSpec, {"name": "l", "per": "xyz"}, "per", "one of global, key, key_model, model, tenant, tenant_model."),
+        (LimitSpec, {"name": "a b", "requests": {"rate": 1}}, "name", "It must be 1 to 128 letters"),
+        (LimitSpec, {"name": "l", "requests": {"rate": 1, "per": "soon"}}, "requests.per", "a duration such as 50ms"),
+        (LimitSpec, {"name": "l", "requests": {"rate": "1s"}}, "requests.rate", "Expected `float`, got `str`"),
+        (EngineSpec, {"name": "e", "runtime": "external", "timeouts": {"connect": "x"}}, "timeouts.connect", "a duration such as"),
+        (EngineSpec, {"name": "e", "runtime": "vllm"}, "runtime", "one of external, llama.cpp, onnx"),
+        (EngineSpec, {"name": "e", "runtime": "onnx", "lifecycle": {"pinned": 1}}, "lifecycle.pinned", "It must be true or false"),
+        (ModelSpec, {"name": "m", "pool": ["a"], "routing": {"key": "usr"}}, "routing.key", "prefix, session, tenant, key or header:NAME"),
+        (KeyCreation, {"tenant": "t", "operations": ["chatt"]}, "operations[0]", "the nearest is 'chat'"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_would_be_right(settings: type, body: dict[str, Any], param: str, words: str) -> None:
+    for kind in (settings, patch_of(settings)):
+        with pytest.raises(RequestError) as caught:
+            values.decode(msgspec.json.encode(body), kind)
+        assert caught.value.param == param and words in caught.value.message
+
+
+def test_durations_and_sizes_may_be_written_as_in_the_configuration() -> None:
+    limit = values.decode(b'{"name": "l", "requests": {"rate": 5, "per": "1m30s"}}', LimitSpec)
+    assert limit.requests is not None and limit.requests.per == 90.0
+    body = {"name": "m", "pool": ["a", {"engine": "b", "weight": 2}], "routing": {"queue": {"timeout": "500ms"}}}
+    assert values.decode(msgspec.json.encode(body), ModelSpec).routing.queue.timeout == 0.5
+    engine = values.decode(b'{"name": "e", "runtime": "onnx", "model": "m", "lifecycle": {"idle_ttl": "10m"}}', EngineSpec)
+    assert engine.lifecycle.idle_ttl == 600.0
+    assert values.decode(b'{"max_bytes": "8MiB"}', UploadsSpec).max_bytes == 8 * 1024 * 1024
 
 
 def test_a_whole_number_may_have_a_point() -> None:

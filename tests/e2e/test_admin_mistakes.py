@@ -1,0 +1,91 @@
+"""What clumsy and hostile operators ask for, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e import adminapi
+from tests.e2e.adminapi import admin, problem
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse
+
+KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    directory = tmp_path_factory.mktemp("mistakes")
+    with Gatehouse(directory, adminapi.config(directory / "state", engine.port)) as gatehouse:
+        yield gatehouse
+
+
+@pytest.fixture
+def root(running: Gatehouse) -> Iterator[httpx.Client]:
+    with admin(running) as client:
+        yield client
+
+
+def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(running: Gatehouse, root: httpx.Client) -> None:
+    assert root.post("/keys", json={**KEY, "id": "bound-up"}).status_code == 201
+    bound = {"name": "b-up", "tenant": "acme", "principal": "bound-up", "role": "operator"}
+    waiting = {**bound, "name": "b-later", "principal": "bound-later"}
+    assert root.post("/bindings", json=bound).status_code == root.post("/bindings", json=waiting).status_code == 201
+    with admin(running, "tenant-admin") as client:
+        for taken in (
+            client.delete("/keys/bound-up"),
+            client.post("/keys/bound-up/rotate", json={}),
+            client.post("/keys/bound-up/revoke"),
+            client.put("/keys/bound-up", json={"models": ["*"]}),
+            client.post("/keys", json={**KEY, "id": "bound-later"}),
+            client.post("/keys?dry_run=true", json={**KEY, "id": "bound-later"}),
+        ):
+            problem(taken, 403, "policy_denied")
+        plain = client.post("/keys", json=KEY).json()["id"]
+        problem(client.post(f"/keys/{plain}/rotate", json={"id": "bound-later"}), 403, "policy_denied")
+    assert root.delete("/keys/bound-up").status_code == 200
+    assert root.delete("/bindings/b-up").status_code == root.delete("/bindings/b-later").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param", "words"),
+    [
+        ("/keys", {**KEY, "limits": ["typo"]}, 400, "limits[0]", "no limit 'typo'"),
+        ("/bindings", {"name": "b", "tenant": "nowhere", "principal": "p", "role": "viewer"}, 404, "tenant", "no tenant 'nowhere'"),
+        ("/bindings", {"name": "b", "tenant": "acme", "principal": "p", "role": "root"}, 400, "role", "one of admin, auditor"),
+        ("/guardrails", {"name": "g", "type": "deny"}, 400, "type", "known: denylist"),
+        ("/guardrails", {"name": "g", "type": "denylist", "settings": {"phrase": []}}, 400, "settings", "known settings: phrases"),
+        ("/limits", {"name": "l", "requests": {"rate": 1, "per": "1 fortnight"}}, 400, "requests.per", "a duration such as"),
+        ("/tenants", {"name": "no spaces"}, 400, "name", "It must be 1 to 128 letters"),
+    ],
+)
+def test_errors_name_the_field_and_what_would_be_right(
+    root: httpx.Client, path: str, body: dict[str, Any], status: int, param: str, words: str
+) -> None:
+    for dry_run in ("true", "false"):
+        found = root.post(path, json=body, params={"dry_run": dry_run}).json()
+        assert (found["status"], found["param"]) == (status, param) and words in found["detail"]
+
+
+def test_a_limit_is_written_as_in_the_configuration(root: httpx.Client) -> None:
+    made = root.post("/limits", json={"name": "as-in-the-file", "match": {"key": "nobody"}, "requests": {"rate": 5, "per": "1m30s"}})
+    assert made.status_code == 201 and made.json()["requests"]["per"] == 90.0
+    changed = root.patch("/limits/as-in-the-file", json={"requests": {"rate": 5, "per": "2m"}})
+    assert changed.json()["requests"]["per"] == 120.0
+    assert root.delete("/limits/as-in-the-file").status_code == 200
+
+
+@pytest.mark.parametrize("query", ["since=2026-13-45", "since=2026-02-01&until=2026-01-01", "limit=1&limit=2", "group_by=hour"])
+def test_a_report_that_cannot_be_is_refused(root: httpx.Client, query: str) -> None:
+    assert problem(root.get(f"/usage?{query}"), 400, "invalid_value")["param"] in ("since", "until", "limit", "group_by")
+
+
+def test_a_tenant_goes_after_its_bindings(root: httpx.Client) -> None:
+    assert root.post("/tenants", json={"name": "bound"}).status_code == 201
+    bound = {"name": "in-bound", "tenant": "bound", "principal": "p", "role": "viewer"}
+    assert root.post("/bindings", json=bound).status_code == 201
+    assert "in-bound" in problem(root.delete("/tenants/bound"), 409, "in_use")["detail"]
+    assert root.delete("/bindings/in-bound").status_code == root.delete("/tenants/bound").status_code == 200
