@@ -73,6 +73,21 @@ async def test_operators_see_a_rollout_and_others_are_changed_meanwhile(house: H
     assert house.observer.shifts[0].ended
 
 
+async def test_the_models_of_a_change_that_is_under_way_are_in_use(house: House) -> None:
+    spec = changed(house.spec("ready", model="old"), rollout=SLOW)
+    await started(house, spec)
+    gate = house.gate()
+    wanted = (changed(spec, model="new"), house.spec("load", name="added", model="third", gate=str(gate)))
+    task = asyncio.ensure_future(house.supervisor.apply(wanted, wait=True))
+    await until(lambda: house.supervisor.models() >= {("e", "old"), ("added", "third")})
+    gate.touch()
+    await until(lambda: house.supervisor.models() == {("e", "old"), ("e", "new"), ("added", "third")})
+    await until(lambda: house.observer.shifts)
+    house.observer.shifts[0].fail(3)
+    await refused(task)
+    await until(lambda: house.supervisor.models() == {("e", "old")})
+
+
 async def test_too_many_failures_roll_back(house: House) -> None:
     spec = changed(house.spec("ready"), rollout=SLOW)
     await started(house, spec)
