@@ -190,10 +190,11 @@ class Gateway:
 
     def _swap(self, built: Built) -> None:
         self.registry.activate(built.router)
+        if self._built is None or built.file is not self._built.file:
+            self.model_places = model_places(built.file, self.base)
         self._built = built
         self.version = self.metrics.config_version = built.snapshot.version
         self.plane.snapshot = built.snapshot
-        self.model_places = model_places(built.snapshot.spec, self.base)
         self.audit.configured(self.version)
         self.feed.publish("config", self.version)
 
@@ -429,9 +430,15 @@ class Gateway:
             up.add_metric([view["name"]], 1.0 if view["state"] in ("ready", "half_open") else 0.0)
             busy.add_metric([view["name"]], view["in_flight"])
         breaker = GaugeMetricFamily("gatehouse_breaker_open", "Whether an endpoint's circuit breaker is open", labels=["endpoint"])
+        state = GaugeMetricFamily("gatehouse_breaker_state", "1 for the state that a breaker is in", labels=["endpoint", "state"])
         for view in self.registry.endpoints():
             breaker.add_metric([view["name"]], 0.0 if view["breaker"]["state"] == "closed" else 1.0)
-        yield from (up, busy, breaker)
+            for name in ("closed", "half_open", "open"):
+                state.add_metric([view["name"], name], 1.0 if view["breaker"]["state"] == name else 0.0)
+        queued = GaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", labels=["model"])
+        for entry in set(self.plane.snapshot.models.values()) if self.plane.snapshot is not None else ():  # aliases share an entry
+            queued.add_metric([entry.name], entry.route.queued)
+        yield from (up, busy, breaker, state, queued)
         loaded = GaugeMetricFamily("gatehouse_engine_loaded", "Whether a sidecar runs, by its version", labels=["engine", "version"])
         share = GaugeMetricFamily(
             "gatehouse_rollout_share", "Share of an engine's traffic on its new process", labels=["engine", "version"]

@@ -120,7 +120,7 @@ class Reloader(Generic[T]):
 
     async def refresh(self, source: str) -> dict[str, Any]:
         """Builds the configuration in force again, because something that is built with it has changed elsewhere (the store)."""
-        return await self._change(lambda: self._spec, source)
+        return await self._change(None, source)
 
     def request_reload(self) -> None:
         """For a signal handler: reloads in the background; a failure is logged and kept in the status."""
@@ -155,8 +155,8 @@ class Reloader(Generic[T]):
             self._seen = self._candidate = await asyncio.to_thread(_stamp, self._file)
             return await self._run(read, self._file)
 
-    async def _change(self, read: Callable[[], ConfigSpec], source: str) -> dict[str, Any]:
-        """One change. It is a task of the owner: a caller that goes away does not leave it half done."""
+    async def _change(self, read: Callable[[], ConfigSpec] | None, source: str) -> dict[str, Any]:
+        """One change. It is a task of the owner: a caller that goes away does not leave it half done. read: in a thread, if at all."""
 
         async def locked() -> dict[str, Any]:
             async with self._lock:
@@ -164,11 +164,11 @@ class Reloader(Generic[T]):
 
         return await asyncio.shield(self._owner.spawn(locked(), name="change"))
 
-    async def _run(self, read: Callable[[], ConfigSpec], source: str) -> dict[str, Any]:
+    async def _run(self, read: Callable[[], ConfigSpec] | None, source: str) -> dict[str, Any]:
         status = self.status
         try:
             status.state = "reading"
-            spec = await asyncio.to_thread(read)
+            spec = self._spec if read is None else await asyncio.to_thread(read)
             changed, again = changes(self._spec, spec), spec is self._spec
             status.state = "building"
             built = await self._steps.build(spec)

@@ -11,17 +11,20 @@ from gateway.store.tables import changes, counters, idempotency
 KEPT = 100_000
 """Changes that are kept. A replica that was away for longer fetches the whole state."""
 MAX_CHANGES = 10_000
+_HEAD = sa.select(counters.c.value).where(counters.c.name == "changes")
+_MOST = sa.bindparam("most", type_=sa.Integer)
+_SINCE = sa.select(changes).where(changes.c.seq > sa.bindparam("after")).order_by(changes.c.seq).limit(_MOST)
 
 
 def since(connection: sa.Connection, seq: int, limit: int) -> ChangePage:
     """The head is read first: a change that is committed in between belongs to the page, or to the next one."""
-    head = int(connection.execute(sa.select(counters.c.value).where(counters.c.name == "changes")).scalar_one())
+    head = int(connection.execute(_HEAD).scalar_one())
     if seq == head:
         return ChangePage((), head)
     if seq > head:
         return ChangePage((), head, gap=True)
-    query = sa.select(changes).where(changes.c.seq > seq).order_by(changes.c.seq).limit(max(1, min(limit, MAX_CHANGES)))
-    found = tuple(StoreChange(row.seq, row.kind, row.name, row.action, row.time) for row in connection.execute(query))
+    page = connection.execute(_SINCE, {"after": seq, "most": max(1, min(limit, MAX_CHANGES))})
+    found = tuple(StoreChange(row.seq, row.kind, row.name, row.action, row.time) for row in page)
     gap = not found or found[0].seq != seq + 1
     return ChangePage(found, max(head, found[-1].seq if found else 0), gap)
 

@@ -25,6 +25,16 @@ OPERATIONS = ("chat", "completions", "embeddings", "rerank", "classify", "infer"
 _LISTS = ("models", "operations", "cidrs", "limits", "roles")
 _KEPT = KeyRecord.__struct_fields__
 _COLUMNS = [keys.c[name] for name in _KEPT]
+_SELECT = sa.select(*_COLUMNS).where(keys.c.id == sa.bindparam("the_id"))
+_LOCK = _SELECT.with_for_update()
+_FIND = sa.select(*_COLUMNS, keys.c.fingerprint).where(keys.c.fingerprint == sa.bindparam("the_fingerprint"))
+_INSERT = sa.insert(keys)
+_UPDATE = sa.update(keys).where(keys.c.id == sa.bindparam("the_id"))
+_TOUCH = (
+    sa.update(keys)
+    .where(keys.c.id == sa.bindparam("the_id"), sa.or_(keys.c.last_used.is_(None), keys.c.last_used < sa.bindparam("moment")))
+    .values(last_used=sa.bindparam("moment"))
+)
 MAX_TIME = 253402300799.0  # the end of year 9999
 
 
@@ -69,8 +79,7 @@ def _record(row: Any) -> KeyRecord:
 def get(connection: sa.Connection, id: str, *, lock: bool = False) -> KeyRecord:
     found = None
     if rows.storable(id):
-        query = sa.select(*_COLUMNS).where(keys.c.id == id)
-        found = connection.execute(query.with_for_update() if lock else query).first()
+        found = connection.execute(_LOCK if lock else _SELECT, {"the_id": id}).first()
     if found is None:
         raise rows.missing("keys", id)
     return _record(found)
@@ -124,7 +133,7 @@ def create(
     )
     values = {name: getattr(made, name) for name in _KEPT}
     try:
-        tx.connection.execute(sa.insert(keys).values(**values, fingerprint=fingerprint))
+        tx.connection.execute(_INSERT, {**values, "fingerprint": fingerprint})
     except sa.exc.IntegrityError:
         raise AlreadyExists(f"There is a key {id!r} already.", param="id") from None
     tx.changed("keys", id, "created")
@@ -134,7 +143,7 @@ def create(
 def _write(tx: Transaction, new: KeyRecord, action: str) -> KeyRecord:
     fixed = {"id", "tenant", "prefix", "created", "last_used"}
     values = {name: getattr(new, name) for name in _KEPT if name not in fixed}
-    tx.connection.execute(sa.update(keys).where(keys.c.id == new.id).values(**values))
+    tx.connection.execute(_UPDATE, {"the_id": new.id, **values})
     tx.changed("keys", new.id, action)
     return new
 
@@ -179,17 +188,12 @@ def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
 
 def find(connection: sa.Connection, fingerprint: bytes) -> KeyRecord | None:
     """By the HMAC of the whole key: what the index compares tells nothing about a key to whoever lacks the pepper."""
-    row = connection.execute(sa.select(*_COLUMNS, keys.c.fingerprint).where(keys.c.fingerprint == fingerprint)).first()
+    row = connection.execute(_FIND, {"the_fingerprint": fingerprint}).first()
     if row is None or not hmac.compare_digest(bytes(row.fingerprint), fingerprint):
         return None
     return _record(row)
 
 
 def touch(connection: sa.Connection, used: Mapping[str, float]) -> None:
-    statement = (
-        sa.update(keys)
-        .where(keys.c.id == sa.bindparam("the_id"), sa.or_(keys.c.last_used.is_(None), keys.c.last_used < sa.bindparam("moment")))
-        .values(last_used=sa.bindparam("moment"))
-    )
     # In one order, so that two replicas that touch the same keys wait for one another and do not lock each other out.
-    connection.execute(statement, [{"the_id": id, "moment": moment} for id, moment in sorted(used.items())])
+    connection.execute(_TOUCH, [{"the_id": id, "moment": moment} for id, moment in sorted(used.items())])

@@ -17,6 +17,12 @@ from gateway.store.tables import resources
 MAX_BODY = 1024 * 1024
 """Bytes of a body as JSON."""
 _KEPT = tuple(column.name for column in resources.columns)
+_HERE = sa.and_(resources.c.kind == sa.bindparam("the_kind"), resources.c.name == sa.bindparam("the_name"))
+_SELECT = sa.select(resources).where(_HERE)
+_LOCK = _SELECT.with_for_update()
+_INSERT = sa.insert(resources)
+_UPDATE = sa.update(resources).where(_HERE)
+_DELETE = sa.delete(resources).where(_HERE)
 
 
 def body_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,16 +42,15 @@ def _record(row: sa.Row[Any]) -> Resource:
     return Resource(*(getattr(row, name) for name in _KEPT))
 
 
-def _here(kind: str, name: str) -> sa.ColumnElement[bool]:
-    return sa.and_(resources.c.kind == kind, resources.c.name == name)
+def _here(kind: str, name: str) -> dict[str, str]:
+    return {"the_kind": kind, "the_name": name}
 
 
 def get(connection: sa.Connection, kind: str, name: str, *, lock: bool = False) -> Resource:
     """Raises NotFound. lock: nobody else can change it until this transaction ends."""
     found = None
     if rows.storable(kind) and rows.storable(name):
-        query = sa.select(resources).where(_here(kind, name))
-        found = connection.execute(query.with_for_update() if lock else query).first()
+        found = connection.execute(_LOCK if lock else _SELECT, _here(kind, name)).first()
     if found is None:
         raise rows.missing(kind, name)
     return _record(found)
@@ -65,7 +70,7 @@ def page(
 def create(tx: Transaction, kind: str, name: str, body: dict[str, Any], tenant: str, actor: str) -> Resource:
     made = Resource(rows.name(kind, "kind"), rows.name(name, "name"), rows.tenant_name(tenant), 1, body, tx.now, tx.now, actor)
     try:
-        tx.connection.execute(sa.insert(resources).values(**{column: getattr(made, column) for column in _KEPT}))
+        tx.connection.execute(_INSERT, {column: getattr(made, column) for column in _KEPT})
     except sa.exc.IntegrityError:
         raise AlreadyExists(f"There is a {name!r} among the {kind} already.", param="name") from None
     tx.changed(kind, name, "created")
@@ -78,7 +83,7 @@ def update(tx: Transaction, kind: str, name: str, body: dict[str, Any], version:
     where = old.tenant if tenant is None else rows.tenant_name(tenant)
     new = Resource(kind, name, where, old.version + 1, body, old.created, tx.now, actor)
     values = {"tenant": where, "version": new.version, "body": body, "updated": tx.now, "actor": actor}
-    tx.connection.execute(sa.update(resources).where(_here(kind, name)).values(**values))
+    tx.connection.execute(_UPDATE, {**_here(kind, name), **values})
     tx.changed(kind, name, "updated")
     return new
 
@@ -86,6 +91,6 @@ def update(tx: Transaction, kind: str, name: str, body: dict[str, Any], version:
 def delete(tx: Transaction, kind: str, name: str, version: int | None) -> Resource:
     old = get(tx.connection, kind, name, lock=True)
     rows.check_version(old.version, version)
-    tx.connection.execute(sa.delete(resources).where(_here(kind, name)))
+    tx.connection.execute(_DELETE, _here(kind, name))
     tx.changed(kind, name, "deleted")
     return old

@@ -15,6 +15,15 @@ from gateway.core.storage import StoreChange
 from gateway.store.tables import NAME_LENGTH, changes, counters
 
 MAX_PAGE = 1000
+_STEP = (
+    sa.update(counters)
+    .where(counters.c.name == "changes")
+    .values(value=counters.c.value + sa.bindparam("step"))
+    .returning(counters.c.value)
+)
+_INSERT = sa.insert(changes)
+# Statements are made once, here and in the modules beside this one: to make one takes longer than to run it, and while a thread of the
+# store does so, it has the interpreter.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", re.ASCII)
 
 
@@ -33,12 +42,11 @@ class Transaction:
         gaps, and a reader that has seen one has seen all before it."""
         if not self._made:
             return ()
-        step = sa.update(counters).where(counters.c.name == "changes").values(value=counters.c.value + len(self._made))
-        head = int(self.connection.execute(step.returning(counters.c.value)).scalar_one())
+        head = int(self.connection.execute(_STEP, {"step": len(self._made)}).scalar_one())
         first = head - len(self._made) + 1
         numbered = tuple(StoreChange(first + i, kind, name, action, self.now) for i, (kind, name, action) in enumerate(self._made))
         self.connection.execute(
-            sa.insert(changes),
+            _INSERT,
             [{"seq": c.seq, "kind": c.kind, "name": c.name, "action": c.action, "time": c.time} for c in numbered],
         )
         return numbered
