@@ -110,7 +110,7 @@ class OnnxProcess:
         assert self.process.stdin is not None
         assert self.process.stderr is not None
         self.process.stdin.close()  # the lifeline: the process ends with it
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=90)
         self.process.stderr.close()
         self._folder.cleanup()
 

@@ -56,7 +56,7 @@ class PostgresServer:
         self._until(self._answers, "the server")
         return self
 
-    def _until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def _until(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
@@ -88,7 +88,7 @@ class PostgresServer:
         """Breaks off every connection and ends ("fast"; SIGQUIT: "immediate", without writing anything more)."""
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(30)
+            self._process.wait(90)
             self._process = None
 
     def _all(self) -> list[int]:

@@ -45,7 +45,7 @@ def small_disk(tmp_path: Path) -> Iterator[Disk]:
 async def settled(signal: Signal[None]) -> None:
     ready = asyncio.Event()
     signal.add_callback(ready.set)
-    await asyncio.wait_for(ready.wait(), 10)
+    await asyncio.wait_for(ready.wait(), 60)
     if signal.error is not None:
         raise signal.error
 

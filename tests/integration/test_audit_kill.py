@@ -32,7 +32,7 @@ def run(state_dir: Path, durability: str, prefix: str, acknowledgements: int, en
     assert all(lines), "the child died"
     child.send_signal(end)
     lines += child.stdout.readlines()
-    code = child.wait(30)
+    code = child.wait(90)
     child.stdout.close()
     assert code == (0 if end is signal.SIGTERM else -end)
     return [line.decode().strip() for line in lines if line.endswith(b"\n")]

@@ -5,11 +5,13 @@ import concurrent.futures
 import hashlib
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,14 +180,29 @@ def test_greedy_ignores_the_seed(tiny: Sidecar) -> None:
 
 
 def test_concurrent_requests_share_batches_and_do_not_mix(tiny: Sidecar) -> None:
+    sent = threading.Semaphore(0)
+
+    def follow(event: str, info: Any) -> None:
+        if event == "http11.send_request_body.complete":
+            sent.release()
+
     def ask(prompt: str) -> dict[str, Any]:
-        return dict(tiny.complete(prompt, temperature=0, max_tokens=32, ignore_eos=True, logprobs=1)["choices"][0]["logprobs"])
+        body = {"prompt": prompt, "max_tokens": 32, "seed": 7, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+        answer = tiny.http.post("/v1/completions", json=body, extensions={"trace": follow})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()["choices"][0]["logprobs"])
 
     prompts = [f"hello {letter}" * 3 for letter in "abcdefghijkl"]
     alone = [ask(prompt) for prompt in prompts]
-    steps = tiny.metric("decode_steps_total")
+    steps, sent = tiny.metric("decode_steps_total"), threading.Semaphore(0)
+    tiny.process.send_signal(signal.SIGSTOP)  # so that all are there when it looks
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
-        together = list(pool.map(ask, prompts))
+        answers = pool.map(ask, prompts)
+        try:
+            assert all(sent.acquire(timeout=DEADLINE) for _ in prompts)
+        finally:
+            tiny.process.send_signal(signal.SIGCONT)
+        together = list(answers)
     assert tiny.metric("decode_steps_total") - steps < 12 * 32 / 2, "the sequences did not share steps"
     for one, other in zip(alone, together, strict=True):
         agree(one, other)
@@ -318,11 +335,13 @@ def test_a_full_queue_is_refused_and_leaving_frees_the_slots(start: Callable[...
     with sidecar.http.stream("POST", "/v1/completions", json=long) as first:
         chunks = first.iter_raw()  # kept: httpx closes the connection with its iterator
         next(chunks)
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(sidecar.socket)), base_url="http://s", timeout=0.3) as other:
-            with pytest.raises(httpx.ReadTimeout):
-                other.post("/v1/completions", json={**long, "stream": False})
-            # the one that left no longer waits: its place in the queue is free again
-            until(lambda: sidecar.health()["queue"] == 0)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(str(sidecar.socket))
+            body = json.dumps({**long, "stream": False}).encode()
+            other.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: s\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            until(lambda: sidecar.health()["queue"] == 1)
+        # the one that left no longer waits: its place in the queue is free again
+        until(lambda: sidecar.health()["queue"] == 0)
     until(lambda: sidecar.health()["in_use"] == 0)
     assert sidecar.metric("cancelled_total") == 2
 

@@ -17,7 +17,7 @@ from onnx import helper
 from tests.integration.onnx_process import OnnxProcess
 from tests.unit.engines.onnx import models
 
-DEADLINE = 60.0
+DEADLINE = 300.0
 
 
 def until(condition: Any) -> None:
@@ -28,7 +28,7 @@ def until(condition: Any) -> None:
 
 
 def slow(path: Path, rounds: int) -> Path:
-    """y = x after so many matrix products: some hundredths of a second for each thousand."""
+    """y = x after so many matrix products: some tenths of a second for each thousand."""
     weight = np.eye(256, dtype=np.float32)
     body = helper.make_graph(
         [
@@ -106,7 +106,7 @@ def test_a_second_start_uses_the_cached_graph(tmp_path: Path) -> None:
 
 def test_a_deadline_and_a_client_that_leaves(tmp_path: Path) -> None:
     """A long run holds neither the loop nor those whose time is up; what waited behind is served."""
-    slow(tmp_path, 2000)
+    slow(tmp_path, 1000)
     with OnnxProcess(tmp_path) as process:
         late = infer(process, **{"x-gatehouse-deadline-ms": "20"})
         assert late.status_code == 504
@@ -157,6 +157,7 @@ def test_a_full_queue_is_a_503(tmp_path: Path) -> None:
             refused = infer(process)
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
-        for one in sockets:
-            assert one.recv(100).startswith(b"HTTP/1.1 200")
+        for one in sockets[1:]:  # they leave: only the first is waited for
             one.close()
+        assert sockets[0].recv(100).startswith(b"HTTP/1.1 200")
+        sockets[0].close()

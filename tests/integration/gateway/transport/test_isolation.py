@@ -51,7 +51,7 @@ class Caller:
         if moment in ("at once", "soon") and not sink.over:
             sink.call.cancel()
             cancelled.set_result(None)
-        over = asyncio.ensure_future(sink.until(lambda: sink.over or cancelled.done(), 20))
+        over = asyncio.ensure_future(sink.until(lambda: sink.over or cancelled.done()))
         await asyncio.wait([over, cancelled], return_when=asyncio.FIRST_COMPLETED)
         self.check(sink, mark, fault, cancelled.done())
         heard = len(sink.calls)

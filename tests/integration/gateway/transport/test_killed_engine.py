@@ -28,7 +28,7 @@ async def engine(
     command = [sys.executable, "-m", "tests.fakes.engine", *where]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
-    ready = (await asyncio.wait_for(process.stdout.readline(), 20)).decode().split()
+    ready = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
     assert ready[0] == "ready"
     yield ready[1], process
     if process.returncode is None:
