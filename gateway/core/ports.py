@@ -91,6 +91,11 @@ class Guardrail(Protocol):
 class StreamMatcher(Protocol):
     """Sees the text of one choice as it grows. Holds back only what could still become part of a match."""
 
+    @property
+    def held(self) -> str:
+        """What came and was not released yet, as it came: it passes on when a matcher fails whose fail mode is `open`."""
+        ...
+
     def feed(self, text: str) -> str:
         """The part of what was held and what came that is safe to release now. Raises GuardrailViolation to block."""
         ...

@@ -20,6 +20,7 @@ from gateway.core.waiting import Maybe
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 from gateway.wire.openai import MESSAGE_TEXTS, answer_texts, replace_answer_texts, with_texts
+from gateway.wire.passages import Passages
 from gateway.wire.requests import json_part, parse_answer, summary, texts_of
 
 log = logging.getLogger("gatehouse.guardrails")
@@ -61,7 +62,7 @@ class Guarded:
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._failed(error)
             return _Passing()
-        return _GuardedMatcher(self, matcher if matcher is not None else _Whole(self))
+        return _GuardedMatcher(self, matcher) if matcher is not None else _Whole(self)
 
 
 class _GuardedMatcher:
@@ -70,27 +71,39 @@ class _GuardedMatcher:
     def __init__(self, owner: Guarded, matcher: StreamMatcher) -> None:
         self._owner, self._matcher = owner, matcher
 
+    @property
+    def held(self) -> str:
+        return self._matcher.held
+
     def feed(self, text: str) -> str:
+        held = self._matcher.held
         try:
             return self._matcher.feed(text)
         except GatehouseError:
             raise
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._owner._failed(error)
-            return text
+            self._matcher = _Passing()  # it may have lost its place
+            return held + text
 
     def finish(self) -> str:
+        held = self._matcher.held
         try:
             return self._matcher.finish()
         except GatehouseError:
             raise
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._owner._failed(error)
-            return ""
+            self._matcher = _Passing()
+            return held
 
 
 class _Passing:
-    """In the place of a matcher that could not be made, when the fail mode is `open`."""
+    """In the place of a matcher that could not be made, or has failed, when the fail mode is `open`."""
+
+    @property
+    def held(self) -> str:
+        return ""
 
     def feed(self, text: str) -> str:
         return text
@@ -107,6 +120,10 @@ class _Whole:
         self._held: list[str] = []
         self._size = 0
 
+    @property
+    def held(self) -> str:
+        return "".join(self._held)
+
     def feed(self, text: str) -> str:
         self._size += len(text)
         if self._size > HOLD_LIMIT:
@@ -119,7 +136,11 @@ class _Whole:
         verdict = self._guardrail.check([text])
         if isinstance(verdict, Awaitable):
             raise GuardrailViolation("This guardrail cannot inspect streams.", code=self._guardrail.name)
-        return verdict.texts[0] if raise_verdict(verdict, self._guardrail.name) else text
+        if not raise_verdict(verdict, self._guardrail.name):
+            return text
+        if len(verdict.texts) != 1:
+            raise GuardrailViolation("The content could not be inspected.", code=self._guardrail.name)
+        return verdict.texts[0]
 
 
 def raise_verdict(verdict: Verdict, name: str) -> bool:
@@ -158,11 +179,17 @@ async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
     assert inference is not None
     if inference.operation in ("completions", "embeddings", "classify") and _has_tokens(inference.view):
         raise GuardrailViolation("Token ids cannot be inspected; send text.", code=guardrails[0].name)
-    texts = await _checked(x, guardrails, inference.view.texts())
-    if texts is not None:
-        inference.view.replace(list(texts))
-    if inference.operation != "infer":
-        with_texts(inference)
+    texts = inference.view.texts()
+    if inference.operation == "infer":
+        if await _checked(x, guardrails, texts) is not None:
+            inference.view.replace(texts)
+        return
+    passages = Passages(inference)
+    checked = await _checked(x, guardrails, texts + passages.texts if passages.texts else texts)
+    if checked is not None:
+        passages.replace(checked[len(texts) :])
+        inference.view.replace(list(checked[: len(texts)]))
+    with_texts(inference, passages)
 
 
 async def answer(x: Exchange, guardrails: Sequence[Guardrail], body: bytes) -> bytes:
@@ -323,6 +350,9 @@ def _texts(choice: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("arguments"), str):
                 found.append((f"tool{call.get('index', 0)}", function, "arguments"))
+        function = delta.get("function_call")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            found.append(("function_call", function, "arguments"))
     return found
 
 
@@ -332,6 +362,10 @@ def _append(choice: dict[str, Any], kind: str, text: str) -> None:
         choice["text"] = (choice.get("text") or "") + text
         return
     delta = choice["delta"] = choice.get("delta") or {}
+    if kind == "function_call":
+        function = delta["function_call"] = delta.get("function_call") or {}
+        function["arguments"] = (function.get("arguments") or "") + text
+        return
     if not kind.startswith("tool"):
         delta[kind] = (delta.get(kind) or "") + text
         return

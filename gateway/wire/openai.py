@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
+from gateway.wire.passages import READ, Passages
 from gateway.wire.views import (
     AnswerView,
     ChatRequest,
@@ -79,7 +80,9 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     raw values makes every change of the body cheap.
     """
     operation, decoder = _DECODERS[path]
-    check_depth(body, max_depth)
+    lists = body.count(b"[")
+    if body.count(b"{") + lists > max_depth:
+        check_depth(body, max_depth)
     try:
         view: Any = decoder.decode(body)
         fields: dict[str, Raw] = _FIELDS.decode(body)
@@ -98,8 +101,9 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
             fields.pop(name, None)
     stream = include_usage = False
     wanted = 0
+    if lists > 1 and "messages" in fields:  # without a second list no message has parts
+        _check_media(fields)
     if operation == "chat":
-        _check_media(view)
         stream, wanted = view.stream is True, (view.max_completion_tokens or view.max_tokens or 0) * (view.n or 1)
     elif operation == "completions":
         stream, wanted = view.stream is True, (view.max_tokens or 0) * (view.n or 1)
@@ -111,30 +115,36 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     return InferenceRequest(operation, path, view.model, fields, view, stream, include_usage, len(body) >> 2, wanted)
 
 
-def _check_media(view: ChatRequest) -> None:
-    """No engine is made to fetch what a user names (security.md 7)."""
-    for i, message in enumerate(view.messages):
-        if not isinstance(message.content, list):
-            continue
-        for j, part in enumerate(message.content):
-            for name, media in (("image_url", part.image_url), ("video_url", part.video_url), ("audio_url", part.audio_url)):
-                if media is not None and not (media if isinstance(media, str) else media.url).startswith("data:"):
+def _check_media(fields: dict[str, Raw]) -> None:
+    """No engine is made to fetch what a user names (security.md 7). Where a message may name an address, the messages are read whole and
+    written anew: an address that stands there twice could be one thing here and another for the engine."""
+    raw = bytes(fields["messages"])
+    if b'url"' not in raw and (b"\\" not in raw or b"\\u00" not in raw):
+        return
+    messages = msgspec.json.decode(raw)
+    for i, message in enumerate(messages if isinstance(messages, list) else ()):
+        content = message.get("content") if isinstance(message, dict) else None
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            for name, media in part.items() if isinstance(part, dict) else ():
+                address = media.get("url") if isinstance(media, dict) else media
+                if name.endswith("url") and isinstance(address, str) and not address.startswith("data:"):
                     param = f"messages[{i}].content[{j}].{name}"
                     raise RequestError(f"{param}: remote media are not fetched; send a data: URL.", param=param)
+    fields["messages"] = Raw(msgspec.json.encode(messages))
 
 
-def with_texts(request: InferenceRequest) -> None:
+def with_texts(request: InferenceRequest, passages: Passages) -> None:
     """Writes the fields that hold texts anew from what was decoded here: rewritten by a guardrail, or only to be unambiguous
     inside too (a key given twice in a message). All other fields keep what the client sent."""
     view, fields = request.view, request.fields
-    for name in ("prompt", "suffix", "input", "query", "documents"):
-        if name in fields:
+    for name in READ[request.operation]:
+        if name != "messages" and name in fields:
             fields[name] = Raw(msgspec.json.encode(getattr(view, name)))
     if isinstance(view, ChatRequest):
-        messages = msgspec.json.decode(fields["messages"])
-        for target, message in zip(messages, view.messages, strict=True):
+        for target, message in zip(passages.messages, view.messages, strict=True):
             _replace_message(target, message)
-        fields["messages"] = Raw(msgspec.json.encode(messages))
+        fields["messages"] = Raw(msgspec.json.encode(passages.messages))
+    passages.write()
 
 
 def _replace_message(target: dict[str, Any], message: Message) -> None:
@@ -198,7 +208,7 @@ def _answer_places(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]
         holders = [(choice, "text")]
         if isinstance(message, dict):
             holders += [(message, key) for key in MESSAGE_TEXTS]
-            for call in message.get("tool_calls") or ():
+            for call in (*(message.get("tool_calls") or ()), {"function": message.get("function_call")}):
                 if isinstance(call, dict) and isinstance(call.get("function"), dict):
                     holders.append((call["function"], "arguments"))
         places += [(holder, key) for holder, key in holders if isinstance(holder.get(key), str)]

@@ -125,6 +125,7 @@ def _replaced(prompt: Prompt, texts: list[str]) -> Prompt:
 
 class CompletionRequest(Generation, gc=False, kw_only=True):
     prompt: Prompt = ""
+    max_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None  # 0 with echo scores the prompt
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Choices | None = None
     suffix: str | None = None

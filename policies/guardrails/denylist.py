@@ -109,6 +109,10 @@ class DenyListStream:
         self._long_run = False
         self._hidden = 0  # invisible characters at the end of the text so far
 
+    @property
+    def held(self) -> str:
+        return self._held
+
     def feed(self, text: str) -> str:
         """What may pass now. Raises GuardrailViolation when a phrase is complete and the list blocks."""
         text, self._hidden, cut = trim_hidden(text, self._hidden)

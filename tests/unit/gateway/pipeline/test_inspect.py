@@ -50,14 +50,20 @@ class Scripted:
 
 
 class Failing:
-    """A matcher that fails in one of its methods."""
+    """A matcher that fails in one of its methods; `later`: in its second `feed`, when it holds the first text."""
 
     def __init__(self, place: str) -> None:
         self.place = place
+        self.held = ""
 
     def feed(self, text: str) -> str:
         if self.place == "feed":
             raise ZeroDivisionError("secret text")
+        if self.place == "later" and self.held:
+            raise ZeroDivisionError("secret text")
+        if self.place in ("later", "finish"):
+            self.held += text
+            return ""
         return text
 
     def finish(self) -> str:
@@ -259,13 +265,13 @@ def test_a_matcher_that_fails_denies(place: str, caplog: pytest.LogCaptureFixtur
         assert text_of(client) == ""
 
 
-@pytest.mark.parametrize("place", ["make", "feed", "finish"])
+@pytest.mark.parametrize("place", ["make", "feed", "later", "finish"])
 def test_a_matcher_that_fails_open_passes_and_is_counted(place: str) -> None:
     events: list[tuple[str, str]] = []
     matcher: Any = ZeroDivisionError("boom") if place == "make" else Failing(place)
     guarded = Guarded(Scripted(matcher=matcher), True, lambda *event: events.append(event))
-    client, world = stream([guarded], [chunk("hello") + chunk(None, finish="stop") + DONE])
-    assert text_of(client) == "hello"
+    client, world = stream([guarded], [chunk("hel") + chunk("lo ") + chunk("you") + chunk(None, finish="stop") + DONE])
+    assert text_of(client) == "hello you", "nothing is lost, nothing comes twice"
     assert world.outcome.outcome == "ok"
     assert events == [("scripted", "open")]
 
@@ -346,6 +352,53 @@ def test_what_is_read_is_what_is_forwarded() -> None:
     world = World(request=[deny(mask=False)])
     world.start(b'{"model":"m","messages":[{"role":"user","content":"red falcon","content":"hi"}]}')
     assert b"falcon" not in world.call.request_body
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "a name": {"messages": [{"role": "user", "content": "hi", "name": PHRASE}]},
+    "an earlier reasoning": {"messages": [{"role": "assistant", "content": "hi", "reasoning_content": PHRASE}]},
+    "an earlier call's function": {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": PHRASE, "arguments": "{}"}}]}]},
+    "an old function call": {"messages": [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": PHRASE}}]},
+    "a field of a part": {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "title": PHRASE}]}]},
+    "a tool's description": {"tools": [{"type": "function", "function": {"name": "f", "description": PHRASE}}]},
+    "a parameter's description": {"tools": [{"function": {"parameters": {"properties": {"a": {"description": PHRASE}}}}}]},
+    "a value of an enumeration": {"response_format": {"json_schema": {"schema": {"enum": ["a", PHRASE]}}}},
+    "a prediction": {"prediction": {"type": "content", "content": PHRASE}},
+    "a prediction in parts": {"prediction": {"type": "content", "content": [{"type": "text", "text": PHRASE}]}},
+    "a template's argument": {"chat_template_kwargs": {"documents": [PHRASE]}},
+    "a field that nobody knows": {"prompt": PHRASE},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_text_that_can_reach_a_model_is_inspected(place: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **PLACES[place]}
+    world = World(request=[deny(mask=False)])
+    _, client = world.start(json.dumps(body).encode())
+    assert client.status == 400 and json.loads(client.body)["error"]["code"] == "words"
+    assert world.engine.calls == []
+    world = World(request=[deny(mask=True)])
+    world.start(json.dumps(body).encode())
+    (call,) = world.engine.calls
+    assert json.loads(call.request_body) == json.loads(json.dumps(body).replace(PHRASE, MASKED))
+
+
+def test_a_name_of_a_field_is_inspected_and_never_rewritten() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {PHRASE: {"type": "string"}}}}}]
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": tools}).encode()
+    for mask in (True, False):
+        world = World(request=[deny(mask=mask)])
+        _, client = world.start(body)
+        assert client.status == 400 and world.engine.calls == []
+
+
+def test_a_tool_that_could_be_read_in_two_ways_is_forwarded_in_one() -> None:
+    tools = f'[{{"function":{{"name":"f","description":"{PHRASE}","description":"good"}}}}]'
+    body = f'{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"tools":{tools}}}'
+    world = World(request=[deny(mask=False)])
+    world.start(body.encode())
+    (call,) = world.engine.calls
+    assert PHRASE.encode() not in call.request_body
 
 
 def test_a_request_that_is_held_says_so() -> None:

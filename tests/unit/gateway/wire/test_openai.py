@@ -15,6 +15,7 @@ from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
 from gateway.wire import openai
 from gateway.wire.openai import answer_texts, check_depth, parse, replace_answer_texts, usage_of, with_texts
+from gateway.wire.passages import Passages
 
 CHAT, COMPLETIONS, EMBEDDINGS = b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"
 CLASSIFY, RERANK = b"/v1/classify", b"/v1/rerank"
@@ -72,6 +73,7 @@ BOUNDS: dict[bytes, dict[str, tuple[list[Any], list[Any]]]] = {
     COMPLETIONS: GENERATION
     | {
         "prompt": (["", ["a", "b"], [1, 2], [[1], [2]]], [5, [1.5], None, [{}]]),
+        "max_tokens": ([0, 1, None], [-1, 10_000_001, 1.5]),
         "logprobs": ([0, 20, None], [-1, 21, True]),
         "best_of": ([1, 128], [0, 129]),
         "suffix": (["x", None], [5]),
@@ -279,6 +281,32 @@ def test_the_estimate_of_the_prompt_is_a_quarter_of_the_bytes() -> None:
     assert parse(CHAT, body).prompt_tokens == len(body) // 4
 
 
+REMOTE = [
+    '[{"type":"image_url","image_url":{"url":"http://a/"}}]',
+    '[{"type":"image_url","image_url":{"url":"data:x","url":"http://a/"}}]',
+    '[{"type":"image_url","image\\u005furl":"http://a/"}]',
+    '[{"type":"image_url","image_\\u0075rl":{"\\u0075rl":"http://a/"}}]',
+    '[{"type":"image","url":"file:///etc/passwd"}]',
+    '[{"type":"file","file_url":"http://a/"}]',
+]
+
+
+@pytest.mark.parametrize("content", REMOTE)
+def test_remote_media_are_refused_however_they_are_spelled(content: str) -> None:
+    with pytest.raises(RequestError, match="remote media"):
+        parse(CHAT, f'{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}'.encode())
+
+
+@pytest.mark.parametrize("hidden", ['"image_url":{"url":"http://a/"}', '"image\\u005furl":{"url":"http://a/"}'])
+def test_an_address_that_stands_behind_another_of_its_name_is_not_forwarded(hidden: str) -> None:
+    """Some parsers take the first of two keys."""
+    harmless = '"image_url":{"url":"data:x"}'
+    part = parse(CHAT, f'{{"model":"m","messages":[{{"role":"user","content":[{{"type":"image_url",{hidden},{harmless}}}]}}]}}'.encode())
+    assert b"http://a/" not in msgspec.json.encode(part.fields)
+    whole = f'{{"model":"m","messages":[{{"role":"user","content":[{{"type":"x",{hidden}}}],"content":"hi"}}]}}'
+    assert b"http://a/" not in msgspec.json.encode(parse(CHAT, whole.encode()).fields)
+
+
 @pytest.mark.parametrize("kind", ["image_url", "video_url", "audio_url"])
 @pytest.mark.parametrize("url", ["http://10.0.0.1/x", "https://x", "file:///etc/passwd", "", " data:x", "DATA:x", "ftp://x"])
 @pytest.mark.parametrize("nested", [True, False])
@@ -337,11 +365,11 @@ def test_texts_are_read_in_order_and_written_back(path: bytes, fields: dict[str,
     found = request(path, **fields)
     before = forwarded(found)
     assert found.view.texts() == texts
-    with_texts(found)
+    with_texts(found, Passages(found))
     assert forwarded(found) == before, "writing what was read changes nothing"
     changed = [f"<{text}>" for text in texts]
     found.view.replace(changed)
-    with_texts(found)
+    with_texts(found, Passages(found))
     assert found.view.texts() == changed
     again = parse(path, msgspec.json.encode(found.fields))
     assert again.view.texts() == changed
@@ -357,7 +385,7 @@ def test_texts_are_read_in_order_and_written_back(path: bytes, fields: dict[str,
 def test_writing_texts_makes_the_inside_of_messages_unambiguous() -> None:
     found = parse(CHAT, b'{"model":"m","messages":[{"role":"user","content":"bad","content":"good"}]}')
     assert b"bad" in msgspec.json.encode(found.fields)
-    with_texts(found)
+    with_texts(found, Passages(found))
     assert b"bad" not in msgspec.json.encode(found.fields)
 
 
