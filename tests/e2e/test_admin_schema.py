@@ -21,7 +21,7 @@ from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse
 
-EXAMPLES = 8
+EXAMPLES = 5
 FLEET = ("/engines", "/engines/{name}", "/models", "/models/{name}")
 BEYOND_SCHEMAS = ("cursor", "cidrs[", "models[", "requests", "match.tenant", "group_by", "settings", "type", "limits[", "since", "until")
 """Parameters with rules that JSON Schema cannot say: what a page gave, networks, a tenant's models, at least one of three, no
@@ -60,8 +60,9 @@ def test_schemathesis_finds_no_failure(running: Gatehouse, document: dict[str, A
     failures: list[str] = []
     for found in schema.get_all_operations():
         operation = found.ok()
-        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            _attack(operation, mode, cases, failures)
+        _attack(operation, GenerationMode.POSITIVE, cases, failures)
+        if operation.body or any(parameter.location != "path" for parameter in operation.iter_parameters()):
+            _attack(operation, GenerationMode.NEGATIVE, cases, failures)  # any text is a name: nothing else can be wrong
     with capsys.disabled():
         print(f"\nschemathesis: {sum(cases.values())} cases on {len(cases)} operations, {len(failures)} failures")
     assert not failures, "\n\n".join(failures[:5])
