@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.control import Control, CountedAudit, Whole
+from gateway.control import Control, Whole
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Guardrail, Route
 from gateway.core.slices import Steps
@@ -28,6 +28,7 @@ from gateway.routing.build import router_steps
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
+from gateway.usage import CountedAudit
 from gateway.wire import requests
 from policies import guardrails
 from policies.limits import LimitRules, charge, estimate

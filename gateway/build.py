@@ -27,7 +27,7 @@ from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Which
 from gateway.config.reload import Reloader, Steps
-from gateway.control import Control, CountedAudit, Whole, touches_configuration
+from gateway.control import Control, Whole, touches_configuration
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
@@ -46,6 +46,7 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor
 from gateway.telemetry.metrics import Metrics
 from gateway.transport.pool import EndpointClient
+from gateway.usage import CountedAudit
 from policies import guardrails
 
 GC_THRESHOLDS = (20_000, 20, 20)

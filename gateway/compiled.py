@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 
 MODULES = (
+    "gateway.core.values",
+    "gateway.core.snapshot",
     "gateway.core.waiting",
     "gateway.audit.broker",
     "gateway.audit.chain",
@@ -49,6 +51,7 @@ MODULES = (
     "gateway.telemetry.metrics",
     "gateway.transport.http1",
     "gateway.transport.pool",
+    "gateway.usage",
     "gateway.wire.openai",
     "gateway.wire.requests",
     "policies.limits",

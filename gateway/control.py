@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from time import gmtime, strftime
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,29 +19,27 @@ from gateway import remote
 from gateway.config.merge import Which, merge
 from gateway.core.errors import ConfigError, GatehouseError, StoreUnavailable
 from gateway.core.feed import LocalFeed
-from gateway.core.ports import AuditLog, Change
+from gateway.core.ports import Change
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
-from gateway.core.storage import StoreChange, UsageRow
+from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import OutcomeRecord
 from gateway.identity import keys
 from gateway.identity.stored import USED_SECONDS, StoredKeys
 from gateway.store.feed import CHANGE, RESYNC, ChangePoller
 from gateway.store.pepper import VARIABLE
 from gateway.store.store import Store
 from gateway.stored import KINDS, Part, StoredParts
+from gateway.usage import UsageLedger, rows
 
 log = logging.getLogger("gatehouse.store")
 
 WRITE_SECONDS = 5.0
 PRUNE_SECONDS = 600.0
-MAX_USAGE_ROWS = 100_000
 BATCH = 1000
 """Rows that are written in one transaction."""
 S = TypeVar("S", bound=Spec)
 P = TypeVar("P", LimitSpec, GuardrailSpec)
-DAY = 86400
 
 
 @dataclass(frozen=True)
@@ -192,73 +189,3 @@ def _usable(kind: str, parts: Mapping[str, Mapping[str, Part]], wanted: type[P])
 def _others(stored: tuple[P, ...], own: tuple[P, ...]) -> tuple[P, ...]:
     names = {policy.name for policy in own}
     return tuple(policy for policy in stored if policy.name not in names)
-
-
-Counts = dict[tuple[int, str, str, str], list[int]]
-"""(day since the epoch, tenant, key, model) to requests, prompt, completion and cached tokens."""
-
-
-class UsageLedger:
-    """Counts what each key used of each model on each day, until it is taken. Synchronous, cheap, bounded."""
-
-    def __init__(self) -> None:
-        self._counts: Counts = {}
-        self.lost = 0
-
-    def add(self, record: OutcomeRecord) -> None:
-        """One exchange that reached an engine; a denied one uses nothing."""
-        if record.attempts:
-            key = (int(record.time) // DAY, record.tenant, record.principal, record.model)
-            counts = self._counts.get(key)
-            if counts is None:
-                self._add(key, 1, record.prompt_tokens, record.completion_tokens, record.cached_tokens)
-                return
-            counts[0] += 1
-            counts[1] += record.prompt_tokens
-            counts[2] += record.completion_tokens
-            counts[3] += record.cached_tokens
-
-    def _add(self, key: tuple[int, str, str, str], *added: int) -> None:
-        counts = self._counts.get(key)
-        if counts is None:
-            if len(self._counts) >= MAX_USAGE_ROWS:
-                self.lost += added[0]
-                return
-            counts = self._counts[key] = [0, 0, 0, 0]
-        for position, number in enumerate(added):
-            counts[position] += number
-
-    def take(self) -> Counts:
-        """What was counted since the last call."""
-        counts, self._counts = self._counts, {}
-        return counts
-
-    def merge(self, counts: Counts) -> None:
-        """Puts back what was taken and could not be written."""
-        for key, numbers in counts.items():
-            self._add(key, *numbers)
-
-
-def rows(counts: Counts) -> list[UsageRow]:
-    days = {day: strftime("%Y-%m-%d", gmtime(day * DAY)) for day, *_ in counts}
-    return [UsageRow(days[day], tenant, key, model, *numbers) for (day, tenant, key, model), numbers in counts.items()]
-
-
-class CountedAudit:
-    """The audit log as the pipeline sees it: each outcome is counted as usage on its way. Everything else is the log's own method."""
-
-    def __init__(self, log: AuditLog, usage: UsageLedger) -> None:
-        self._log, self._add, self._outcome = log, usage.add, log.outcome
-        self.intent, self.event, self.hash_body, self.aclose = log.intent, log.event, log.hash_body, log.aclose
-
-    def outcome(self, record: OutcomeRecord) -> None:
-        self._add(record)
-        self._outcome(record)
-
-    @property
-    def accepting(self) -> bool:
-        return self._log.accepting
-
-    @property
-    def fault(self) -> str | None:
-        return self._log.fault

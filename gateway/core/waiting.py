@@ -67,6 +67,30 @@ class Signal(Generic[T]):
         return SignalWait(self)  # type: ignore[return-value]  # an iterator is all that await needs
 
 
+def check(error: BaseException | None) -> None:
+    """Raises the error of a Signal that failed. Lets go of it first: the traceback will hold the frame."""
+    if error is not None:
+        try:
+            raise error
+        finally:
+            error = None
+
+
+class Completion:
+    """Awaits that a Signal is done, however it ended, which the caller then looks up: a third of the cost of awaiting the Signal itself.
+
+    An iterator that ends with a value must raise StopIteration; a tuple's just ends.
+    """
+
+    __slots__ = ("_signal",)
+
+    def __init__(self, signal: Signal[Any]) -> None:
+        self._signal = signal
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return iter((self._signal,))  # type: ignore[return-value]
+
+
 class SignalWait:
     """One wait for a Signal, as the iterator that `await` steps: gives the Signal out until it is done, then ends with its value or error.
 
@@ -98,6 +122,7 @@ class SignalWait:
             error = None
 
 
+_ENDED: Any = object()
 WAITS = (Signal, asyncio.Future)
 """What a `Maybe` may be when it is not there yet, for `isinstance`: a look for `__await__`, or at the ABC, costs many times as much."""
 
@@ -124,10 +149,11 @@ class Driver:
     `on_done(error)` is called exactly once: with None, or with the exception that left the coroutine.
     """
 
-    __slots__ = ("_coroutine", "_on_done", "_running", "_thrown", "_waiting_on")
+    __slots__ = ("_coroutine", "_on_done", "_running", "_steps", "_thrown", "_waiting_on")
 
     def __init__(self, coroutine: Coroutine[Any, Any, None], on_done: Callable[[BaseException | None], None]) -> None:
         self._coroutine: Coroutine[Any, Any, None] | None = coroutine
+        self._steps: Any = coroutine.__await__()
         self._on_done = on_done
         self._waiting_on: Any = None
         self._running = False
@@ -166,8 +192,8 @@ class Driver:
         while True:
             self._running = True
             try:
-                waiting = coroutine.send(None) if error is None else coroutine.throw(error)
-            except StopIteration:
+                waiting = next(self._steps, _ENDED) if error is None else coroutine.throw(error)
+            except StopIteration:  # after a throw only: `next` gives the end as a value, which costs much less
                 self._finish(None)
                 return
             except BaseException as failure:  # noqa: BLE001 - boundary: the owner settles whatever left the coroutine
@@ -175,6 +201,9 @@ class Driver:
                 return
             finally:
                 self._running = False
+            if waiting is _ENDED:
+                self._finish(None)
+                return
             error, self._thrown = self._thrown, None
             if error is not None:
                 if not isinstance(waiting, Signal):
@@ -192,7 +221,7 @@ class Driver:
             return
 
     def _finish(self, error: BaseException | None) -> None:
-        self._coroutine = None
+        self._coroutine = self._steps = None
         on_done, self._on_done = self._on_done, _nothing
         on_done(error)
         if error is not None:

@@ -19,15 +19,20 @@ MILLISECOND = SECOND // 1000
 
 
 class Rate:
-    """The fixed side of one bucket. `unit_ps`: what one unit costs; `burst_ps`: the debt of an empty bucket."""
+    """The fixed side of one bucket of `what` (requests, tokens). `unit_ps`: what one unit costs; `burst_ps`: the debt of an empty bucket.
 
-    __slots__ = ("burst", "burst_ps", "unit_ps")
+    `until_remaining` and `until_reset`: the x-ratelimit-* lines up to what remains, and from there to the time.
+    """
 
-    def __init__(self, spec: RateSpec) -> None:
+    __slots__ = ("burst", "burst_ps", "unit_ps", "until_remaining", "until_reset")
+
+    def __init__(self, spec: RateSpec, what: bytes) -> None:
         self.unit_ps = ceil(Fraction(str(spec.per)) * SECOND / Fraction(str(spec.rate)))
         burst = spec.rate if spec.burst is None else spec.burst
         self.burst = int(burst)
         self.burst_ps = int(Fraction(str(burst)) * self.unit_ps)
+        self.until_remaining = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: " % (what, self.burst, what)
+        self.until_reset = b"\r\nx-ratelimit-reset-%b: " % what
 
     def level(self, debt_ps: int) -> int:
         """Whole units that are left at a debt; 0 when it is negative."""
@@ -35,28 +40,17 @@ class Rate:
         return left // self.unit_ps if left > 0 else 0
 
 
-_LINES = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%d.%%03ds\r\n"
-
-
 class Shape:
-    """The fixed side of a limit: what all its buckets share. The templates are the x-ratelimit-* lines, to be filled with
-    what remains and the time until the bucket is full again (seconds, milliseconds)."""
+    """The fixed side of a limit: what all its buckets share."""
 
-    __slots__ = ("both_lines", "concurrent", "name", "request_lines", "request_ps", "requests", "token_lines", "tokens")
+    __slots__ = ("concurrent", "name", "request_ps", "requests", "tokens")
 
     def __init__(self, spec: LimitSpec) -> None:
         self.name = spec.name
-        self.requests = Rate(spec.requests) if spec.requests else None
+        self.requests = Rate(spec.requests, b"requests") if spec.requests else None
         self.request_ps = self.requests.unit_ps if self.requests else 0
-        self.tokens = Rate(spec.tokens) if spec.tokens else None
+        self.tokens = Rate(spec.tokens, b"tokens") if spec.tokens else None
         self.concurrent = spec.concurrent or 0
-        self.request_lines = _template(b"requests", self.requests)
-        self.token_lines = _template(b"tokens", self.tokens)
-        self.both_lines = self.request_lines + self.token_lines
-
-
-def _template(what: bytes, rate: Rate | None) -> bytes:
-    return b"" if rate is None else _LINES % (what, rate.burst, what, what)
 
 
 class Bucket:

@@ -4,50 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.limits.bucket import MILLISECOND, Bucket
+from gateway.limits.bucket import MILLISECOND, Bucket, Rate
+
+_MILLIS = tuple(b".%03ds\r\n" % value for value in range(1000))
+"""The end of a line with a time, by its milliseconds."""
 
 
 def line(bucket: Bucket, now: int) -> bytes:
     """The header lines of one bucket, each with its CRLF; b"" when it limits concurrency only. `now`: monotonic picoseconds."""
     shape = bucket.shape
     requests, tokens = shape.requests, shape.tokens
-    if requests is None:
-        return shape.token_lines % _tokens_left(bucket, now) if tokens is not None else b""
-    debt = bucket.requests_full - now
-    if debt < 0:
-        debt = 0
-    left = requests.burst_ps - debt
-    remaining = left // requests.unit_ps if left > 0 else 0
-    reset = -(-debt // MILLISECOND)
-    if tokens is None:
-        return shape.request_lines % (remaining, reset // 1000, reset % 1000)
-    debt = bucket.tokens_full - now
-    if debt < 0:
-        debt = 0
-    left = tokens.burst_ps - debt
-    token_reset = -(-debt // MILLISECOND)
-    return shape.both_lines % (
-        remaining,
+    found = b"" if requests is None else _rate_lines(requests, bucket.requests_full - now)
+    if tokens is not None:
+        found += _rate_lines(tokens, bucket.tokens_full - now)
+    return found
+
+
+def _rate_lines(rate: Rate, debt_ps: int) -> bytes:
+    """The three lines of one rate at a debt: its burst, what remains of it, and the time until it is full again, rounded up."""
+    if debt_ps < 0:
+        debt_ps = 0
+    left = rate.burst_ps - debt_ps
+    reset = -(-debt_ps // MILLISECOND)
+    return b"%b%d%b%d%b" % (
+        rate.until_remaining,
+        left // rate.unit_ps if left > 0 else 0,
+        rate.until_reset,
         reset // 1000,
-        reset % 1000,
-        left // tokens.unit_ps if left > 0 else 0,
-        token_reset // 1000,
-        token_reset % 1000,
+        _MILLIS[reset % 1000],
     )
 
 
 def lines(buckets: Sequence[Bucket], now: int) -> bytes:
     """The header lines of several buckets together: the tightest for requests, the tightest for tokens."""
-    requests = [bucket for bucket in buckets if bucket.shape.requests is not None]
-    tokens = [bucket for bucket in buckets if bucket.shape.tokens is not None]
-    found = b""
-    if requests:
-        tightest = min(requests, key=lambda bucket: _requests_left(bucket, now))
-        found = tightest.shape.request_lines % _requests_left(tightest, now)
-    if tokens:
-        tightest = min(tokens, key=lambda bucket: _tokens_left(bucket, now))
-        found += tightest.shape.token_lines % _tokens_left(tightest, now)
-    return found
+    return _tightest([(b.shape.requests, b.requests_full - now) for b in buckets]) + _tightest(
+        [(b.shape.tokens, b.tokens_full - now) for b in buckets]
+    )
+
+
+def _tightest(levels: list[tuple[Rate | None, int]]) -> bytes:
+    """The lines of the rate with the least left, of those with as little the one that is full again first; b"" when there is none."""
+    chosen: Rate | None = None
+    chosen_debt = least = 0
+    for rate, debt in levels:
+        if rate is None:
+            continue
+        left = rate.level(debt)
+        if chosen is None or left < least or (left == least and debt < chosen_debt):
+            chosen, chosen_debt, least = rate, debt, left
+    return b"" if chosen is None else _rate_lines(chosen, chosen_debt)
 
 
 def pairs(buckets: Sequence[Bucket], now: int) -> tuple[tuple[str, str], ...]:
@@ -58,18 +63,3 @@ def pairs(buckets: Sequence[Bucket], now: int) -> tuple[tuple[str, str], ...]:
         if separator:
             found.append((name, value))
     return tuple(found)
-
-
-def _requests_left(bucket: Bucket, now: int) -> tuple[int, int, int]:
-    rate = bucket.shape.requests
-    return (0, 0, 0) if rate is None else (rate.level(bucket.requests_full - now), *_reset(bucket.requests_full - now))
-
-
-def _tokens_left(bucket: Bucket, now: int) -> tuple[int, int, int]:
-    rate = bucket.shape.tokens
-    return (0, 0, 0) if rate is None else (rate.level(bucket.tokens_full - now), *_reset(bucket.tokens_full - now))
-
-
-def _reset(debt_ps: int) -> tuple[int, int]:
-    """Seconds and milliseconds until the bucket is full again, rounded up."""
-    return divmod(-(-max(0, debt_ps) // MILLISECOND), 1000)

@@ -177,6 +177,11 @@ class LocalLimiter:
             return
         tokens = self._charge(usage)
         now = int(self._monotonic() * 1_000_000_000_000)
+        if len(held.buckets) == 1:
+            bucket = held.buckets[0]
+            rate = bucket.shape.tokens
+            bucket.correct(held.taken_at, now, held.costs[0], tokens * rate.unit_ps if rate is not None else 0)
+            return
         for bucket, reserved in zip(held.buckets, held.costs, strict=True):
             rate = bucket.shape.tokens
             bucket.correct(held.taken_at, now, reserved, tokens * rate.unit_ps if rate is not None else 0)

@@ -20,7 +20,7 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
-from gateway.core.waiting import WAITS, Signal
+from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import GENERATION, AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
@@ -45,8 +45,9 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         exchange.attempts += 1
         if exchange.marks is not None:
             exchange.mark("select")
-        if not ticket.done or ticket.error is not None:
-            await ticket
+        if not ticket.done:
+            await Completion(ticket)
+        check(ticket.error)
         if exchange.marks is not None:
             exchange.mark("durable")
         relay = relay_type(exchange)
@@ -61,8 +62,9 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         if exchange.marks is not None:
             exchange.mark("dispatch")
         try:
-            if not relay.done.done or relay.done.error is not None:
-                await relay.done
+            if not relay.done.done:
+                await Completion(relay.done)
+            check(relay.done.error)
         except GatehouseError as error:
             pause = _after_failure(exchange, entry, attempt, relay, error)
             if pause is None:
@@ -131,7 +133,7 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
         content,
         exchange.request_id,
         exchange.principal.priority.encode(),  # type: ignore[union-attr]
-        (exchange.deadline - exchange.plane.now) * 1000,
+        int((exchange.deadline - exchange.plane.now) * 1000),
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
     )

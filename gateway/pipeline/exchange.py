@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections.abc import Coroutine
-from time import perf_counter_ns
+from time import perf_counter_ns, time
 from typing import Any, Protocol
 
 from gateway.core.errors import ClientGone, EngineTimeout, GatehouseError, InternalError
@@ -275,7 +274,7 @@ class Exchange:
             prompt, completion, cached, estimated = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated
         self.snapshot.audit.outcome(
             OutcomeRecord(
-                time.time(),
+                time(),
                 self.request_id.decode(),
                 outcome,
                 status,
@@ -293,7 +292,7 @@ class Exchange:
                 estimated,
                 self.answer_bytes,
                 self.answer_hash,
-                round(seconds * 1000, 3),
+                int(seconds * 1e6 + 0.5) / 1000.0,
                 self.guardrail,
                 self.detail,
             )

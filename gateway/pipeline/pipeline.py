@@ -7,8 +7,8 @@ ends the exchange with that error; what the exchange holds is given back in `Exc
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable
+from time import time
 from typing import Any
 
 from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, ModelNotFound, PermissionDenied, RequestError
@@ -129,7 +129,7 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
         evidence, detail = json_part(body, request.view.json_length), request.view.detail(audit.hash_body)
     ticket = audit.intent(
         IntentRecord(
-            time.time(),
+            time(),
             x.request_id.decode(),
             principal.tenant,
             principal.id,

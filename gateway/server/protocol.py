@@ -20,7 +20,7 @@ from gateway.pipeline.exchange import Exchange, status_line
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.server.cors import cors_headers
-from gateway.server.head import REQUEST_ID, check_framing, split_target
+from gateway.server.head import REQUEST_ID, UNDERSCORE, check_framing, split_target
 from gateway.server.peers import forwarded_peer, is_trusted, plain
 from gateway.telemetry.metrics import PHASES
 
@@ -225,7 +225,7 @@ class Connection:
             if name in SINGLE:
                 raise self._reject(RequestError(f"The header {name.decode('latin-1')} is given twice.", code="invalid_header"))
             headers[name] = headers[name] + b", " + value
-        elif b"_" not in name:
+        elif UNDERSCORE not in name:
             headers[name] = value
 
     def on_headers_complete(self) -> None:

@@ -380,10 +380,10 @@ class Connection:
             return
         if len(headers) > MAX_HEADERS:
             raise ProtocolViolation("too many header fields")
-        fields = [(name.lower(), value) for name, value in headers.items()]
+        fields = list(headers.items())
         headers.clear()
         self._keep = parser.should_keep_alive()
-        self._until_close = not self._keep and status not in (204, 304) and not any(name in _FRAMING for name, _ in fields)
+        self._until_close = not self._keep and status not in (204, 304) and not any(name.lower() in _FRAMING for name, _ in fields)
         self._head = ResponseHead(status, fields)
 
     def on_message_complete(self) -> None:

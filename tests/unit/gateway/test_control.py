@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.control import Control, CountedAudit, UsageLedger, rows
+from gateway.control import Control
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.feed import LocalFeed
 from gateway.core.specs import ConfigSpec, StoreSpec
 from gateway.core.storage import KeySettings, UsageRow
 from gateway.core.types import OutcomeRecord, Peer, Principal
 from gateway.identity import keys
+from gateway.usage import CountedAudit, UsageLedger, rows
 
 NEW_YEAR = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 

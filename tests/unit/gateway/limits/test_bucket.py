@@ -26,13 +26,13 @@ def bucket(**limits: object) -> Bucket:
 @given(rates)
 def test_a_unit_is_rounded_up_by_less_than_a_picosecond(spec: RateSpec) -> None:
     exact = Fraction(str(spec.per)) / Fraction(str(spec.rate)) * SECOND
-    assert exact <= Rate(spec).unit_ps < exact + 1
+    assert exact <= Rate(spec, b"tokens").unit_ps < exact + 1
 
 
 @settings(deadline=None)
 @given(rates, st.integers(0, 10**7))
 def test_the_level_falls_by_what_is_taken(spec: RateSpec, units: int) -> None:
-    rate = Rate(spec)
+    rate = Rate(spec, b"tokens")
     units = min(units, rate.burst)
     assert rate.level(0) == rate.level(-5) == rate.burst
     assert rate.level(units * rate.unit_ps) == rate.burst - units

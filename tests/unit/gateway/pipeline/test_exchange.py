@@ -65,7 +65,7 @@ def test_a_stream_is_settled_once_by_whoever_is_first(order: tuple[str, str]) ->
     assert world.outcome.outcome == {"drained": "failed"}.get(order[0], order[0])
     assert world.plane.exchanges == set()
     assert world.call.over
-    assert sum(world.entry.meter.requests.values()) == 1
+    assert [t.count for tallies in world.entry.meter.tallies.values() for t in tallies] == [1]
     assert exchange.driver is None and exchange.relay is None and exchange.call is None
 
 
@@ -104,7 +104,8 @@ def test_the_records_of_a_served_request() -> None:
     assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens, outcome.estimated) == (7, 3, 2, False)
     assert (outcome.bytes, outcome.body_hash) == (len(ANSWER), f"hash-{len(ANSWER)}")
     assert outcome.peer == "", "the intent has it already"
-    assert world.entry.meter.requests == {("chat", 200, "ok"): 1}
+    (tally,) = world.entry.meter.tallies["chat"]
+    assert (tally.status, tally.outcome, tally.count) == (200, "ok", 1)
     assert world.entry.meter.prompt_tokens == 7
 
 

@@ -1,0 +1,140 @@
+"""What a request carries through the phases: small classes with slots, compared and hashed by identity unless said otherwise.
+
+They are part of the compiled hot path (gateway.compiled), where reading an attribute of such a class is one load; msgspec's Structs
+cannot be compiled and stay in gateway.core.types, from where all of them are imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Raw
+
+Headers = dict[bytes, bytes]
+"""Request headers: names in lower case, one value each (repeated ones joined by ", "; repeated sensitive ones are refused)."""
+
+Priority = Literal["interactive", "standard", "batch"]
+
+
+class Peer:
+    """The other end of a connection. `trusted`: its forwarding headers count. `certificate`: DER of a verified client certificate."""
+
+    __slots__ = ("address", "certificate", "trusted")
+
+    def __init__(self, address: str, trusted: bool = False, certificate: bytes | None = None) -> None:
+        self.address, self.trusted, self.certificate = address, trusted, certificate
+
+
+class Principal:
+    """An authenticated caller. One object per credential while it is valid, so that decisions can be memoised by identity.
+
+    id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
+    operations: those it may call; empty: all. limits: names of limits that apply to it beside those that match it.
+    claims: what conditions may read.
+    """
+
+    __slots__ = ("claims", "expires", "id", "kind", "limits", "models", "operations", "priority", "roles", "tenant")
+
+    def __init__(
+        self,
+        id: str,
+        tenant: str,
+        kind: str,
+        models: tuple[str, ...] = (),
+        priority: Priority = "standard",
+        roles: tuple[str, ...] = (),
+        expires: float | None = None,
+        claims: dict[str, Any] | None = None,
+        operations: tuple[str, ...] = (),
+        limits: tuple[str, ...] = (),
+    ) -> None:
+        self.id, self.tenant, self.kind, self.models = id, tenant, kind, models
+        self.priority, self.roles, self.expires, self.claims = priority, roles, expires, claims or {}
+        self.operations, self.limits = operations, limits
+
+    def __repr__(self) -> str:
+        return f"Principal({self.tenant}/{self.id})"
+
+
+class InferenceRequest:
+    """The typed view of a request: `view` is what policy reads; what is forwarded is `fields` (JSON: top-level keys with the
+    client's own bytes as values) or `raw` (tensors).
+
+    operation: chat, completions, embeddings, rerank, classify, infer. model: the public name asked for.
+    prompt_tokens: an estimate until the engine counts (for tensors: elements). max_tokens: the bound on what may be generated
+    (0: nothing is). content: the header lines about the body that the engine gets. version: of the model, where the path names one.
+    """
+
+    __slots__ = (
+        "content",
+        "fields",
+        "include_usage",
+        "max_tokens",
+        "model",
+        "operation",
+        "path",
+        "prompt_tokens",
+        "raw",
+        "stream",
+        "version",
+        "view",
+    )
+
+    def __init__(
+        self,
+        operation: str,
+        path: bytes,
+        model: str,
+        fields: dict[str, Raw],
+        view: Any,
+        stream: bool = False,
+        include_usage: bool = False,
+        prompt_tokens: int = 0,
+        max_tokens: int = 0,
+        content: bytes = b"content-type: application/json\r\n",
+        raw: bytes = b"",
+        version: str = "",
+    ) -> None:
+        self.operation, self.path, self.model = operation, path, model
+        self.fields, self.view = fields, view
+        self.stream, self.include_usage = stream, include_usage
+        self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
+        self.content, self.raw, self.version = content, raw, version
+
+
+class Usage:
+    """Tokens of one exchange; equal when all is equal. `estimated`: the engine did not count, so the relayed chunks were."""
+
+    __slots__ = ("cached_tokens", "completion_tokens", "estimated", "prompt_tokens")
+
+    def __init__(self, prompt_tokens: int = 0, completion_tokens: int = 0, cached_tokens: int = 0, estimated: bool = False) -> None:
+        self.prompt_tokens, self.completion_tokens = prompt_tokens, completion_tokens
+        self.cached_tokens, self.estimated = cached_tokens, estimated
+
+    def _key(self) -> tuple[int, int, int, bool]:
+        return self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Usage) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"Usage{self._key()}"
+
+
+class ResponseHead:
+    """Status and headers (names as the engine spelled them) of an engine's answer."""
+
+    __slots__ = ("headers", "status")
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status, self.headers = status, headers
+
+    def get(self, name: bytes) -> bytes | None:
+        """The value of a header; `name` in lower case."""
+        for key, value in self.headers:
+            if key == name or key.lower() == name:
+                return value
+        return None
