@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from time import gmtime, strftime
+from typing import Final
 
 from gateway.core.ports import AuditLog
 from gateway.core.storage import UsageRow
 from gateway.core.types import OutcomeRecord
 
-DAY = 86400
-MAX_USAGE_ROWS = 100_000
+DAY: Final = 86400
+MAX_USAGE_ROWS: Final = 100_000
 """Bound on what is counted between two writes, in rows."""
 
 Counts = dict[tuple[int, str, str, str], list[int]]

@@ -7,17 +7,18 @@ is a new principal and is decided anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from gateway.core.specs import ModelSpec
 from gateway.core.types import Decision, InferenceRequest, Principal
 from policies.patterns import names
 
-MEMO_SIZE = 16384
+MEMO_SIZE: Final = 16384
 """Decisions remembered; the oldest is forgotten first."""
 
-_DENIED = Decision(False, "This credential may not use the requested model.", "default-deny")
-_OPERATION = Decision(False, "This credential may not call this operation.", "operations")
-_UNKNOWN = Decision(False, "There is no such model for this credential.", "unknown-model")
+_DENIED: Final = Decision(False, "This credential may not use the requested model.", "default-deny")
+_OPERATION: Final = Decision(False, "This credential may not call this operation.", "operations")
+_UNKNOWN: Final = Decision(False, "There is no such model for this credential.", "unknown-model")
 
 
 class ModelAccess:

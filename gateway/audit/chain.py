@@ -22,8 +22,8 @@ GENESIS: Final = "0" * 64
 _MARK: Final = b',"hash":"'
 _END: Final = b'"}\n'
 _TAIL: Final = len(_MARK) + 64 + len(_END)
-_SHA256 = hashlib.sha256()
-_HEX64 = re.compile(rb"[0-9a-f]{64}")
+_SHA256: Final = hashlib.sha256()
+_HEX64: Final = re.compile(rb"[0-9a-f]{64}")
 
 
 class ChainError(Exception):

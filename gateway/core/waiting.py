@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class SignalWait:
             error = None
 
 
-_ENDED: Any = object()
+_ENDED: Final[Any] = object()
 WAITS = (Signal, asyncio.Future)
 """What a `Maybe` may be when it is not there yet, for `isinstance`: a look for `__await__`, or at the ABC, costs many times as much."""
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
+from typing import Final
 
 from gateway.core.specs import LimitSpec, RateSpec
 
-SECOND = 1_000_000_000_000
-MILLISECOND = SECOND // 1000
+SECOND: Final = 1_000_000_000_000
+MILLISECOND: Final = SECOND // 1000
 
 
 class Rate:

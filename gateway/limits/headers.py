@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.limits.bucket import MILLISECOND, Bucket, Rate
 
-_MILLIS = tuple(b".%03ds\r\n" % value for value in range(1000))
+_MILLIS: Final = tuple(b".%03ds\r\n" % value for value in range(1000))
 """The end of a line with a time, by its milliseconds."""
 
 

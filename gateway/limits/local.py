@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import LimitExceeded
@@ -21,7 +21,7 @@ from gateway.limits.bucket import MILLISECOND, SECOND, Bucket, Shape
 
 log = logging.getLogger("gatehouse.limits")
 
-MEMO_SIZE = 16384
+MEMO_SIZE: Final = 16384
 Scope = tuple[LimitSpec, tuple[str, ...]]
 """A limit and the key of its bucket (policies.limits)."""
 
@@ -214,7 +214,7 @@ class Unlimited:
         return None
 
 
-UNLIMITED = Unlimited()
+UNLIMITED: Final = Unlimited()
 
 
 def _clamped(bucket: Bucket, prompt: int) -> int:

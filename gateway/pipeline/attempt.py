@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from hashlib import blake2b
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ from gateway.pipeline.stream import GENERATION, AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
 from gateway.wire.requests import target
 
-PASSED_STATUSES = frozenset({400, 409, 413, 415, 422})
+PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """An engine's answer about the request itself: the client is told what the engine said."""
 
 

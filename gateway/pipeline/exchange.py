@@ -10,7 +10,7 @@ import itertools
 import logging
 from collections.abc import Coroutine
 from time import perf_counter_ns, time
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.core.errors import ClientGone, EngineTimeout, GatehouseError, InternalError
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
@@ -22,7 +22,7 @@ from gateway.wire.requests import error_body
 
 log = logging.getLogger("gatehouse.pipeline")
 
-LAST_CHUNK = b"0\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
 """Ends a body in chunked transfer coding (RFC 9112, 7.1)."""
 
 
@@ -319,7 +319,7 @@ def outcome_of(error: GatehouseError) -> str:
     return "denied" if error.status < 500 else "failed"
 
 
-_REASONS = {
+_REASONS: Final = {
     200: b"200 OK",
     400: b"400 Bad Request",
     401: b"401 Unauthorized",

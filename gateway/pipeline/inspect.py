@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -24,7 +24,7 @@ from gateway.wire.passages import Passages
 from gateway.wire.requests import json_part, parse_answer, summary, texts_of
 
 log = logging.getLogger("gatehouse.guardrails")
-HOLD_LIMIT = 1024 * 1024
+HOLD_LIMIT: Final = 1024 * 1024
 """Characters that a guardrail which cannot work on streams may hold of one choice."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from time import time
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, ModelNotFound, PermissionDenied, RequestError
 from gateway.core.ports import Attempt
@@ -21,7 +21,7 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
 from gateway.wire.requests import json_part, rename
 
-LARGE = 64 * 1024
+LARGE: Final = 64 * 1024
 """Bytes from which a body is not copied to stand behind its head."""
 
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.errors import GatehouseError
 from gateway.core.snapshot import Snapshot
@@ -25,9 +25,9 @@ class UnderWay(Protocol):
     def cancel(self, error: GatehouseError) -> None: ...
 
 
-SWEEP_SECONDS = 0.05
+SWEEP_SECONDS: Final = 0.05
 """Deadlines are checked this often; a `call_later` for each wait would cost more than the wait."""
-SAMPLE_EVERY = 64
+SAMPLE_EVERY: Final = 64
 """One exchange in so many has its phases timed one by one."""
 
 

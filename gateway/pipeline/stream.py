@@ -19,21 +19,21 @@ from gateway.wire.openai import CHUNK, usage_from, usage_of
 from gateway.wire.sse import data_of
 from gateway.wire.views import ChunkView
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-MAX_EVENT_BYTES = 256 * 1024
-KEEP_ALIVE = b"e\r\n: keep-alive\n\n\r\n"
-DONE = b"data: [DONE]\n\n"
-END = b"[DONE]\n\n"
-STREAM_HEADERS = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
-OK = b"200 OK"
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 256 * 1024
+KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
+DONE: Final = b"data: [DONE]\n\n"
+END: Final = b"[DONE]\n\n"
+STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
+OK: Final = b"200 OK"
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
 """The line before a chunk of so many bytes; most events are short."""
 TEXT_BEGINS: Final = (b'content":"', b'content": "', b'text":"', b'text": "')
 """What stands before the text of an event: content, reasoning_content, text; with the space of Python's own encoder or without."""
 MAX_MISSES: Final = 4
 """Events in a row whose shape is learned in vain."""
-TRUNCATED = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
-GENERATION = frozenset({"chat", "completions"})
+TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
+GENERATION: Final = frozenset({"chat", "completions"})
 """The operations that generate text; all others answer with vectors, scores or tensors."""
 
 

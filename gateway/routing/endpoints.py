@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from gateway.core.ports import EngineClient
 from gateway.core.specs import BreakerSpec, EngineSpec
@@ -33,9 +33,9 @@ Process = Literal["starting", "ready", "draining", "unloading", "unloaded", "dow
 OnChange = Callable[[str, str, str, str], None]
 """(endpoint, old state, new state, reason): for events and metrics. Must not raise."""
 
-SLOW_START_FROM = 0.1
+SLOW_START_FROM: Final = 0.1
 """The share of its slots with which an endpoint begins a slow start."""
-LOADING_SECONDS = 2.0
+LOADING_SECONDS: Final = 2.0
 """What a load is expected to take at least, as long as none has been measured."""
 
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.types import InferenceRequest, Principal
 
-PREFIX = 2048
+PREFIX: Final = 2048
 """How many characters of a text are hashed: enough to tell conversations apart, little enough to cost a few microseconds at most."""
-MESSAGES = 8
+MESSAGES: Final = 8
 """How many messages are looked at for the first of a user."""
 
 _fresh = blake2b(digest_size=8).copy
 """A copy of one that was never fed is cheaper than a new one with its parameters."""
 _number = int.from_bytes
 
-KEPT = 32
+KEPT: Final = 32
 """How many beginnings of conversations a route keeps the hash's state of."""
 
 KeyFunction = Callable[[InferenceRequest, Principal, bytes | None], int]

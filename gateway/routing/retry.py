@@ -8,12 +8,14 @@ alive; an attempt that was refused at the door did no work anywhere, so it is re
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.clock import Clock, Entropy
 from gateway.core.errors import EngineError
 from gateway.core.specs import RetrySpec
 
-MINIMUM = 10
-_CLAIM_WITHIN = 1.0
+MINIMUM: Final = 10
+_CLAIM_WITHIN: Final = 1.0
 """Seconds after its backoff within which a promised retry must begin, or its share of the budget is free again."""
 
 

@@ -10,7 +10,7 @@ endpoints serve again, but only what finds no slot at a healthy one, and never t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.errors import EngineError, GatehouseError, Overloaded
 from gateway.core.ports import AttemptResult, EngineClient
@@ -25,10 +25,10 @@ from gateway.routing.retry import RetryBudget
 from gateway.routing.ring import Ring
 from gateway.routing.selectors import SELECTORS, ConsistentHash, Member, Only, Selector, free, spare
 
-_SUCCESS = AttemptResult.SUCCESS
-_SMOOTHING = 0.1
+_SUCCESS: Final = AttemptResult.SUCCESS
+_SMOOTHING: Final = 0.1
 """Weight of the newest observation in the mean time for which a request holds its slot."""
-MAX_RETRY_AFTER = 60.0
+MAX_RETRY_AFTER: Final = 60.0
 
 
 class PoolAttempt:

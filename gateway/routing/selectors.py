@@ -10,16 +10,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate, cycle, islice
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from gateway.core.clock import Entropy
 from gateway.core.specs import TimeoutsSpec
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.ring import Ring
 
-_WALK = 64
+_WALK: Final = 64
 """Steps along the ring before the search goes on member by member: bounds the cost when most of a large pool is full."""
-_WINDOW = 64
+_WINDOW: Final = 64
 """How many members least_outstanding compares in a large pool."""
 _TOP = 1 << 64
 T = TypeVar("T")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from gateway.core.errors import RequestError
 from gateway.core.types import Headers
 
 QUESTION_MARK, HASH, UNDERSCORE = b"?#_"
 """As integers: to ask whether bytes are in bytes costs ten times as much, as Python first takes the first for a number and fails."""
-REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
+REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 """A caller's own request identifier is taken over when it has this form."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 
@@ -24,15 +24,15 @@ from gateway.server.head import REQUEST_ID, UNDERSCORE, check_framing, split_tar
 from gateway.server.peers import forwarded_peer, is_trusted, plain
 from gateway.telemetry.metrics import PHASES
 
-SINGLE = frozenset(
+SINGLE: Final = frozenset(
     {b"authorization", b"content-length", b"host", b"content-type", b"transfer-encoding", b"x-api-key", b"api-key", b"traceparent"}
 )
 """Headers that may stand once only: a second one could be read differently by somebody else."""
-MAX_PIPELINED = 16
-WRITE_HIGH = 64 * 1024
-WRITE_LOW = 16 * 1024
-NEVER = float("inf")
-LINGER_SECONDS = 2.0
+MAX_PIPELINED: Final = 16
+WRITE_HIGH: Final = 64 * 1024
+WRITE_LOW: Final = 16 * 1024
+NEVER: Final = float("inf")
+LINGER_SECONDS: Final = 2.0
 
 
 class Handler(Protocol):

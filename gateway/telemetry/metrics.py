@@ -7,6 +7,7 @@ running relay; an addition to a list costs 0.05. Names are listed in docs/metric
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -14,9 +15,24 @@ from prometheus_client.registry import Collector
 
 from gateway.core.types import Usage
 
-OVERHEAD_BOUNDS = (25.0, 50.0, 75.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 50000.0, 250000.0)
+OVERHEAD_BOUNDS: Final[tuple[float, ...]] = (
+    25.0,
+    50.0,
+    75.0,
+    100.0,
+    150.0,
+    200.0,
+    300.0,
+    500.0,
+    1000.0,
+    2500.0,
+    5000.0,
+    10000.0,
+    50000.0,
+    250000.0,
+)
 """Microseconds inside the gateway."""
-DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+DURATION_BOUNDS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds from the first byte of a request to its settlement; also for the time to the first token."""
 PHASES = (
     "receive",
@@ -33,7 +49,7 @@ PHASES = (
     "relay",
     "settle",
 )
-PHASE_BOUNDS = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1000.0, 10000.0)
+PHASE_BOUNDS: Final[tuple[float, ...]] = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 75.0, 100.0, 200.0, 500.0, 1000.0, 10000.0)
 """Microseconds in one phase, measured on a sample of the exchanges."""
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -24,12 +24,12 @@ from gateway.core.types import ResponseHead
 
 log = logging.getLogger("gatehouse.transport")
 
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES: Final = 64 * 1024
 """Bound on a response's head, on its trailers and on whatever else carries no body (chunk extensions), in bytes."""
-MAX_HEADERS = 128
+MAX_HEADERS: Final = 128
 """Bound on the number of different header fields in one head."""
 
-RECEIVE_BUFFER = 64 * 1024
+RECEIVE_BUFFER: Final = 64 * 1024
 """What the kernel (which doubles it) and the TLS layer may hold of a stream that is not read, in bytes. The kernel would
 let it grow to megabytes, so that a paused stream would pause its engine far too late; the price is one window a round trip."""
 
@@ -183,7 +183,7 @@ class _Deaf:
     def on_failed(self, error: Exception) -> None: ...
 
 
-DEAF = _Deaf()
+DEAF: Final = _Deaf()
 
 
 def _tell(receiver: Receiver, error: Exception) -> None:

@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.errors import EngineTimeout
 from gateway.core.ports import Receiver
@@ -21,7 +21,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.transport.address import Address, parse_address, tls_context
 from gateway.transport.http1 import Connection, EngineCall, failure
 
-LARGE_BODY = 64 * 1024
+LARGE_BODY: Final = 64 * 1024
 """Bytes from which a body is written beside its head instead of being copied to stand behind it."""
 
 

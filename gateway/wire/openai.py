@@ -5,7 +5,7 @@ views are what policy reads. `parse` answers a RequestError that names the field
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -32,13 +32,13 @@ OPERATIONS: dict[bytes, tuple[str, type[Struct]]] = {
     b"/v1/classify": ("classify", ClassifyRequest),
     b"/v1/rerank": ("rerank", RerankRequest),
 }
-_DECODERS = {path: (operation, msgspec.json.Decoder(view)) for path, (operation, view) in OPERATIONS.items()}
-_FIELDS = msgspec.json.Decoder(dict[str, Raw])
-_WITH_USAGE = Raw(b'{"include_usage":true}')
+_DECODERS: Final = {path: (operation, msgspec.json.Decoder(view)) for path, (operation, view) in OPERATIONS.items()}
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_WITH_USAGE: Final = Raw(b'{"include_usage":true}')
 _FORBIDDEN = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
-_BRACKETS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 """Strings and brackets. A string without end reaches to the end of the body: looked at again and again it would cost the square."""
-_AT_PATH = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+_AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
 
 def check_depth(body: bytes, limit: int) -> None:
@@ -167,8 +167,8 @@ def _replace_message(target: dict[str, Any], message: Message) -> None:
 
 MESSAGE_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Where a message or a delta holds text; `reasoning` is the newer name of `reasoning_content` in vLLM and Ollama."""
-_ANSWER = msgspec.json.Decoder(AnswerView)
-CHUNK = msgspec.json.Decoder(ChunkView)
+_ANSWER: Final = msgspec.json.Decoder(AnswerView)
+CHUNK: Final = msgspec.json.Decoder(ChunkView)
 
 
 def usage_from(view: UsageView | None) -> Usage | None:

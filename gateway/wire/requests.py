@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -14,13 +14,13 @@ from gateway.core.types import Headers, InferenceRequest, ResponseHead
 from gateway.wire import oip, oip_data, openai
 from gateway.wire.openai import OPERATIONS
 
-_ENCODER = msgspec.json.Encoder()
+_ENCODER: Final = msgspec.json.Encoder()
 HashBody = Callable[[bytes | memoryview], str]
-V2_MODELS = b"/v2/models/"
-JSON = b"content-type: application/json\r\n"
-TRITON_CLIENT = b"python/gevent-http-client"
+V2_MODELS: Final = b"/v2/models/"
+JSON: Final = b"content-type: application/json\r\n"
+TRITON_CLIENT: Final = b"python/gevent-http-client"
 """How tritonclient's HTTP client calls itself (the user agent of the library below it)."""
-BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+BINARY: Final = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 
 
 def is_inference(path: bytes) -> bool:

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from gateway.core.errors import ConfigError
 
-_NAME = re.compile(r"audit-([A-Za-z0-9_]{1,32})-(\d{8,})\.jsonl")
-_WRITER = re.compile(r"[A-Za-z0-9_]{1,32}")
+_NAME: Final = re.compile(r"audit-([A-Za-z0-9_]{1,32})-(\d{8,})\.jsonl")
+_WRITER: Final = re.compile(r"[A-Za-z0-9_]{1,32}")
 
 
 class Files(Protocol):
