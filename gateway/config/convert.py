@@ -7,11 +7,12 @@ the final objects and has the last word.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -26,6 +27,8 @@ from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
 _SECONDS = inspect.type_info(Seconds)
+_type_info = functools.cache(inspect.type_info)
+"""To look through all settings takes ten times as long as to read a file, and would hold the interpreter at each reload."""
 _PATTERNS = {
     getattr(
         inspect.type_info(Name), "pattern", ""
@@ -60,7 +63,7 @@ class Converter:
 
     def convert(self, root: Node, target: type[T]) -> T:
         """The settings. Raises ConfigError for the first thing that is wrong."""
-        data = self._value(root, inspect.type_info(target), "")
+        data = self._value(root, _type_info(cast(Any, target)), "")
         return self._construct(data, target, "", root.origin)
 
     def _construct(self, data: Any, target: type[T], path: str, origin: Origin) -> T:
@@ -168,7 +171,7 @@ class Converter:
             )
         where = join(path, "settings")
         settings = node.entries.get("settings") or Node("mapping", node.origin)
-        data: dict[str, Any] = self._value(settings, inspect.type_info(schema), where)
+        data: dict[str, Any] = self._value(settings, _type_info(schema), where)
         self._construct(data, schema, where, settings.origin)
         return data
 
