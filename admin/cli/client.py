@@ -74,7 +74,7 @@ class Client:
         found: list[dict[str, Any]] = []
         cursor = None
         while True:
-            page = self.get(path, cursor=cursor, **params)
+            page = self.get(path, **params) if cursor is None else self.get(path, cursor=cursor, **params)
             found += page["items"]
             cursor = page["cursor"]
             if cursor is None:

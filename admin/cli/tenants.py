@@ -117,6 +117,6 @@ def usage(
     """Reports requests and tokens."""
     with session.client() as client:
         scope = {"tenant": tenant, "key": of_key, "model": model}
-        report = client.get("/usage", group_by=by, since=since, until=until, limit=10000, **scope)
+        report = client.items("/usage", group_by=by, since=since, until=until, limit=10000, **scope)
         counted = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
-        session.out.rows(report["items"], (*by.split(","), *counted))
+        session.out.rows(report, (*by.split(","), *counted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import date
 from typing import Annotated
 
@@ -17,7 +18,7 @@ DIMENSIONS = ("tenant", "key", "model", "day")
 
 
 class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """group_by: any of tenant, key, model, day, with commas between. since, until: days (UTC), inclusive."""
+    """group_by: any of tenant, key, model, day, with commas between. since, until: days (UTC), inclusive. cursor: from the page before."""
 
     group_by: Annotated[str, Meta(pattern=r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$")] = "tenant"
     since: Day = "0001-01-01"
@@ -26,6 +27,7 @@ class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     key: Tenant | None = None
     model: Tenant | None = None
     limit: Annotated[int, Meta(ge=1, le=10000)] = 1000
+    cursor: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,2000}$")] | None = None
 
 
 class UsageSum(msgspec.Struct):
@@ -53,16 +55,32 @@ async def report(call: Call) -> Answer:
     dimensions = query.group_by.split(",")
     if len(set(dimensions)) != len(dimensions):
         raise RequestError("A dimension stands twice.", param="group_by")
-    rows = await call.store.report_usage(
+    found = await call.store.report_usage(
         dimensions,
         since=query.since,
         until=query.until,
         tenant=scope(call, "usage:read", query.tenant),
         key=query.key,
         model=query.model,
-        limit=query.limit,
+        limit=query.limit + 1,
+        after=_after(query.cursor),
     )
-    return Answer({"items": list(rows), "cursor": None})
+    rows = list(found[: query.limit])
+    more = len(found) > query.limit
+    return Answer({"items": rows, "cursor": _cursor([rows[-1][name] for name in dimensions]) if more else None})
+
+
+def _cursor(last: list[str]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(last)).decode().rstrip("=")
+
+
+def _after(cursor: str | None) -> list[str] | None:
+    if cursor is None:
+        return None
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=list[str])
+    except ValueError:
+        raise RequestError("This cursor is not one that a page gave.", param="cursor") from None
 
 
 def _check_day(day: str, param: str) -> None:

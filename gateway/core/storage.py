@@ -250,8 +250,10 @@ class ControlStore(Protocol):
         key: str | None = None,
         model: str | None = None,
         limit: int = 10000,
+        after: Sequence[str] | None = None,
     ) -> Sequence[dict[str, Any]]:
-        """Sums for each combination of `group_by` (of tenant, key, model, day), ordered by it. Days are inclusive on both sides."""
+        """Sums for each combination of `group_by` (of tenant, key, model, day), ordered by it. Days are inclusive on both sides.
+        after: only combinations behind this one."""
         ...
 
     # --- changes

@@ -230,8 +230,11 @@ class Store:
         key: str | None = None,
         model: str | None = None,
         limit: int = 10000,
+        after: Sequence[str] | None = None,
     ) -> Sequence[dict[str, Any]]:
-        return await self._database.run(lambda connection: usage_rows.report(connection, group_by, since, until, tenant, key, model, limit))
+        return await self._database.run(
+            lambda connection: usage_rows.report(connection, group_by, since, until, tenant, key, model, limit, after)
+        )
 
     # --- changes
 

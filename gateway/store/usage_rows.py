@@ -45,6 +45,7 @@ def report(
     key: str | None,
     model: str | None,
     limit: int,
+    after: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
     wrong = [name for name in group_by if name not in GROUPS]
     if wrong or not group_by or len(set(group_by)) != len(group_by):
@@ -59,5 +60,10 @@ def report(
     for column, wanted in ((usage_daily.c.key, key), (usage_daily.c.model, model)):
         if wanted is not None:
             conditions.append(column == wanted if rows.storable(wanted) else sa.false())
+    if after is not None:
+        if len(after) != len(columns):
+            raise RequestError("This cursor is not one that a page with this grouping gave.", param="cursor")
+        last = [sa.literal(rows.text(value, "cursor")) for value in after]
+        conditions.append(sa.tuple_(*columns) > sa.tuple_(*last))
     query = sa.select(*columns, *sums).where(*conditions).group_by(*columns).order_by(*columns).limit(limit)
     return [dict(row._mapping) for row in connection.execute(query)]

@@ -366,6 +366,16 @@ async def test_usage_adds_up_and_is_grouped(store: ControlStore) -> None:
     assert [r["requests"] for r in await store.report_usage(("day",), since="2026-01-02", until="2026-01-02")] == [2]
     assert await store.report_usage(("day",), tenant=["c"]) == []
     assert [r["requests"] for r in await store.report_usage(("model",), model="m")] == [7]
+    every = ("tenant", "model", "day")
+    whole = list(await store.report_usage(every))
+    after: list[str] | None = None
+    paged: list[dict[str, Any]] = []
+    while page := await store.report_usage(every, limit=2, after=after):
+        paged += page
+        after = [page[-1][name] for name in every]
+    assert len(whole) == 5 and paged == whole
+    with pytest.raises(RequestError):
+        await store.report_usage(every, after=["a"])
     for wrong in ((), ("body",), ("day", "day")):
         with pytest.raises(RequestError):
             await store.report_usage(wrong)

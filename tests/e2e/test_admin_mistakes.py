@@ -11,7 +11,7 @@ import pytest
 from tests.e2e import adminapi
 from tests.e2e.adminapi import admin, problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse
+from tests.e2e.harness import Gatehouse, until
 
 KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
 
@@ -89,3 +89,21 @@ def test_a_tenant_goes_after_its_bindings(root: httpx.Client) -> None:
     assert root.post("/bindings", json=bound).status_code == 201
     assert "in-bound" in problem(root.delete("/tenants/bound"), 409, "in_use")["detail"]
     assert root.delete("/bindings/in-bound").status_code == root.delete("/tenants/bound").status_code == 200
+
+
+def test_a_report_comes_in_pages_and_nothing_is_left_out(running: Gatehouse, root: httpx.Client) -> None:
+    for key in (adminapi.KEYS["none"], adminapi.KEYS["viewer"], adminapi.KEYS["auditor"]):
+        assert running.chat(key=key).status_code == 200
+    query = {"group_by": "tenant,key,model,day"}
+    whole = until(
+        lambda: (lambda rows: rows if len(rows) >= 3 else None)(root.get("/usage", params=query).json()["items"]), what="the usage"
+    )
+    found: list[Any] = []
+    page: dict[str, Any] = {"cursor": ""}
+    while page["cursor"] is not None:
+        page = root.get("/usage", params={**query, "limit": 1, **({"cursor": page["cursor"]} if page["cursor"] else {})}).json()
+        assert len(page["items"]) == 1
+        found += page["items"]
+    assert found == whole
+    for wrong in ("AAAA", "WzFd", found and "WyJhIl0"):
+        assert problem(root.get("/usage", params={**query, "cursor": wrong}), 400, "invalid_value")["param"] == "cursor"
