@@ -184,6 +184,17 @@ async def test_a_change_replaces_the_process_without_a_gap(house: House) -> None
     assert house.engine()["state"] == "ready"
 
 
+async def test_a_replacement_starts_gently_and_has_its_priority_back_when_ready(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, int]] = []
+    monkeypatch.setattr(process.priority, "lower", lambda pid: done.append(("lower", pid)) or True)
+    monkeypatch.setattr(process.priority, "restore", lambda pid: done.append(("restore", pid)))
+    await house.supervisor.apply((house.spec("ready"),), wait=True)
+    assert done == [], "the first of all starts as fast as it can"
+    await house.supervisor.apply((house.spec("ready", model="other"),), wait=True)
+    new = house.engine()["pid"]
+    assert done == [("lower", new), ("restore", new)]
+
+
 async def test_a_replacement_that_fails_leaves_the_old_one(house: House) -> None:
     good = house.spec("ready")
     await house.supervisor.apply((good,), wait=True)
