@@ -86,3 +86,17 @@ def test_tls_files_that_cannot_be_used(tmp_path: Path, field: str) -> None:
     for path in (broken, tmp_path / "absent.pem"):
         with pytest.raises(ConfigError, match=path.name):
             tls_context(ClientTlsSpec(**{field: str(path)}))
+
+
+def test_a_context_is_made_once_until_a_file_changes(certificates: Certificates, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(Path(certificates.ca).read_bytes())
+    spec = ClientTlsSpec(ca=str(ca))
+    first = tls_context(spec)
+    assert tls_context(ClientTlsSpec(ca=str(ca), server_name="other")) is first
+    assert tls_context(None) is not first
+    ca.write_bytes(ca.read_bytes() + b"\n")
+    assert tls_context(spec) is not first
+    ca.unlink()
+    with pytest.raises(ConfigError, match=r"ca\.pem"):
+        tls_context(spec)
