@@ -25,7 +25,7 @@ from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.params import Defaults
-from engines.llamacpp.scheduler import STALL
+from engines.llamacpp.scheduler import MIN_CHUNK, STALL, StepCosts
 from engines.sidecar import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
 from gateway.core.specs import SidecarSpec
 
@@ -56,6 +56,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     flash_attention: Literal["auto", "on", "off"] = "auto"
     stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
     """How much longer than usual a step may become by prompts being read beside running streams."""
+    least_chunk: Annotated[int, Meta(ge=1, le=512)] = MIN_CHUNK
+    """Prompt tokens that every step reads beside running streams, whatever `stall` says."""
     sampling: Defaults | None = None
     template: str | None = None
     """A chat template (jinja) instead of the file's own."""
@@ -149,7 +151,8 @@ class LlamaRuntime:
             threads_batch=threads, flash=_FLASH[options.flash_attention],
         )  # fmt: skip
         batcher = Batcher(
-            model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines, stall=options.stall
+            model, self._context, slots=spec.slots, queue=spec.queue, batch=options.batch, lines=lines,
+            costs=StepCosts(options.stall, options.least_chunk),
         )  # fmt: skip
         if not model.has_encoder:
             batcher.warm_up()
@@ -205,7 +208,7 @@ class LlamaRuntime:
 
     async def _embed(self, request: Request) -> Response:
         if self._embedder is None or self._model is None:
-            raise ApiError(400, "this model makes text, no embeddings", param="model", code="unsupported_endpoint")
+            raise ApiError(400, "this model makes text, no embeddings", param="model", code="unsupported_operation")
         return await EmbeddingHandler(self._model, self._embedder, self._spec.name).embeddings(request)
 
     async def _models(self, request: Request) -> Response:
@@ -214,7 +217,7 @@ class LlamaRuntime:
 
     def _generator(self) -> Engine:
         if self._engine is None:
-            raise ApiError(400, "this model makes embeddings, no text", param="model", code="unsupported_endpoint")
+            raise ApiError(400, "this model makes embeddings, no text", param="model", code="unsupported_operation")
         return self._engine
 
     def health(self) -> dict[str, Any]:

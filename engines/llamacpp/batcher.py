@@ -23,7 +23,7 @@ from typing import Literal
 from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, TopLogprobs, logprobs_of
-from engines.llamacpp.scheduler import STALL, Plan, StepCosts, Work, admit, reading, share
+from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, reading, share
 from engines.sidecar import ApiError, overloaded
 
 BACKLOG = 256
@@ -154,13 +154,13 @@ class Stats:
 class Batcher:
     """Runs jobs on one context. `slots` sequences at once, `queue` more may wait."""
 
-    def __init__(self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, stall: float = STALL) -> None:
+    def __init__(self, model: Model, context: Context, *, slots: int, queue: int, batch: int, lines: int, costs: StepCosts) -> None:
         self._model = model
         self._context = context
         self.slots = slots
         self.queue = queue
         self.stats = Stats()
-        self.costs = StepCosts(stall)
+        self.costs = costs
         self.failed: str | None = None
         self._batch = Batch(batch)
         self._lines = Lines(lines, context.cells, partial=model.partial_memory)

@@ -14,18 +14,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-MIN_CHUNK = 4
-"""Smallest prefill chunk beside running streams, in tokens: a prompt must end some day, however dear its tokens are."""
-STALL = 2.2
+MIN_CHUNK = 2
+"""Smallest prefill chunk beside running streams, in tokens, unless the settings say otherwise: a prompt must end some day."""
+EVEN = 2
+"""Tokens that llama.cpp's kernels for processors multiply at once: a single one left over costs as much as three or four others."""
+STALL = 2.4
 """How much longer than a usual step one may become by prompts being read beside streams, unless the settings say otherwise."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
 FIRST_CHUNK = 16
 """Chunk beside running streams while nothing has been measured yet, in tokens."""
+GROWTH = 1.5
+"""A chunk is at most so many times as large as those that have been measured: nothing vouches for a guess from small ones to large."""
 SUDDEN = 2.0
 """One step may raise what a token is believed to cost by this factor at most: most outliers are other processes, and pass."""
 _FORGET = 0.98
 _SPREAD = 64.0
+_ENOUGH = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +111,9 @@ def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
 class TokenCost:
     """Seconds that a prompt token adds to a step, by how deep in its prompt it stands: attention looks at all that came before.
 
-    A straight line through what steps have cost, older ones counting less and less, times a factor that follows the last steps at
-    once. The line keeps its slope while all that comes is equally deep; the factor believes a rise sooner than a fall.
+    A straight line through what steps have cost, older ones counting less and less, times a factor that follows the
+    last few steps. The line keeps its slope while all that comes is equally deep; the factor believes a rise sooner than a fall, and a few
+    tokens, whose share of a step is mostly noise, less than many.
     """
 
     def __init__(self) -> None:
@@ -131,7 +137,7 @@ class TokenCost:
         believed = self.at(depth)
         if believed is not None:
             seconds = min(seconds, believed * SUDDEN)
-            believed += (seconds - believed) * (0.5 if seconds > believed else 0.1)
+            believed += (seconds - believed) * (0.4 if seconds > believed else 0.2) * min(1.0, count / _ENOUGH)
         self._weight = self._weight * _FORGET + count
         self._x = self._x * _FORGET + count * depth
         self._y = self._y * _FORGET + count * seconds
@@ -150,13 +156,15 @@ class StepCosts:
 
     The cautious news are believed sooner, a cheaper step and a dearer token: too large a chunk stalls every stream, too small a one only
     the prompt, and a step that other processes delayed is not usual. `stall` is how much longer than a usual step one may become by
-    prompt tokens in it.
+    prompt tokens in it, `least` how many of them every step takes whatever that costs.
     """
 
-    def __init__(self, stall: float = STALL) -> None:
+    def __init__(self, stall: float = STALL, least: int = MIN_CHUNK) -> None:
         self.stall = stall
+        self.least = least
         self.token = TokenCost()
         self._steps: dict[int, float] = {}
+        self._measured = 0.0
 
     def step(self, streams: int) -> float | None:
         """Seconds of a step with so many streams and nothing else; None while nothing is known. Never more than is likely."""
@@ -178,7 +186,8 @@ class StepCosts:
         elif decode == 0:
             if self.token.at(0) is None and prefill >= FIRST_CHUNK:  # a token in a large chunk is cheaper than beside streams
                 self.token.learn(depth, seconds / prefill, prefill)
-        elif prefill >= MIN_CHUNK and (usual := self.step(decode)) is not None:
+        elif prefill >= self.least and (usual := self.step(decode)) is not None:
+            self._measured = max(prefill, self._measured * 0.9)
             self.token.learn(depth, max(seconds - usual, seconds * 0.05) / prefill, prefill)
 
     def budget(self, capacity: int, streams: int = 1, prompts: int = 1, depth: float = 0.0) -> int:
@@ -193,4 +202,7 @@ class StepCosts:
             return min(int(FIRST_CHUNK * crowd), capacity)
         extra = max(step * (self.stall - 1) * crowd, FREE_STEP - step)
         middle = self.token.at(depth + min(capacity, extra / token) / 2) or token
-        return max(MIN_CHUNK, min(capacity, int(extra / middle)))
+        chunk = min(capacity, int(extra / middle), int(max(FIRST_CHUNK * crowd, GROWTH * self._measured)))
+        chunk = max(self.least, chunk)
+        odd = (streams + chunk) % EVEN
+        return chunk - odd if chunk > self.least else chunk + odd

@@ -1,35 +1,39 @@
 """The llama.cpp sidecar against its peers: tokens a second, the gap that a long prompt makes, what conversations reuse.
 
     python -m loadtests.llamacpp.bench [--xllamacpp PYTHON] [--llama-cpp-server PYTHON] [--only throughput,gap,conversations]
-                                       [--rounds 3] [--tokens 64]
+                                       [--rounds 3] [--tokens 64] [--counts 1,4,8]
 
 Builds a 207M-parameter Q8_0 model with random weights once (in the system's temporary directory). All servers are started at the
-beginning and stay; one is asked at a time, by turns, each round in another order, so that what else the machine does falls on
-all. Prints each round as a line of JSON, then the medians and, of figures where the worst counts, the maxima. The client and the gateway
-share the machine's cores with the servers. A measurement during which processes that have nothing to do with it took more than `--others`
-of a core is printed and left out of the medians.
+beginning and stay; each measurement is made of one after the other, each round in another order, so that what else the machine does falls
+on all. Many short rounds tell more than few long ones. Prints each measurement as a line of JSON, then the medians, of figures where the
+worst counts the maxima, and of speed and processor time the median, least and greatest ratio to a peer in the same round. The client and
+the gateway share the machine's cores with the servers. A measurement during which processes that have nothing to do with it took more
+than `--others` of a core is printed and left out of the summary; `steal` says how much of the cores other machines took.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from loadtests.llamacpp import measures
 from loadtests.llamacpp.peers import DIRECT, GATEWAY, LLAMA_SERVER, LOOP, XLLAMACPP, Loop, Server, Setting, cpu_of, gatehouse, loop, peer
 from loadtests.llamacpp.random_gguf import Shape, write
 
 SHAPE = Shape(layers=12, width=1024, heads=16, kv_heads=8, feed_forward=2816, context=4096, extra_words=31600)
-COUNTS = (1, 4, 8)
 WORST = ("ratio", "alone ratio", "longest gap ms")
-Figures = dict[str, dict[str, list[float]]]
+Figures = dict[str, dict[str, dict[int, float]]]
+"""By contestant, figure and round."""
+Measure = Callable[[Any, int], dict[str, float]]
 
 
 def model_file() -> Path:
@@ -61,37 +65,43 @@ def contestants(options: argparse.Namespace, setting: Setting) -> Iterator[dict[
         yield found
 
 
-class Bystanders:
-    """How much of a core processes take that have nothing to do with the benchmark."""
+class Machine:
+    """What the machine did beside the benchmark, since the last call of `since`."""
 
     def __init__(self, pids: set[int]) -> None:
         self._pids = pids
         self._mark = self._now()
 
-    def _now(self) -> tuple[float, float]:
-        user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
-        busy = (user + nice + system) / os.sysconf("SC_CLK_TCK")
-        return time.monotonic(), busy - sum(map(cpu_of, self._pids))
+    def _now(self) -> tuple[float, float, float]:
+        user, nice, system, _idle, _wait, _irq, _soft, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+        ticks = os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), (user + nice + system) / ticks - sum(map(cpu_of, self._pids)), steal / ticks
 
-    def share(self) -> float:
-        """Since the last call."""
+    def since(self) -> dict[str, float]:
+        """Cores taken by processes that have nothing to do with the benchmark (`others`) and by other machines (`steal`)."""
         before, self._mark = self._mark, self._now()
-        return max(0.0, (self._mark[1] - before[1]) / (self._mark[0] - before[0]))
+        at, others, steal = (now - then for now, then in zip(self._mark, before, strict=True))
+        return {"others": max(0.0, others / at), "steal": steal / at}
 
 
-def steps(name: str, server: Server | Loop, options: argparse.Namespace, seed: int) -> Iterator[dict[str, float]]:
-    """One contestant, one round, all that was asked for, one measurement after the other."""
+def speed(count: int, tokens: int, server: Server | Loop, seed: int) -> dict[str, float]:
+    """Tokens a second of `count` requests at once."""
+    if isinstance(server, Loop):
+        return {f"tok/s x{count}": count * tokens / server.generate(count, tokens)}
+    return {f"{key} x{count}": value for key, value in measures.throughput(server, count, tokens, seed * 10 + count).items()}
+
+
+def phases(options: argparse.Namespace) -> list[tuple[frozenset[str], Measure]]:
+    """What was asked for: whom it is measured of, and how. One phase is measured of all, by turns, before the next begins."""
+    found: list[tuple[frozenset[str], Measure]] = []
     if "throughput" in options.only:
-        for count in COUNTS:
-            if isinstance(server, Loop):
-                yield {f"tok/s x{count}": count * options.tokens / server.generate(count, options.tokens)}
-                continue
-            figures = measures.throughput(server, count, options.tokens, seed * 10 + count)
-            yield {f"{key} x{count}": value for key, value in figures.items()}
-    if "gap" in options.only and isinstance(server, Server) and name != LLAMA_SERVER:
-        yield measures.gap(server, seed)
-    if "conversations" in options.only and isinstance(server, Server) and name in (DIRECT, XLLAMACPP):
-        yield measures.conversations(server, seed)
+        everybody = frozenset((DIRECT, GATEWAY, LOOP, XLLAMACPP, LLAMA_SERVER))
+        found += [(everybody, functools.partial(speed, int(count), options.tokens)) for count in options.counts.split(",")]
+    if "gap" in options.only:
+        found.append((frozenset((DIRECT, GATEWAY, XLLAMACPP)), measures.gap))
+    if "conversations" in options.only:
+        found.append((frozenset((DIRECT, XLLAMACPP)), measures.conversations))
+    return found
 
 
 def rounded(values: dict[str, float]) -> dict[str, float]:
@@ -100,12 +110,25 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def summary(figures: Figures) -> None:
-    """Medians, and maxima of what is judged by its worst, one line a contestant."""
+    """Medians, maxima of what is judged by its worst, and medians of the ratios to a peer in the same round; one line each."""
     for name, values in figures.items():
-        line = {key: round(statistics.median(items), 3) for key, items in values.items()}
+        line = {key: round(statistics.median(items.values()), 3) for key, items in values.items()}
         line["measurements"] = min(map(len, values.values()))
-        line |= {f"max {key}": round(max(items), 3) for key, items in values.items() if key in WORST}
+        line |= {f"max {key}": round(max(items.values()), 3) for key, items in values.items() if key in WORST}
         print(json.dumps({"median of": name, **line}))
+    for peer_name in (XLLAMACPP, LLAMA_SERVER):
+        for name in figures:
+            if peer_name in figures and name != peer_name:
+                print(json.dumps({"paired ratio of": name, "to": peer_name, **ratios(figures[name], figures[peer_name])}))
+
+
+def ratios(mine: dict[str, dict[int, float]], theirs: dict[str, dict[int, float]]) -> dict[str, list[float]]:
+    """Of each figure that both have: the median, the least and the greatest ratio among the rounds in which both were measured."""
+    found = {}
+    for key in [key for key in mine if key in theirs and key.startswith(("tok/s", "cpu ms"))]:
+        if pairs := sorted(mine[key][number] / theirs[key][number] for number in mine[key] if number in theirs[key]):
+            found[key] = [round(value, 3) for value in (statistics.median(pairs), pairs[0], pairs[-1])]
+    return found
 
 
 def main() -> None:
@@ -114,6 +137,7 @@ def main() -> None:
     parser.add_argument("--xllamacpp", help="interpreter with the package xllamacpp")
     parser.add_argument("--llama-cpp-server", help="interpreter with llama-cpp-python[server]")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer, for throughput")
+    parser.add_argument("--counts", default="1,4,8", help="requests at once, for throughput")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", type=int, default=1, help="number of the first round: prompts that a former run has not used")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -127,19 +151,19 @@ def main() -> None:
         for server in found.values():
             if isinstance(server, Server):
                 measures.throughput(server, 1, 8, 0)  # the first request pays for what is made once
-        bystanders = Bystanders({os.getpid(), *(pid for server in found.values() for pid in server.pids)})
+        machine = Machine({os.getpid(), *(pid for server in found.values() for pid in server.pids)})
         for number in range(options.first, options.first + options.rounds):
-            names = list(found)
-            turn = number % len(names)
-            for name in names[turn:] + names[:turn]:
-                bystanders.share()
-                for result in steps(name, found[name], options, number):
-                    others = bystanders.share()
-                    print(json.dumps({"round": number, "of": name, **rounded(result), "others": round(others, 2)}), flush=True)
-                    if others > options.others:
-                        continue
-                    for key, value in result.items():
-                        figures.setdefault(name, {}).setdefault(key, []).append(value)
+            for wanted, measure in phases(options):
+                names = [name for name in found if name in wanted]
+                turn = number % len(names)
+                for name in names[turn:] + names[:turn]:
+                    machine.since()
+                    result = measure(found[name], number)
+                    beside = machine.since()
+                    print(json.dumps({"round": number, "of": name, **rounded(result), **rounded(beside)}), flush=True)
+                    if beside["others"] <= options.others:
+                        for key, value in result.items():
+                            figures.setdefault(name, {}).setdefault(key, {})[number] = value
     summary(figures)
 
 

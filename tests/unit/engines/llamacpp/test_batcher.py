@@ -11,6 +11,7 @@ import pytest
 from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Job, Mailbox
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
 from engines.llamacpp.sampling import Sampler, SamplingParams
+from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import ApiError
 from loadtests.llamacpp.random_gguf import Shape, write
 
@@ -55,7 +56,7 @@ async def make(model: Model, log: NativeLog) -> AsyncIterator[Maker]:
         lines = slots * 2
         context = ScriptedContext(model, log, cells=cells, sequences=lines, batch=64, micro_batch=64, threads=1, threads_batch=1)
         context.script, context.sequences, context.before = [], [], None
-        batcher = Batcher(model, context, slots=slots, queue=queue, batch=64, lines=lines)
+        batcher = Batcher(model, context, slots=slots, queue=queue, batch=64, lines=lines, costs=StepCosts())
         batcher.start()
         made.append((batcher, context))
         return made[-1]
