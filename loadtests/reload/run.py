@@ -184,9 +184,7 @@ def percentile(values: list[float], share: float) -> float:
 
 def report(seen: list[Seen], phases: list[Phase], changes: list[Any]) -> bool:
     """Prints the tables. True when nothing was lost."""
-    print(
-        "| phases | seconds | changes | requests | failed | streams cut | plain p50 / p99, ms | first chunk p50 / p99 | gap p99 | sent late p99 |"
-    )
+    print("| phases | s | changes | requests | failed | cut | plain p50 / p99 | first chunk p50 / p99 | gap p99 | sent late p99 |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     names = list(dict.fromkeys(phase.name for phase in phases))
     for name in names:
