@@ -113,6 +113,8 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
         raise PermissionDenied(decision.reason)
     if entry.name != request.model:
         rename(request, entry.name)
+    if request.stream and b":version" in x.headers:
+        raise RequestError("stream: a stream needs HTTP/1.1.", param="stream")
     bound = entry.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")

@@ -237,6 +237,8 @@ class Connection:
             raise self._reject(RequestError("Upgrades are not supported.", code="invalid_request"))
         path, query = split_target(self._url)
         keep_alive = parser.should_keep_alive() and not self._closing
+        if (not keep_alive or b"connection" in headers) and (version := parser.get_http_version()) != "1.1":
+            self._old_version(version, headers)
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
         request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
@@ -251,6 +253,14 @@ class Connection:
             self.waiting.append(request)
             if len(self.waiting) >= MAX_PIPELINED:
                 self.transport.pause_reading()
+
+    def _old_version(self, version: str, headers: Headers) -> None:
+        """What is no HTTP/1.1 (RFC 9112, 2.3 and 6.1): HTTP/1.0 has no transfer codings, and nothing else is spoken here."""
+        if version != "1.0":
+            raise self._reject(RequestError(f"HTTP/{version} is not spoken here; use HTTP/1.1.", code="invalid_request"))
+        if b"transfer-encoding" in headers:
+            raise self._reject(RequestError("HTTP/1.0 has no Transfer-Encoding.", code="invalid_header"))
+        headers[b":version"] = b"1.0"  # no client can send this name
 
     def on_body(self, data: bytes) -> None:
         request = self.reading

@@ -35,6 +35,31 @@ def test_a_request_that_is_no_inference_goes_to_the_application() -> None:
     assert wire.server_state.total_requests == 1
 
 
+@pytest.mark.parametrize("version", [b"0.9", b"2.0"])
+@pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\n"])
+def test_other_versions_of_http_are_refused(version: bytes, more: bytes) -> None:
+    wire = Wire()
+    wire.receive(b"POST " + CHAT + b" HTTP/" + version + b"\r\nhost: a\r\n" + more + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert wire.written.startswith(b"HTTP/1.1 400") and code(wire) == "invalid_request"
+    assert wire.world.engine.calls == [] and wire.transport.half_closed
+
+
+@pytest.mark.parametrize("more", [b"", b"connection: keep-alive\r\n"])
+def test_http_1_0_gets_whole_answers_but_nothing_chunked(more: bytes) -> None:
+    head = b"POST " + CHAT + b" HTTP/1.0\r\nhost: a\r\n" + more
+    wire = Wire()
+    wire.receive(head + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+    wire.world.call.answer()
+    assert wire.written.startswith(b"HTTP/1.1 200 OK\r\n") and b"chunked" not in wire.written
+    wire = Wire()
+    wire.receive(head + b"content-length: %d\r\n\r\n" % len(STREAM_BODY) + STREAM_BODY)
+    assert wire.written.startswith(b"HTTP/1.1 400") and json.loads(wire.written.rpartition(b"\r\n\r\n")[2])["error"]["param"] == "stream"
+    assert wire.world.engine.calls == []
+    wire = Wire()
+    wire.receive(head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+    assert code(wire) == "invalid_header" and wire.world.engine.calls == []
+
+
 def test_an_inference_goes_straight_into_the_pipeline() -> None:
     wire = Wire()
     wire.receive(post(CHAT, BODY))
