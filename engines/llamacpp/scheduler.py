@@ -18,7 +18,9 @@ MIN_CHUNK = 2
 """Smallest prefill chunk beside running streams, in tokens, unless the settings say otherwise: a prompt must end some day."""
 EVEN = 2
 """Tokens that llama.cpp's kernels for processors multiply at once: a single one left over costs as much as three or four others."""
-STALL = 2.4
+CROWD = 2.0
+"""What each of several waiting prompts counts against a stream that runs."""
+STALL = 2.0
 """How much longer than a usual step one may become by prompts being read beside streams, unless the settings say otherwise."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
@@ -193,10 +195,10 @@ class StepCosts:
     def budget(self, capacity: int, streams: int = 1, prompts: int = 1, depth: float = 0.0) -> int:
         """Prompt tokens that fit into a step beside so many running streams, while so many prompts wait, the next read up to `depth`.
 
-        A step may take `stall` times the usual; where more prompts wait than streams run, longer in that proportion, because each
-        millisecond of it delays few and serves many.
+        A step may take `stall` times the usual; where several prompts wait, more than half as many as streams run, longer in that
+        proportion, because each millisecond of it delays few and serves many, and short steps with few streams are the dearest.
         """
-        crowd = max(1.0, prompts / max(1, streams))
+        crowd = max(1.0, CROWD * prompts / max(1, streams)) if prompts > 1 else 1.0
         step, token = self.step(max(1, streams)), self.token.at(depth)
         if step is None or token is None:
             return min(int(FIRST_CHUNK * crowd), capacity)

@@ -158,7 +158,8 @@ def main() -> None:
                 turn = number % len(names)
                 for name in names[turn:] + names[:turn]:
                     machine.since()
-                    result = measure(found[name], number)
+                    # Prompts of its own for each: what one contestant has read lies in the memory of the engine behind both its doors.
+                    result = measure(found[name], number * len(found) + list(found).index(name))
                     beside = machine.since()
                     print(json.dumps({"round": number, "of": name, **rounded(result), **rounded(beside)}), flush=True)
                     if beside["others"] <= options.others:

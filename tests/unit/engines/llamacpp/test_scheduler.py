@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.llamacpp.scheduler import EVEN, FIRST_CHUNK, FREE_STEP, MIN_CHUNK, StepCosts, TokenCost, Work, admit, share
+from engines.llamacpp.scheduler import CROWD, EVEN, FIRST_CHUNK, FREE_STEP, MIN_CHUNK, StepCosts, TokenCost, Work, admit, share
 
 
 def work(priority: int = 1, arrival: int = 0, prompt: int = 10, **more: object) -> Work:
@@ -151,9 +151,9 @@ def test_each_number_of_streams_has_its_usual_step_and_an_unknown_one_is_not_ove
 
 
 def test_few_streams_wait_longer_where_many_prompts_are_read() -> None:
-    assert StepCosts().budget(512, streams=1, prompts=7) == 7 * FIRST_CHUNK
+    assert StepCosts().budget(512, streams=1, prompts=7) == 7 * CROWD * FIRST_CHUNK
     costs = measured(0.050, 0.002, streams=1)
-    assert costs.budget(512, streams=1, prompts=4) == 149 and costs.budget(512, streams=7, prompts=1) == 37
+    assert costs.budget(512, streams=1, prompts=4) == 299 and costs.budget(512, streams=7, prompts=1) == 37
 
 
 def test_steps_so_short_that_nobody_notices_may_grow() -> None:
