@@ -9,9 +9,11 @@ from engines.demo.chatml import CHAT_TEMPLATE, Message, pieces, prompt
 MESSAGES = st.lists(st.builds(Message, role=st.sampled_from(["system", "user", "assistant"]), content=st.text()), max_size=6)
 
 
+TEMPLATE = ImmutableSandboxedEnvironment(autoescape=False).from_string(CHAT_TEMPLATE)
+
+
 def rendered(messages: list[dict[str, object]], add_generation_prompt: bool) -> str:
-    template = ImmutableSandboxedEnvironment(autoescape=False).from_string(CHAT_TEMPLATE)
-    return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
+    return TEMPLATE.render(messages=messages, add_generation_prompt=add_generation_prompt)
 
 
 @given(MESSAGES)

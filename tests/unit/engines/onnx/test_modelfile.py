@@ -73,7 +73,7 @@ def test_a_file_cut_at_any_byte_is_refused_or_whole(tmp_path: Path) -> None:
             pytest.fail(f"cut at {end} of {len(whole)} it was taken for whole")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(max_size=300), st.integers(0, 200), st.integers(0, 255))
 def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, place: int, value: int) -> None:
     path = tmp_path / "m.onnx"

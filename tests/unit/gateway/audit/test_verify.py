@@ -14,7 +14,7 @@ from gateway.audit.chain import Chain
 from gateway.audit.crypto import load_verifier
 from gateway.audit.verify import Report, verify_log
 
-PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_a_last_line_whose_hash_does_not_fit_is_torn_too(log_bench: Any, make: A
     assert "audit.repaired" in log_bench.events() and verified(log_bench).ok
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_wherever_a_write_was_torn_what_came_before_is_kept(tmp_path_factory: Any, log_bench: Any, make: Any, data: st.DataObject) -> None:
     bench = type(log_bench)(tmp_path_factory.mktemp("torn"))
