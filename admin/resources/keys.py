@@ -250,7 +250,7 @@ async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings)
         try:
             ipaddress.ip_network(network)
         except ValueError as error:
-            raise RequestError(f"{error}.", param=f"cidrs[{index}]") from None
+            raise RequestError(f"{error}; {_network_meant(network)}", param=f"cidrs[{index}]") from None
     for index, limit in enumerate(wanted.limits):
         if limit not in before.limits:
             await _check_limit(call, limit, f"limits[{index}]")
@@ -258,6 +258,13 @@ async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings)
     for index, pattern in enumerate(wanted.models):
         if not any(call.ports.matches(outer, pattern) for outer in allowed):
             raise RequestError(f"The tenant {tenant!r} may not have models {pattern!r}.", param=f"models[{index}]")
+
+
+def _network_meant(text: str) -> str:
+    try:
+        return f"did you mean {ipaddress.ip_network(text, strict=False)}?"
+    except ValueError:
+        return "write an address or a network, such as 192.0.2.7 or 10.0.0.0/8"
 
 
 async def _check_limit(call: Call, name: str, param: str) -> None:

@@ -54,6 +54,8 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
     ("path", "body", "status", "param", "words"),
     [
         ("/keys", {**KEY, "limits": ["typo"]}, 400, "limits[0]", "no limit 'typo'"),
+        ("/keys", {**KEY, "cidrs": ["10.1.2.3/8"]}, 400, "cidrs[0]", "did you mean 10.0.0.0/8?"),
+        ("/keys", {**KEY, "cidrs": ["10.0.0.0/8", "home"]}, 400, "cidrs[1]", "such as 192.0.2.7"),
         ("/bindings", {"name": "b", "tenant": "nowhere", "principal": "p", "role": "viewer"}, 404, "tenant", "no tenant 'nowhere'"),
         ("/bindings", {"name": "b", "tenant": "acme", "principal": "p", "role": "root"}, 400, "role", "one of admin, auditor"),
         ("/guardrails", {"name": "g", "type": "deny"}, 400, "type", "known: denylist"),
