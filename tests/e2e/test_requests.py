@@ -30,7 +30,7 @@ def test_a_chat_is_answered_relayed_and_recorded(gatehouse: Gatehouse, engine: E
 
 
 def test_the_values_of_the_client_are_forwarded_as_they_came(gatehouse: Gatehouse, engine: EngineThread) -> None:
-    messages = b'[{"role" : "user","content":"h\\u00e9llo \xc3\xa9"}]'
+    messages = b'[{"role" : "user","content":"h\\u4e16llo \xc3\xa9"}]'
     body = b'{ "messages":' + messages + b',\n "model" : "m1", "x":1e2 , "y": [1,  2] }'
     with gatehouse.client() as client:
         assert client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"}).status_code == 200
