@@ -1,0 +1,101 @@
+"""Counts the processor's instructions of one request in the compiled pipeline, by the function of ours that they were spent for.
+
+A clock on a shared machine differs by half from run to run; this count differs by a percent. It runs loadtests/pipeline/bench.py under
+valgrind's callgrind (Debian's package valgrind) and adds up what happens between a read and the last write, the audit writer's
+thread included. An instruction is counted for the nearest of our compiled functions in its chain of callers, so the cost of a look-up
+or an allocation stands where it was caused. Left out: the sockets and the kernel. SHA-256 is counted too high, because callgrind
+knows no SHA instructions.
+
+usage: python loadtests/pipeline/instructions.py [--rounds 8] [--top 40] [--build DIRECTORY]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PARALLEL = 32
+ENTRIES = (
+    "CPyDef_protocol___Connection___data_received",
+    "CPyDef_worker___Worker____heard",
+    "CPyDef_writer___ChainWriter___write",
+    "CPyDef_stream___AnswerRelay___on_end",
+)
+"""Where a request's work begins: a read from the client, the audit writer's answer, its thread, the end of the engine's answer."""
+RUN = """
+import runpy, sys
+from gateway.compiled import activate
+if (why := activate()) is not None:
+    sys.exit(f"the compiled hot path cannot be used: {why}")
+sys.argv = ["bench", "--rounds", sys.argv[1]]
+runpy.run_path("loadtests/pipeline/bench.py", run_name="__main__")
+"""
+NAME = re.compile(r"\((\d+)\)(?: (.*))?")
+
+
+def record(rounds: int, build: str | None, out: Path) -> None:
+    """Runs the benchmark under callgrind, which writes its counts to `out`."""
+    environment = dict(os.environ, PYTHONPATH=str(ROOT)) | ({"GATEHOUSE_COMPILED": build} if build else {})
+    command = ["valgrind", "--tool=callgrind", "--quiet", "--separate-callers=12", "--collect-atstart=no", f"--callgrind-out-file={out}"]
+    command += [f"--toggle-collect={entry}" for entry in ENTRIES]
+    command += [sys.executable, "-c", RUN, str(rounds)]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=1800)
+
+
+def read(out: Path) -> tuple[Counter[str], dict[str, Counter[str]]]:
+    """Instructions by owner, and for each owner by the function that spent them. The format is callgrind's profile data format."""
+    names: dict[str, str] = {}
+    own: Counter[str] = Counter()
+    current, called = "", False
+    with out.open() as lines:
+        for line in lines:
+            if line.startswith(("fn=", "cfn=")):
+                match = NAME.match(line.rstrip().partition("=")[2])
+                assert match is not None
+                if match[2]:
+                    names[match[1]] = match[2]
+                if line.startswith("fn="):
+                    current = match[1]
+            elif line.startswith("calls="):
+                called = True  # the next line is the cost of the callee
+            elif line[:1] in "0123456789+-*" and line.strip():
+                if not called:
+                    own[current] += int(line.split()[1])
+                called = False
+    owners: Counter[str] = Counter()
+    spent: dict[str, Counter[str]] = defaultdict(Counter)
+    for number, count in own.items():
+        chain = names[number].split("'")
+        owner = next((name for name in chain if name.startswith(("CPyDef_", "CPyPy_"))), "elsewhere")
+        owner = re.sub(r"^CPy(Def|Py)_", "", owner).replace("___", ".")
+        owners[owner] += count
+        spent[owner][chain[0].rpartition("/")[2]] += count
+    return owners, spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--top", type=int, default=40)
+    parser.add_argument("--build", help="a directory that scripts/compile.py made; by default the environment's own build")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "callgrind.out"
+        record(arguments.rounds, arguments.build, out)
+        owners, spent = read(out)
+    requests = arguments.rounds * PARALLEL
+    print(f"instructions a request: {sum(owners.values()) / requests:,.0f}")
+    for owner, count in owners.most_common(arguments.top):
+        detail = ", ".join(f"{name[:32]} {part / requests:.0f}" for name, part in spent[owner].most_common(4))
+        print(f"{count / requests:9,.0f}  {owner:<52} {detail}")
+
+
+if __name__ == "__main__":
+    main()
