@@ -63,6 +63,8 @@ MAX_SOCKET_PATH = 99
 """Longest Unix socket path in bytes (the kernel's limit is 107)."""
 DEFAULT_MAX_BODY = 64 * 1024 * 1024
 """Largest request body in bytes; ``options.max_body_bytes`` overrides it."""
+OPERATIONS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/classify", "/v1/rerank"})
+"""What the gateway may ask of an engine; one that does something else says so, as it is the request that names the wrong model."""
 SHA256_EAGER_BYTES = 256 * 1024 * 1024
 """Model files up to this size are hashed even when no checksum was configured."""
 
@@ -280,6 +282,8 @@ class Sidecar:
     def _route(self, method: str, path: str) -> Found:
         found = self._router.find(method, path)
         if found is None:
+            if method == "POST" and (path in OPERATIONS or (path.startswith("/v2/models/") and path.endswith("/infer"))):
+                raise ApiError(400, f"this model does not serve {path[:200]}", code="unsupported_operation", param="model")
             raise ApiError(404, f"no such path: {method} {path}", code="not_found")
         if self.state == "ready":
             return found

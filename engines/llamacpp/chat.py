@@ -14,6 +14,8 @@ from engines.llamacpp.params import unsupported
 from engines.sidecar import ApiError
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
+FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"})
+"""Fields of a message that templates may show; another one is accepted when the model's template names it."""
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 
 
@@ -71,12 +73,15 @@ class ChatTemplate:
         return "".join(parts)
 
 
-def normalise(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def normalise(messages: Sequence[Mapping[str, Any]], template: str = "") -> list[dict[str, Any]]:
     """Messages as templates expect them: text parts joined, `developer` as `system`, tool arguments as objects. Raises ApiError 400."""
-    return [_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
+    return [_message(message, f"messages[{at}]", template) for at, message in enumerate(messages)]
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _message(message: Mapping[str, Any], where: str, template: str) -> dict[str, Any]:
+    for key, value in message.items():
+        if key not in FIELDS and value not in (None, [], {}) and key not in template:
+            raise unsupported(f"{where}.{key[:64]}", "this model's chat template does not know it")
     role = message.get("role")
     if role == "developer":
         role = "system"
@@ -107,6 +112,9 @@ def _content(content: Any, where: str, role: str) -> str:
             raise unsupported(f"{where}[{at}]", "only parts of type text are")
         if not isinstance(part.get("text"), str):
             raise ApiError(400, f"{where}[{at}].text must be a string", param=f"{where}[{at}].text")
+        extra = next((key for key, value in part.items() if key not in ("type", "text") and value is not None), None)
+        if extra is not None:
+            raise unsupported(f"{where}[{at}].{extra[:64]}", "a part has type and text")
         texts.append(part["text"])
     return "\n".join(texts)
 

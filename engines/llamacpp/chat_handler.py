@@ -144,6 +144,8 @@ def _check(body: ChatRequest) -> None:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     if body.max_tokens == 0:
         raise ApiError(400, "max_tokens must be at least 1", param="max_tokens")
+    if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
+        raise ApiError(400, "max_tokens is the old name of max_completion_tokens; send one", param="max_tokens")
     if body.parallel_tool_calls is not None and not body.tools:
         raise ApiError(400, "parallel_tool_calls needs tools", param="parallel_tool_calls")
     if body.tool_choice not in (None, "none", "auto") and not body.tools:

@@ -50,7 +50,7 @@ class Converser:
             raise ApiError(400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template")
         choice = tools.choose(tools.declared(body.tools), body.tool_choice)
         parallel = body.parallel_tool_calls is not False
-        messages = normalise(body.messages)
+        messages = normalise(body.messages, template.source)
         generic = bool(choice.tools) and self._family == "generic"
         shown: Sequence[Mapping[str, Any]] | None = None
         if generic:
@@ -59,7 +59,8 @@ class Converser:
             names = {tool.name for tool in choice.tools}
             shown = [tool for tool in body.tools or () if tool["function"]["name"] in names]
         texts: list[str] = []
-        text = template.render(self._protect(messages, texts), tools=self._protect(shown, texts), extra=self._extra(body))
+        extra = self._protect(self._extra(body), texts)
+        text = template.render(self._protect(messages, texts), tools=self._protect(shown, texts), extra=extra)
         names_allowed = frozenset(tool.name for tool in choice.tools)
         inside = self._reasoning is not None and text.rstrip().endswith(self._reasoning[0])
         constrained = choice.required or generic
@@ -101,7 +102,7 @@ class Converser:
 
             return control.sub(hold, value)
         if isinstance(value, Mapping):
-            return {key: self._protect(item, texts) for key, item in value.items()}
+            return {self._protect(key, texts): self._protect(item, texts) for key, item in value.items()}
         if isinstance(value, list):
             return [self._protect(item, texts) for item in value]
         return value
@@ -124,6 +125,7 @@ def grammar_of(body: Common) -> str | None:
     """The grammar of `grammar` or `response_format`. Raises ApiError 400."""
     form = body.response_format
     kind = form.get("type") if form is not None else "text"
+    _only(form, {"type", "json_schema"} if kind == "json_schema" else {"type"}, "response_format")
     if body.grammar is not None:
         if kind != "text":
             raise ApiError(400, "grammar and response_format cannot be combined", param="grammar")
@@ -141,10 +143,17 @@ def grammar_of(body: Common) -> str | None:
     described = form.get("json_schema")
     if not isinstance(described, dict) or "schema" not in described:
         raise ApiError(400, "response_format.json_schema.schema is required", param="response_format.json_schema")
+    _only(described, {"name", "description", "schema", "strict"}, "response_format.json_schema")
     try:
         return schema.json_schema(described["schema"])
     except schema.SchemaError as exc:
         raise ApiError(400, str(exc), param="response_format.json_schema.schema", code="unsupported_schema") from None
+
+
+def _only(value: Mapping[str, Any] | None, known: set[str], where: str) -> None:
+    for key, item in (value or {}).items():
+        if key not in known and item is not None:
+            raise unsupported(f"{where}.{key[:64]}", f"it has {', '.join(sorted(known))}")
 
 
 def _markers(model: Model) -> dict[int, bytes]:

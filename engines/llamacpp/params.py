@@ -138,7 +138,7 @@ def _invalid(message: str) -> ApiError:
     missing = _MISSING.search(message)
     if missing:
         name = f"{param}.{missing.group(1)}" if param else missing.group(1)
-        return ApiError(400, f"the parameter {name} is required", param=name, code="missing_parameter")
+        return ApiError(400, f"the parameter {name} is required", param=name, code="missing_required_parameter")
     return ApiError(400, f"{param or 'body'}: {_PATH.sub('', message)}", param=param, code="invalid_value")
 
 
@@ -166,6 +166,10 @@ def check_common(body: Common) -> None:
         raise unsupported("store", "nothing is kept")
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        raise unsupported("stream_options.include_obfuscation", "chunks are not padded")
+    if None not in (body.repeat_penalty, body.repetition_penalty) and body.repeat_penalty != body.repetition_penalty:
+        raise ApiError(400, "repetition_penalty is another name of repeat_penalty; send one", param="repetition_penalty")
 
 
 class Defaults(Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,6 +17,7 @@ from engines.llamacpp.output import Family
 from engines.llamacpp.schema import Grammar, SchemaError, check_grammar, literal
 from engines.sidecar import ApiError
 
+_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -59,6 +60,8 @@ def declared(tools: Sequence[Mapping[str, Any]] | None) -> tuple[Tool, ...]:
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ApiError(400, f"{where}.function.name must be 1 to 64 of A-Z a-z 0-9 _ . -", param=f"{where}.function.name")
+        for key in (*(k for k in tool if k not in ("type", "function")), *(f"function.{k}" for k in function if k not in _FUNCTION)):
+            raise ApiError(400, f"{where}.{key[:64]} is not supported", param=f"{where}.{key[:64]}", code="unsupported_parameter")
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if not isinstance(parameters, dict):
             raise ApiError(400, f"{where}.function.parameters must be a JSON Schema", param=f"{where}.function.parameters")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -20,10 +21,11 @@ CLIENT_HEADER = b"x-gatehouse-client"
 TRUNCATED_HEADER = b"x-gatehouse-truncated"
 """Tokens that were cut off in all inputs together; absent when none were."""
 
+UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 Item = str | int | list[int]
 
 
-class TextRequest(Struct):
+class TextRequest(Struct, forbid_unknown_fields=True):
     """Fields that every task on texts has. `input`: a text, a token array, or an array of either."""
 
     input: str | list[Item]
@@ -82,6 +84,9 @@ class TextTask:
         try:
             return await self._offload.call(len(request.body) / BYTES_PER_COST, decoder.decode, request.body)
         except msgspec.ValidationError as exc:
+            if unknown := UNKNOWN.search(str(exc)):
+                name = unknown[1][:64]
+                raise ApiError(400, f"the parameter {name} is not supported", param=name, code="unsupported_parameter") from None
             text, _, place = str(exc).partition(" - at `$")
             param = place.strip("`.").split(".")[0].split("[")[0] or None
             raise ApiError(400, f"{param or 'body'}: {text[0].lower()}{text[1:]}", param=param) from None

@@ -493,11 +493,33 @@ def test_embeddings(start: Callable[..., Sidecar]) -> None:
         assert len(list(pool.map(lambda text: sidecar.openai.embeddings.create(model="m", input=text), texts))) == 20
     assert sidecar.error("/v1/embeddings", input="w" * 3000)["code"] == "context_length_exceeded"
     assert sidecar.error("/v1/embeddings", input=[""])["param"] == "input"
-    assert sidecar.error("/v1/completions", prompt="x")["code"] == "unsupported_endpoint"
+    assert sidecar.error("/v1/completions", prompt="x")["code"] == "unsupported_operation"
 
 
 def test_a_text_model_makes_no_embeddings(tiny: Sidecar) -> None:
-    assert tiny.error("/v1/embeddings", input="x")["code"] == "unsupported_endpoint"
+    assert tiny.error("/v1/embeddings", input="x")["code"] == "unsupported_operation"
+    assert tiny.error("/v1/classify", input="x")["code"] == "unsupported_operation"
+
+
+@pytest.mark.parametrize(
+    ("form", "param"),
+    [
+        ({"type": "json_object", "x": 1}, "response_format.x"),
+        ({"type": "json_schema", "json_schema": {"schema": {}, "x": 1}}, "response_format.json_schema.x"),
+    ],
+)
+def test_what_response_format_does_not_have_is_named(tiny: Sidecar, form: dict[str, Any], param: str) -> None:
+    refused = tiny.error("/v1/chat/completions", messages=[{"role": "user", "content": "x"}], response_format=form)
+    assert (refused["code"], refused["param"]) == ("unsupported_parameter", param)
+
+
+def test_what_a_client_writes_into_the_template_is_never_a_control_token(models: Path, start: Callable[..., Sidecar]) -> None:
+    write(models / "kwargs.gguf", SHAPE, scale=4.0, values=metadata(SHAPE, template="{{ note }}{{ messages[0].content }}"))
+    sidecar = start(models / "kwargs.gguf")
+    settings: Any = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    plain = sidecar.http.post("/v1/chat/completions", json={**settings, "chat_template_kwargs": {"note": "hello"}}).json()
+    forged = sidecar.http.post("/v1/chat/completions", json={**settings, "chat_template_kwargs": {"note": "</s>"}}).json()
+    assert forged["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"], "four characters, not one token"
 
 
 def damaged(models: Path, name: str) -> Path:

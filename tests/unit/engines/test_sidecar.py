@@ -137,7 +137,13 @@ def test_placeholders_of_a_path(ready: Process) -> None:
 
 @pytest.mark.parametrize(
     ("path", "status", "code"),
-    [("/v1/refuse", 400, "invalid_value"), ("/v1/broken", 500, "internal_error"), ("/nowhere", 404, "not_found")],
+    [
+        ("/v1/refuse", 400, "invalid_value"),
+        ("/v1/broken", 500, "internal_error"),
+        ("/nowhere", 404, "not_found"),
+        ("/v1/classify", 400, "unsupported_operation"),
+        ("/v2/models/a/versions/1/infer", 400, "unsupported_operation"),
+    ],
 )
 def test_errors_have_the_contracts_body(ready: Process, path: str, status: int, code: str) -> None:
     answer = ready.client.post(path, headers={"x-request-id": "r-1"})

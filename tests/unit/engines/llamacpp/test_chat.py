@@ -31,7 +31,7 @@ def test_a_template_gets_what_templates_expect() -> None:
     "source",
     [
         "{{ raise_exception('roles must alternate') }}", "{{ undefined.attribute }}", "{{ 1 / 0 }}", "{% for", "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}", "{% for i in range(10**9) %}x{% endfor %}", "{{ 'x' * 10**8 }}",
+        "{{ messages.append(1) }}", "{% for i in range(10**9) %}x{% endfor %}", "{{ 'x' * (2 * 10**7) }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     ],
 )  # fmt: skip
@@ -70,3 +70,24 @@ def test_messages_as_templates_expect_them() -> None:
 )  # fmt: skip
 def test_messages_are_checked_and_the_place_is_named(message: dict[str, Any], param: str) -> None:
     assert refused(lambda: normalise([message])).param == param
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "content": "x", "function_call": {"name": "f", "arguments": "{}"}}, "messages[0].function_call"),
+        ({"role": "user", "content": "x", "weight": 0}, "messages[0].weight"),
+        ({"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}]},
+         "messages[0].content[0].cache_control"),
+    ],
+)  # fmt: skip
+def test_a_field_of_a_message_that_no_one_reads_is_named(message: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        normalise([message])
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", param)
+
+
+def test_what_clients_send_back_of_an_answer_is_taken_and_so_is_what_the_template_names() -> None:
+    answer = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None, "reasoning_content": "r", "name": "n"}
+    assert normalise([answer])[0]["content"] == "x"
+    assert normalise([{"role": "user", "content": "x", "prefix": True}], "{% if message.prefix %}")[0]["prefix"] is True

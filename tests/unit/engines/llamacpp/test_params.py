@@ -37,7 +37,7 @@ def test_the_parameter_is_named(change: dict[str, Any], param: str, code: str) -
 
 
 def test_missing_and_malformed() -> None:
-    assert (refused(ChatRequest, {}).code, refused(ChatRequest, {}).param) == ("missing_parameter", "messages")
+    assert (refused(ChatRequest, {}).code, refused(ChatRequest, {}).param) == ("missing_required_parameter", "messages")
     for body in (b"", b"{", b"nul", b"\xff\xfe", b"[" * 100_000):
         assert refused(ChatRequest, body).code in ("invalid_json", "invalid_value")
 
@@ -48,7 +48,13 @@ def test_parameters_without_effect_are_accepted_and_null_is_absent() -> None:
 
 
 def test_rules_between_parameters() -> None:
-    for body, param in (({**CHAT, "store": True}, "store"), ({**CHAT, "stream_options": {}}, "stream_options")):
+    obfuscated = {**CHAT, "stream": True, "stream_options": {"include_obfuscation": True}}
+    for body, param in (
+        ({**CHAT, "store": True}, "store"),
+        ({**CHAT, "stream_options": {}}, "stream_options"),
+        (obfuscated, "stream_options.include_obfuscation"),
+        ({**CHAT, "repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repetition_penalty"),
+    ):
         with pytest.raises(ApiError) as caught:
             check_common(parse(json.dumps(body).encode(), ChatRequest))
         assert caught.value.param == param

@@ -30,6 +30,7 @@ def test_the_family_is_told_by_the_template(template: str, family: str) -> None:
 @pytest.mark.parametrize(
     ("tools", "param"),
     [
+        ([{**TIME, "cache": 1}], "tools[0].cache"), ([{"type": "function", "function": {"name": "a", "x": 1}}], "tools[0].function.x"),
         ([{"type": "retrieval"}], "tools[0].type"), ([{"type": "function"}], "tools[0].function.name"),
         ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"), ([TIME, TIME], "tools[1].function.name"),
         ([{"type": "function", "function": {"name": "a", "parameters": []}}], None),

@@ -94,6 +94,12 @@ async def test_batched_and_alone_give_the_same(embed: Engine) -> None:
         np.testing.assert_allclose(item["embedding"], alone["embedding"], atol=1e-5)
 
 
+async def test_a_parameter_that_nobody_reads_is_named(embed: Engine) -> None:
+    refused = await embed.post("/v1/embeddings", {"input": "cat", "stream": True})
+    assert refused.status_code == 400
+    assert (refused.json()["error"]["code"], refused.json()["error"]["param"]) == ("unsupported_parameter", "stream")
+
+
 async def test_base64_and_dimensions(embed: Engine) -> None:
     plain = (await embed.post("/v1/embeddings", {"input": "cat"})).json()["data"][0]["embedding"]
     packed = (await embed.post("/v1/embeddings", {"input": "cat", "encoding_format": "base64"})).json()["data"][0]["embedding"]
