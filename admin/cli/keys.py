@@ -120,3 +120,11 @@ def revoke(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
     """Refuses a key from now on."""
     with session.client() as client:
         session.out.one(client.post(f"/keys/{name(id)}/revoke", dry_run=dry_run))
+
+
+@group.command("delete")
+@connected
+def delete(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
+    """Deletes a key with what is known of it; its usage stays. To refuse a key and keep its record, revoke it."""
+    with session.client() as client:
+        session.out.one(client.delete(f"/keys/{name(id)}", dry_run=dry_run))

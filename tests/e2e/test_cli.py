@@ -93,6 +93,9 @@ def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     until(lambda: running.chat(key=made["secret"]).status_code == 401)
     assert "dry_run" in cli("keys", "create", "--tenant", "acme", "--dry-run").stdout
     assert "is no duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=1).stderr
+    assert "dry_run" in cli("keys", "delete", "cli", "--dry-run").stdout
+    cli("keys", "delete", "cli")
+    assert "no 'cli' among the keys" in cli("keys", "show", "cli", code=1).stderr
 
 
 def test_tenants_roles_and_bindings(cli: Cli) -> None:
@@ -104,6 +107,7 @@ def test_tenants_roles_and_bindings(cli: Cli) -> None:
     cli("roles", "bind", "auditor", "--tenant", "acme", "--principal", "a-none", "--name", "b")
     assert "a-none" in cli("roles", "bindings").stdout
     cli("audit", "tail", "-n", "1", GATEHOUSE_KEY=KEYS["none"])
+    assert "dry_run" in cli("roles", "unbind", "b", "--dry-run").stdout
     cli("roles", "unbind", "b")
     assert "audit:read" in cli("audit", "tail", code=1, GATEHOUSE_KEY=KEYS["none"]).stderr
 
@@ -133,6 +137,13 @@ def test_policies_are_applied_tested_and_listed(cli: Cli, tmp_path: Path) -> Non
     assert "rate=6.0" in cli("policies", "show", "limits/from-file").stdout and "from-file" in cli("policies", "list").stdout
     assert "allow" in cli("policies", "test", "--key-id", "test", "--model", "m1").stdout
     assert "deny" in cli("policies", "test", "--key-id", "narrow", "--model", "m1", code=1).stdout
+    file.write_text(
+        yaml.safe_dump({"limits": [{"name": "second", "requests": {"rate": 5, "per": "1m"}}, {"name": "third", "per": "user"}]})
+    )
+    assert "limits/third: per: " in cli("policies", "apply", str(file), code=1).stderr
+    for name in ("from-file", "second"):
+        cli("policies", "delete", f"limits/{name}")
+    assert "KIND/NAME" in cli("policies", "delete", "from-file", code=1).stderr
     file.write_text("limitz: []")
     assert "must hold" in cli("policies", "apply", str(file), code=1).stderr
 
