@@ -515,7 +515,8 @@ def test_what_response_format_does_not_have_is_named(tiny: Sidecar, form: dict[s
 
 def test_what_a_client_writes_into_the_template_is_never_a_control_token(models: Path, start: Callable[..., Sidecar]) -> None:
     write(models / "kwargs.gguf", SHAPE, scale=4.0, values=metadata(SHAPE, template="{{ note }}{{ messages[0].content }}"))
-    sidecar = start(models / "kwargs.gguf")
+    sidecar = start("kwargs.gguf")
+    sidecar.wait("ready")
     settings: Any = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     plain = sidecar.http.post("/v1/chat/completions", json={**settings, "chat_template_kwargs": {"note": "hello"}}).json()
     forged = sidecar.http.post("/v1/chat/completions", json={**settings, "chat_template_kwargs": {"note": "</s>"}}).json()
