@@ -51,7 +51,7 @@ def test_usage_that_could_not_be_written_is_not_lost() -> None:
 
 
 def test_the_ledger_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.control.MAX_USAGE_ROWS", 2)
+    monkeypatch.setattr("gateway.usage.MAX_USAGE_ROWS", 2)
     ledger = UsageLedger()
     for day in range(4):
         ledger.add(outcome(NEW_YEAR + day * 86400))
