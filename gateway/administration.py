@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,6 +30,7 @@ from policies import guardrails
 from policies.limits import LimitRules
 from policies.patterns import matches, within
 
+log = logging.getLogger("gatehouse")
 BOOTSTRAP_TENANT, BOOTSTRAP_KEY = "gatehouse", "bootstrap-admin"
 
 
@@ -60,7 +62,10 @@ async def bootstrap(gateway: Gateway) -> str | None:
     settings = KeySettings(roles=("admin",), description="made at the first start")
     try:
         record, secret = await gateway.control.store.create_key(BOOTSTRAP_TENANT, settings, actor="gatehouse", id=BOOTSTRAP_KEY)
-    except (AlreadyExists, StoreUnavailable):  # another replica was first, or there is nobody to ask: the next start tries again
+    except AlreadyExists:  # another replica was first
+        return None
+    except StoreUnavailable as error:
+        log.warning("the first administrator's key could not be made, the next start tries again: %s", error.message)
         return None
     gateway.record("bootstrap", f"keys/{record.id}", {"roles": list(settings.roles)})
     return secret.reveal()

@@ -82,7 +82,8 @@ class Assembly:
 
     def steps(self, version: int, whole: Whole, spec: ConfigSpec, file: ConfigSpec, guards: Guardrails) -> Steps[Built]:
         """spec: `whole` as it can be in force now. Raises ConfigError."""
-        if not (spec.identity.api_keys.static or self._control.has_keys or spec.insecure):
+        keys = spec.identity.api_keys
+        if not (keys.static or keys.rely_on_store or self._control.has_keys or spec.insecure):
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
         router = yield from router_steps(spec.models, spec.engines, self._registry)
         reading = [(g, guards[key_of(g)]) for g in spec.guardrails]
@@ -103,7 +104,7 @@ class Assembly:
         snapshot = Snapshot(
             version,
             spec,
-            chain([ApiKeyAuthenticator(spec.identity.api_keys.static, self._control.keys)]),
+            chain([ApiKeyAuthenticator(keys.static, self._control.keys)]),
             access,
             LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge),
             self._audit,

@@ -171,6 +171,8 @@ class Gateway:
         self.registry.start_probing(HttpProbe())
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         self._owner.every(EXPIRY_SECONDS, self.files.expire, name="uploads")
+        if not self.somebody_can_log_in():
+            log.warning("no key can log in yet: every request is refused (401) until the store has a key")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
         self.record("start", "gatehouse", {"config": self.version, "insecure": spec.insecure})
@@ -248,7 +250,7 @@ class Gateway:
 
     async def _check(self, spec: ConfigSpec) -> None:
         """What a change would be refused for before an engine is started. Changes nothing, thrown away. Raises ConfigError."""
-        self._check_fixed(self._in_force().snapshot.spec, spec)
+        self._check_change(self._in_force().snapshot.spec, spec)
         whole = await self.control.merged(await asyncio.to_thread(resolve_models, spec, self.base))
         await self.assembly.guardrails(whole.spec, self._in_force().guardrails)
         await in_slices(router_steps(whole.spec.models, whole.spec.engines, self.registry))
@@ -257,7 +259,7 @@ class Gateway:
         """Everything new beside the old, the file's new engines ready. Engines that are no longer wanted run on until the swap."""
         before = self._in_force()
         try:
-            self._check_fixed(before.snapshot.spec, spec)
+            self._check_change(before.snapshot.spec, spec)
             built = await self._beside(spec)
             if built.file is not before.file:
                 names = {e.name for e in built.file.engines} | self._stored()
@@ -362,8 +364,18 @@ class Gateway:
         self.metrics.reloads["refused"] += 1
         self.record("config_refused", "config", {"reason": str(error)}, outcome="refused")
 
-    def _check_fixed(self, before: ConfigSpec, after: ConfigSpec) -> None:
-        """What only a restart can change."""
+    def somebody_can_log_in(self) -> bool:
+        """Whether there is a key: one of the file that is in force, or one that the store has ever shown."""
+        return bool(self.plane.current().spec.identity.api_keys.static) or self.control.has_keys
+
+    def _check_change(self, before: ConfigSpec, after: ConfigSpec) -> None:
+        """What only a restart can change: the first administrator's key of the store, too, is made at the start only."""
+        keys = after.identity.api_keys
+        if keys != before.identity.api_keys and not (keys.static or self.control.has_keys or after.insecure):
+            raise ConfigError(
+                "the store has no key, so nobody could log in any more; make one first (`gatehouse keys create`)",
+                path="identity.api_keys.rely_on_store",
+            )
         fixed = {
             "listen.data": (before.listen.data, after.listen.data),
             "listen.admin": (before.listen.admin, after.listen.admin),

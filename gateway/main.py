@@ -129,7 +129,7 @@ class Process:
 
     async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         plane, listen = gateway.plane, self.spec.listen
-        health = Health(plane, lambda: gateway.control.store.available)
+        health = Health(plane, lambda: gateway.control.store.available, gateway.somebody_can_log_in)
         state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
         plane.listeners.append(state.sweep)
         data_side = data_server(state, listen.tls, listen.drain_timeout)

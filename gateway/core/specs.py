@@ -254,9 +254,10 @@ class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """API keys: those of the configuration; all others live in the store."""
+    """API keys: those of the configuration; all others live in the store. rely_on_store: those of the store are enough."""
 
     static: tuple[StaticKeySpec, ...] = ()
+    rely_on_store: bool = False
 
 
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

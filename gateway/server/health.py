@@ -12,10 +12,11 @@ class Health:
     """Reads what the data plane knows; asks nobody.
 
     store: whether the store answered when it was last asked. Its loss is told and keeps no traffic out: keys that are remembered go on.
+    keys: whether there is any key to log in with. That there is none is told too: the first one may be made at any moment.
     """
 
-    def __init__(self, plane: DataPlane, store: Callable[[], bool] | None = None) -> None:
-        self._plane, self._store = plane, store
+    def __init__(self, plane: DataPlane, store: Callable[[], bool] | None = None, keys: Callable[[], bool] | None = None) -> None:
+        self._plane, self._store, self._keys = plane, store, keys
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether traffic is welcome, and a report that names what is not ready."""
@@ -38,6 +39,8 @@ class Health:
         }
         if self._store is not None:
             report["store"] = self._store()
+        if self._keys is not None and not self._keys():
+            report["no_keys"] = True
         if snapshot.audit.fault is not None:
             report["audit_fault"] = snapshot.audit.fault
         if missing:

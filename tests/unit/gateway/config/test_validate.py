@@ -104,7 +104,7 @@ def test_a_login_that_is_not_there_is_refused_and_not_ignored(name: str) -> None
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ("", "identity.api_keys.static: is empty: nobody could be authenticated; add a key, or say 'insecure: true'"),
+        ("", "identity.api_keys.static: is empty: nobody could be authenticated; add a key, say 'rely_on_store: true' beside it where"),
         ("{id: a, key: short, tenant: t, models: ['*']}", "static[0].key: has 5 characters; a key needs 32 or more"),
         (f"{{id: a, key: {KEY}ü, tenant: t, models: ['*']}}", "static[0].key: holds characters that no header can carry"),
         ("{id: a, tenant: t, models: ['*']}", "static[0]: needs exactly one of 'key' and 'key_sha256'"),
@@ -141,6 +141,19 @@ def test_the_same_key_in_both_forms_is_found() -> None:
 def test_insecure_allows_what_is_otherwise_refused() -> None:
     spec = read("insecure: true\naudit: {sinks: []}\n")
     assert spec.insecure and spec.identity.api_keys.static == ()
+
+
+@pytest.mark.parametrize("static", ["", f"static: [{{id: a, key: {KEY}, tenant: t, models: [], roles: [admin]}}], "])
+def test_keys_of_the_store_are_enough_where_that_is_said(static: str) -> None:
+    def text(word: str) -> str:
+        return f"identity: {{api_keys: {{{static}rely_on_store: {word}}}}}\n"
+
+    spec = read(text("true"))
+    assert spec.identity.api_keys.rely_on_store and not spec.insecure
+    with pytest.raises(ConfigError, match="rely_on_store: true"):
+        read(text("false"))
+    with pytest.raises(ConfigError, match=r"audit\.sinks: is empty"):
+        read(text("true") + "audit: {sinks: []}\n")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:8080", "localhost:1", "0.0.0.0:65535", "gate.example:80"])

@@ -25,6 +25,12 @@ def test_a_store_that_is_away_is_told_and_keeps_no_traffic_out(available: bool) 
     assert (ready, report["store"]) == (True, available)
 
 
+@pytest.mark.parametrize("keys", [True, False])
+def test_that_nobody_can_log_in_yet_is_told_and_keeps_no_traffic_out(keys: bool) -> None:
+    ready, report = Health(World().plane, keys=lambda: keys).ready()
+    assert (ready, report.get("no_keys")) == (True, None if keys else True)
+
+
 def test_before_the_first_snapshot() -> None:
     ready, report = Health(DataPlane(Metrics())).ready()
     assert (ready, report["not_ready"]) == (False, ["snapshot"])
