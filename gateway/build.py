@@ -38,7 +38,7 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import EventRecord
 from gateway.identity.floods import FloodTable
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
-from gateway.remote import check_upstream, find_model
+from gateway.remote import OPTIONS, check_upstream, find_model
 from gateway.rollouts import Rollouts, Wanted
 from gateway.routing.build import router_steps
 from gateway.routing.probe import HttpProbe
@@ -58,7 +58,7 @@ SWITCH_SECONDS = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop; Python's own
 5 ms are the whole of a request's time."""
 log = logging.getLogger("gatehouse")
-PLUGINS = PluginSchemas(guardrails=guardrails.schemas())
+PLUGINS = PluginSchemas(guardrails=guardrails.schemas(), engines=OPTIONS)
 """The settings' schemas of every plug-in, for whoever reads a configuration."""
 EXPIRY_SECONDS = 60.0
 DEMO_MODELS = Path(__file__).parent.parent / "engines" / "demo" / "artefacts"

@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import llama_cpp
 import msgspec
-from msgspec import Meta, Struct
 
 from engines import sidecar
 from engines.llamacpp.batcher import Batcher
@@ -24,8 +23,8 @@ from engines.llamacpp.engine import Engine, thread_count
 from engines.llamacpp.gguf import GgufError, Metadata, describe, files_of, read_model
 from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
-from engines.llamacpp.params import Defaults
-from engines.llamacpp.scheduler import MIN_CHUNK, STALL, StepCosts
+from engines.llamacpp.options import Defaults, LlamaOptions
+from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
 from gateway.core.specs import SidecarSpec
 
@@ -40,41 +39,13 @@ _FLASH = {
 }
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
-    """`options` of an engine with `runtime: llama.cpp`."""
-
-    batch: Annotated[int, Meta(ge=32, le=8192)] = 512
-    """Most tokens of one step."""
-    cached_lines: Annotated[int, Meta(ge=0, le=255)] | None = None
-    """Sequences kept for prefix reuse beside the slots; default: as many as slots."""
-    gpu_layers: Annotated[int, Meta(ge=-1)] | None = None
-    """Layers on the device, as placement computed them; default: all."""
-    tensor_split: tuple[Annotated[float, Meta(ge=0)], ...] = ()
-    """Each device's share of the layers, where there are several."""
-    mmap: bool = True
-    mlock: bool = False
-    flash_attention: Literal["auto", "on", "off"] = "auto"
-    stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
-    """How much longer than usual a step may become by prompts being read beside running streams."""
-    least_chunk: Annotated[int, Meta(ge=1, le=512)] = MIN_CHUNK
-    """Prompt tokens that every step reads beside running streams, whatever `stall` says."""
-    sampling: Defaults | None = None
-    template: str | None = None
-    """A chat template (jinja) instead of the file's own."""
-    pinned: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
-    """System prompts whose KV is computed at the start and never forgotten."""
-    embeddings: bool | None = None
-    """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = sidecar.DEFAULT_MAX_BODY
-
-
 class LlamaRuntime:
     """`engines.sidecar.Runtime` for GGUF models."""
 
     def __init__(self, spec: SidecarSpec) -> None:
         self._spec = spec
         try:
-            self._options = msgspec.convert(spec.options, Options)
+            self._options = msgspec.convert(spec.options, LlamaOptions)
         except msgspec.ValidationError as exc:
             raise ValueError(f"options of engine {spec.name}: {exc}") from None
         self._log: NativeLog | None = None

@@ -14,7 +14,7 @@ from engines.llamacpp.batcher import Batcher, Job, Mailbox, new_seed
 from engines.llamacpp.conversation import Converser
 from engines.llamacpp.generation import Generation
 from engines.llamacpp.native import Context, Model
-from engines.llamacpp.params import Defaults
+from engines.llamacpp.options import Defaults
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams
 from engines.sidecar import ApiError, Request
 

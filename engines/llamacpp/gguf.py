@@ -352,7 +352,7 @@ class Metadata:
     pooling: int
     """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token, 4 rank; models other than 0 make embeddings."""
     sampling: dict[str, float]
-    """What the file recommends (`general.sampling.*`), under the names of `params.Defaults`."""
+    """What the file recommends (`general.sampling.*`), under the names of `options.Defaults`."""
 
 
 def describe(file: Gguf) -> Metadata:

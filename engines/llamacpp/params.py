@@ -12,11 +12,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from engines.llamacpp.options import Defaults, Share, Temperature
 from engines.llamacpp.sampling import SamplingParams
 from engines.sidecar import ApiError
 
-Temperature = Annotated[float, Meta(ge=0, le=10)]
-Share = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -170,18 +169,6 @@ def check_common(body: Common) -> None:
         raise unsupported("stream_options.include_obfuscation", "chunks are not padded")
     if None not in (body.repeat_penalty, body.repetition_penalty) and body.repeat_penalty != body.repetition_penalty:
         raise ApiError(400, "repetition_penalty is another name of repeat_penalty; send one", param="repetition_penalty")
-
-
-class Defaults(Struct, frozen=True, forbid_unknown_fields=True):
-    """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` says otherwise."""
-
-    temperature: Temperature = 0.8
-    top_p: Share = 0.95
-    top_k: Annotated[int, Meta(ge=0)] = 40
-    min_p: Share = 0.05
-    typical_p: Share = 1.0
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
-    repeat_last_n: Annotated[int, Meta(ge=0, le=4096)] = 64
 
 
 def sampling_params(request: Common, defaults: Defaults, n_vocab: int, seed: int, grammar: str | None) -> SamplingParams:

@@ -19,10 +19,10 @@ from msgspec import inspect
 
 from gateway.config import values
 from gateway.config.environment import resolve
-from gateway.config.nodes import MAX_SHOWN, Node, Origin, join
+from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
-from gateway.core.specs import GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
+from gateway.core.specs import EngineSpec, GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
 from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
@@ -42,10 +42,25 @@ _PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class PluginSchemas:
-    """The `settings` of each plug-in by its type's name, handed in by the composition root. A type that is absent is unknown."""
+    """The `settings` of each plug-in by its type's name, handed in by the composition root. A type that is absent is unknown.
+
+    engines: the `options` of each runtime. What a runtime that is absent takes is not known here: its options are left as they are.
+    """
 
     guardrails: Mapping[str, type[Spec]] = field(default_factory=dict)
     sinks: Mapping[str, type[Spec]] = field(default_factory=lambda: {"file": Spec})
+    engines: Mapping[str, type[Spec]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plugin:
+    """Which field of a spec names its plug-in, which one holds the plug-in's settings, and their schemas. free: others may be named."""
+
+    what: str
+    kind: str
+    settings: str
+    schemas: Mapping[str, type[Spec]]
+    free: bool = False
 
 
 class Converter:
@@ -54,9 +69,10 @@ class Converter:
 
     def __init__(self, environ: Mapping[str, str], directory: Path, schemas: PluginSchemas) -> None:
         self._environ, self._directory = environ, directory
-        self._plugins: dict[type, tuple[str, Mapping[str, type[Spec]]]] = {
-            GuardrailSpec: ("guardrail", schemas.guardrails),
-            SinkSpec: ("audit sink", schemas.sinks),
+        self._plugins: dict[type, _Plugin] = {
+            GuardrailSpec: _Plugin("guardrail", "type", "settings", schemas.guardrails),
+            SinkSpec: _Plugin("audit sink", "type", "settings", schemas.sinks),
+            EngineSpec: _Plugin("runtime", "runtime", "options", schemas.engines, free=True),
         }
         self.places: dict[str, Origin] = {}
         self.hidden: set[str] = set()
@@ -94,8 +110,10 @@ class Converter:
 
     def _value(self, node: Node, target: inspect.Type, path: str) -> Any:
         self.places[path] = node.origin
-        if node.kind == "scalar":
-            node = self._resolved(node, path)
+        return self._read(self._resolved(node, path) if node.kind == "scalar" else node, target, path)
+
+    def _read(self, node: Node, target: inspect.Type, path: str) -> Any:
+        """A node whose own text is resolved: to resolve it again would read references in what came from outside."""
         if isinstance(target, inspect.UnionType):
             return self._union(node, target, path)
         if isinstance(target, inspect.StructType):
@@ -109,7 +127,7 @@ class Converter:
                 raise node.origin.error(path, f"must be a mapping, {{key: value}}{_instead(node)}")
             return {key: self._value(value, target.value_type, join(path, key)) for key, value in node.entries.items()}
         if isinstance(target, inspect.AnyType):
-            return self._free(node, path)
+            return self._free(node, target, path)
         if node.kind != "scalar" or (node.is_null and not isinstance(target, inspect.NoneType)):
             what = "is empty" if node.is_null else f"is a {node.kind}"
             raise node.origin.error(path, f"{what}; it must be {_expected(target)}")
@@ -120,10 +138,18 @@ class Converter:
         if node.is_null and len(members) < len(target.types):
             return None
         structs = [member for member in members if isinstance(member, inspect.StructType | inspect.DictType)]
+        lists = [member for member in members if isinstance(member, inspect.VarTupleType | inspect.ListType)]
+        plain = [member for member in members if member not in structs and member not in lists]
         if node.kind == "mapping" and structs:
-            return self._value(node, structs[0], path)
-        plain = [member for member in members if member not in structs]
-        return self._value(node, (plain or structs)[0], path)
+            return self._read(node, structs[0], path)
+        if node.kind == "sequence" and lists:
+            return self._read(node, lists[0], path)
+        words = [member for member in plain if isinstance(member, inspect.LiteralType)]
+        if len(words) > 1:
+            plain = [inspect.LiteralType(tuple(word for member in words for word in member.values))]
+        if node.kind == "scalar" and len(plain) > 1:
+            return _untyped(node, path)
+        return self._read(node, (plain or lists or structs)[0], path)
 
     def _struct(self, node: Node, target: inspect.StructType, path: str) -> dict[str, Any]:
         if node.kind != "mapping":
@@ -138,10 +164,12 @@ class Converter:
         plugin = self._plugins.get(target.cls)
         data = {}
         for name, value in node.entries.items():
-            if plugin is None or name != "settings":
+            if plugin is None or name != plugin.settings:
                 data[name] = self._member(value, target.cls, name, fields[name].type, join(path, name))
-        if plugin is not None:
-            data["settings"] = self._settings(node, data["type"], plugin, path)
+        if plugin is not None and (data[plugin.kind] in plugin.schemas or not plugin.free):
+            data[plugin.settings] = self._settings(node, data[plugin.kind], plugin, path)
+        elif plugin is not None and (given := node.entries.get(plugin.settings)) is not None:
+            data[plugin.settings] = self._value(given, fields[plugin.settings].type, join(path, plugin.settings))
         return data
 
     def _member(self, node: Node, owner: type, name: str, target: inspect.Type, path: str) -> Any:
@@ -161,29 +189,35 @@ class Converter:
             raise node.origin.error(path, f"{_shown(node)} is not {words}")
         return _bounded(value, bare, node, path)
 
-    def _settings(self, node: Node, type_name: str, plugin: tuple[str, Mapping[str, type[Spec]]], path: str) -> dict[str, Any]:
+    def _settings(self, node: Node, kind: str, plugin: _Plugin, path: str) -> dict[str, Any]:
         """The settings of a plug-in, by its own schema; what was written is kept, in plain values."""
-        what, table = plugin
-        schema = table.get(type_name)
+        schema = plugin.schemas.get(kind)
         if schema is None:
-            raise self.places[join(path, "type")].error(
-                join(path, "type"), f"there is no {what} '{type_name}'; {nearest(type_name, table)}"
-            )
-        where = join(path, "settings")
-        settings = node.entries.get("settings") or Node("mapping", node.origin)
-        data: dict[str, Any] = self._value(settings, _type_info(schema), where)
-        self._construct(data, schema, where, settings.origin)
+            named = join(path, plugin.kind)
+            raise self.places[named].error(named, f"there is no {plugin.what} '{kind}'; {nearest(kind, plugin.schemas)}")
+        where = join(path, plugin.settings)
+        settings = node.entries.get(plugin.settings) or Node("mapping", node.origin)
+        return self.checked(settings, schema, where)
+
+    def checked(self, node: Node, schema: type[Spec], path: str) -> dict[str, Any]:
+        """What was written, in plain values, once it is known that a schema takes it. Raises ConfigError."""
+        data: dict[str, Any] = self._value(node, _type_info(schema), path)
+        self._construct(data, schema, path, node.origin)
         return data
 
-    def _free(self, node: Node, path: str) -> Any:
+    def _free(self, node: Node, target: inspect.AnyType, path: str) -> Any:
         """A value that no schema describes."""
-        self.places[path] = node.origin
         if node.kind == "sequence":
-            return [self._free(item, f"{path}[{index}]") for index, item in enumerate(node.items)]
+            return [self._value(item, target, f"{path}[{index}]") for index, item in enumerate(node.items)]
         if node.kind == "mapping":
-            return {key: self._free(value, join(path, key)) for key, value in node.entries.items()}
-        node = self._resolved(node, path)
-        return _text(node, path) if not node.plain else values.untyped(node.text, plain=True)
+            return {key: self._value(value, target, join(path, key)) for key, value in node.entries.items()}
+        return _untyped(node, path)
+
+
+def plain_settings(values: Mapping[str, Any], schema: type[Spec], path: str) -> dict[str, Any]:
+    """Settings that were written nowhere (JSON), read as those of a file are, durations and sizes too; but a text names no variable and no
+    file. Raises ConfigError with a path below the given one."""
+    return Converter({}, Path(), PluginSchemas()).checked(node_of(values, path), schema, path)
 
 
 def secret_hook(target: type, value: Any) -> Any:
@@ -203,6 +237,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean '{close[0]}'?"
     return f"known: {', '.join(names)}" if names else "none is known here"
+
+
+def _untyped(node: Node, path: str) -> Any:
+    """A scalar whose type follows from how it is written."""
+    return _text(node, path) if not node.plain else values.untyped(node.text, plain=True)
 
 
 def _scalar(node: Node, target: inspect.Type, path: str) -> Any:

@@ -6,7 +6,8 @@ texts they are, a key that stands twice is an error, and anchors cost what they 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -57,6 +58,21 @@ class Node:
     @property
     def is_null(self) -> bool:
         return self.kind == "scalar" and self.plain and self.text in ("", "~", "null", "Null", "NULL")
+
+
+def node_of(value: Any, path: str = "", depth: int = 0) -> Node:
+    """The tree of plain values, which stand nowhere. Texts stay what they are: they refer to nothing. Raises ConfigError: too deep."""
+    nowhere = Origin(None, None)
+    if depth > MAX_DEPTH:
+        raise nowhere.error(path, f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        entries = {str(key): node_of(member, path, depth + 1) for key, member in value.items()}
+        return Node("mapping", nowhere, entries=entries, key_origins=dict.fromkeys(entries, nowhere))
+    if isinstance(value, list | tuple):
+        return Node("sequence", nowhere, items=[node_of(member, path, depth + 1) for member in value])
+    if isinstance(value, str):
+        return Node("scalar", nowhere, text=value.replace("${", "$${"), plain=False)
+    return Node("scalar", nowhere, text=json.dumps(value))
 
 
 def read(text: str, *, file: str | None, variable: str | None = None) -> Node:

@@ -113,8 +113,8 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         return
     if spec.url is None:
         raise error(path, "'url' is missing; an external engine needs one, such as http://10.0.0.5:8000")
-    for name in ("sha256", "fallback", "warmup", "rollout", "lifecycle"):
-        if getattr(spec, name) not in (None, WarmupSpec(), RolloutSpec(), LifecycleSpec()):
+    for name in ("sha256", "fallback", "options", "warmup", "rollout", "lifecycle"):
+        if getattr(spec, name) not in (None, {}, WarmupSpec(), RolloutSpec(), LifecycleSpec()):
             raise error(f"{path}.{name}", f"belongs to engines that Gatehouse starts; '{spec.name}' is external")
     _url(spec.url, f"{path}.url", error)
     if spec.tls is not None and not spec.url.startswith("https://"):

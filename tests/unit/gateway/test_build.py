@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
 from gateway import build
 from gateway.assembly import key_of, reads_files
@@ -19,6 +20,7 @@ from gateway.build import DEMO_MODELS, PLUGINS, Gateway, resolve_models
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, IdentitySpec
+from gateway.main import app
 
 KEY = "k" * 40
 
@@ -118,6 +120,21 @@ def test_a_model_that_is_nowhere(tmp_path: Path) -> None:
 def test_external_engines_have_no_file(tmp_path: Path) -> None:
     spec = spec_with(tmp_path, None, "external")
     assert resolve_models(spec, tmp_path).engines == spec.engines
+
+
+@pytest.mark.parametrize("command", [["check-config"], ["serve", "--config"]])
+@pytest.mark.parametrize(("runtime", "option", "right"), [("llama.cpp", "stal", "stall"), ("onnx", "poling", "pooling")])
+def test_an_option_that_a_runtime_does_not_have_is_named_before_anything_is_started(
+    tmp_path: Path, command: list[str], runtime: str, option: str, right: str
+) -> None:
+    engines = [{"name": "a", "runtime": runtime, "model": "x", "options": {option: 1}}]
+    file = tmp_path / "gatehouse.yaml"
+    file.write_text(config(tmp_path, engines=engines))
+    line = next(number for number, text in enumerate(file.read_text().splitlines(), 1) if option in text)
+    done = CliRunner().invoke(app, [*command, str(file)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"error: {file}:{line}: engines[0].options.{option}: unknown key '{option}'; did you mean '{right}'?\n"
+    assert not (tmp_path / "state").exists()
 
 
 # --- guardrails that are kept

@@ -69,6 +69,14 @@ def test_settings_that_name_files_are_refused(settings: dict[str, Any]) -> None:
         read(**settings)
 
 
+def test_options_are_those_of_the_runtime() -> None:
+    sidecar: dict[str, Any] = {"runtime": "llama.cpp", "url": None, "model": "m.gguf"}
+    assert read(**sidecar, options={"stall": 3, "max_body_bytes": "1MiB"}).options == {"stall": 3.0, "max_body_bytes": 1 << 20}
+    with pytest.raises(ConfigError, match="did you mean 'stall'") as caught:
+        read(**sidecar, options={"stal": 3})
+    assert caught.value.path == "options.stal"
+
+
 def test_settings_of_another_version_are_an_error_without_values() -> None:
     with pytest.raises(ConfigError, match="this version cannot use it") as caught:
         read(later="sk-9")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from engines.llamacpp.params import ChatRequest, CompletionRequest, Defaults, check_common, parse, prompts_of, sampling_params
+from engines.llamacpp.options import Defaults
+from engines.llamacpp.params import ChatRequest, CompletionRequest, check_common, parse, prompts_of, sampling_params
 from engines.sidecar import ApiError
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}

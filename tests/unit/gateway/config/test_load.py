@@ -195,8 +195,7 @@ def test_an_alias_stands_for_its_value() -> None:
 def test_texts_stay_texts() -> None:
     """YAML 1.1 would make a truth value, an octal number, a time and a number of these."""
     spec = read(
-        BASE
-        + "engines: [{name: no, runtime: external, url: 'http://h', options: {a: no, b: 012, c: 12:30:45, d: 1.5, e: ~, f: '7', g: -3}}]\n"
+        BASE + "engines: [{name: no, runtime: onnx, model: m, options: {a: no, b: 012, c: 12:30:45, d: 1.5, e: ~, f: '7', g: -3}}]\n"
     )
     assert spec.engines[0].name == "no"
     assert spec.engines[0].options == {"a": "no", "b": "012", "c": "12:30:45", "d": 1.5, "e": None, "f": "7", "g": -3}
@@ -245,15 +244,15 @@ def test_describe_shows_no_secret() -> None:
     text = BASE + (
         "store: {url: 'postgresql://gate:pg-secret@db/gate'}\n"
         "engines:\n"
-        "  - {name: a, runtime: external, url: 'https://h', api_key: key-secret, headers: {x-team: header-secret},\n"
-        "     options: {password: option-secret, n: 3}}\n"
+        "  - {name: a, runtime: external, url: 'https://h', api_key: key-secret, headers: {x-team: header-secret}}\n"
+        "  - {name: b, runtime: onnx, model: m, options: {password: option-secret, n: 3}}\n"
     )
     shown = json.dumps(describe(read(text)))
     for secret in (KEY, "pg-secret", "key-secret", "header-secret", "option-secret"):
         assert secret not in shown
     description = describe(read(text))
     assert description["store"]["url"] == f"postgresql://gate:{MASK}@db/gate"
-    assert description["engines"][0]["options"] == {"password": MASK, "n": 3}
+    assert description["engines"][1]["options"] == {"password": MASK, "n": 3}
     assert description["identity"]["api_keys"]["static"][0]["key"] == MASK
 
 

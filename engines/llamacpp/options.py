@@ -1,0 +1,54 @@
+"""The `options` of a llama.cpp engine. Nothing of the runtime is imported: the gateway checks them before it starts a process."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from engines.llamacpp.scheduler import MIN_CHUNK, STALL
+from engines.sidecar import DEFAULT_MAX_BODY
+from gateway.core.specs import Spec
+
+Temperature = Annotated[float, Meta(ge=0, le=10)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Defaults(Spec, frozen=True):
+    """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` says otherwise."""
+
+    temperature: Temperature = 0.8
+    top_p: Share = 0.95
+    top_k: Annotated[int, Meta(ge=0)] = 40
+    min_p: Share = 0.05
+    typical_p: Share = 1.0
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    repeat_last_n: Annotated[int, Meta(ge=0, le=4096)] = 64
+
+
+class LlamaOptions(Spec, frozen=True):
+    """Everything that `engines[].options` may say of an engine with `runtime: llama.cpp`."""
+
+    batch: Annotated[int, Meta(ge=32, le=8192)] = 512
+    """Most tokens of one step."""
+    cached_lines: Annotated[int, Meta(ge=0, le=255)] | None = None
+    """Sequences kept for prefix reuse beside the slots; default: as many as slots."""
+    gpu_layers: Annotated[int, Meta(ge=-1)] | None = None
+    """Layers on the device, as placement computed them; default: all."""
+    tensor_split: tuple[Annotated[float, Meta(ge=0)], ...] = ()
+    """Each device's share of the layers, where there are several."""
+    mmap: bool = True
+    mlock: bool = False
+    flash_attention: Literal["auto", "on", "off"] = "auto"
+    stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
+    """How much longer than usual a step may become by prompts being read beside running streams."""
+    least_chunk: Annotated[int, Meta(ge=1, le=512)] = MIN_CHUNK
+    """Prompt tokens that every step reads beside running streams, whatever `stall` says."""
+    sampling: Defaults | None = None
+    template: str | None = None
+    """A chat template (jinja) instead of the file's own."""
+    pinned: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    """System prompts whose KV is computed at the start and never forgotten."""
+    embeddings: bool | None = None
+    """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = DEFAULT_MAX_BODY
