@@ -66,6 +66,11 @@ class Client:
         params = {**_dry(dry_run), **{name: "true" for name, on in flags.items() if on}}
         return self.json("POST", path, timeout=timeout, params=params, **({} if body is None else {"json": body}))
 
+    def patch(self, path: str, changes: dict[str, Any], *, version: int | None = None, dry_run: bool = False) -> Any:
+        """Changes what is named of a resource, only while it is as it was read here, or has this version. null: the default."""
+        seen = self.request("GET", path).headers.get("etag") if version is None else f'"{version}"'
+        return self.json("PATCH", path, json=changes, params=_dry(dry_run), headers={} if seen is None else {"if-match": seen})
+
     def delete(self, path: str, *, dry_run: bool = False) -> Any:
         return self.json("DELETE", path, params=_dry(dry_run))
 

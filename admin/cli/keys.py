@@ -11,7 +11,7 @@ import typer
 
 from admin.cli.client import name
 from admin.cli.errors import CommandError
-from admin.cli.session import DryRun, Session, connected
+from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
 group = typer.Typer(no_args_is_help=True, help="API keys: made, shown once, rotated, revoked.")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -99,6 +99,41 @@ def show(session: Session, id: KeyId) -> None:
     """Shows what is known of a key; never the key itself."""
     with session.client() as client:
         session.out.one(client.get(f"/keys/{name(id)}"))
+
+
+@group.command("update")
+@connected
+def update(
+    session: Session,
+    id: KeyId,
+    models: Annotated[list[str] | None, typer.Option("--model", help="The patterns of models it may use, all of them; repeat it.")] = None,
+    operations: Annotated[list[str] | None, typer.Option("--operation", help="The operations it may call.")] = None,
+    cidrs: Annotated[list[str] | None, typer.Option("--cidr", help="The networks it may be used from.")] = None,
+    limits: Annotated[list[str] | None, typer.Option("--limit", help="The limits for this key alone.")] = None,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="Its roles for the admin API.")] = None,
+    expires: Annotated[str | None, typer.Option("--expires", help="A date, or a duration from now such as 90d.")] = None,
+    priority: Annotated[str | None, typer.Option("--priority", help="interactive, standard or batch.")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
+    clear: Annotated[
+        list[str] | None, typer.Option("--clear", help="A setting that goes back to its default, by its name as `show` has it.")
+    ] = None,
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Changes what a key may do. What is not named stays; a list replaces the list before. The key itself stays the same."""
+    given: dict[str, Any] = {
+        "models": models,
+        "operations": operations,
+        "cidrs": cidrs,
+        "limits": limits,
+        "roles": roles,
+        "expires": None if expires is None else expiry(expires, time.time()),
+        "priority": priority,
+        "description": description,
+    }
+    changes = changed(given, clear or ())
+    with session.client() as client:
+        session.out.one(client.patch(f"/keys/{name(id)}", changes, version=if_version, dry_run=dry_run))
 
 
 @group.command("rotate")

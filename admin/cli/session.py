@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -21,6 +21,7 @@ Url = Annotated[str | None, typer.Option("--url", help="The admin listener.", en
 Key = Annotated[str | None, typer.Option("--key", help="An API key with a role.", envvar="GATEHOUSE_KEY", show_envvar=True)]
 ProfileName = Annotated[str, typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE")]
 OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="How results are printed.")]
+IfVersion = Annotated[int | None, typer.Option("--if-version", help="Only when it has this version; the one just read otherwise.", min=0)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 
 
@@ -45,6 +46,23 @@ def resolve(url: str | None, key: str | None, name: str) -> profiles.Profile:
     if url is None or url.rstrip("/") == saved.url.rstrip("/"):
         return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key)
     return profiles.Profile(url, key or "")
+
+
+def changed(given: dict[str, Any], cleared: Iterable[str]) -> dict[str, Any]:
+    """The settings that the options of an `update` name: those that were given (not None), and null for those to clear.
+
+    Raises typer.BadParameter (exit code 2) for one that is both, for one that is not there, and when there is none.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    for name in cleared:
+        if name not in given:
+            raise typer.BadParameter(f"there is no setting {name!r} to clear: {', '.join(given)}")
+        if name in wanted:
+            raise typer.BadParameter(f"{name} is both set and cleared")
+        wanted[name] = None
+    if not wanted:
+        raise typer.BadParameter("there is nothing to change: name a setting")
+    return wanted
 
 
 def fail(error: CommandError) -> typer.Exit:

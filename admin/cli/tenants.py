@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli.client import name
-from admin.cli.session import DryRun, Session, connected
+from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
 tenants = typer.Typer(no_args_is_help=True, help="Tenants: who keys and usage belong to.")
 roles = typer.Typer(no_args_is_help=True, help="Roles, and who has them.")
@@ -21,11 +21,12 @@ def create(
     session: Session,
     tenant: TenantName,
     display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
+    description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
     models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models its keys may have; all without one.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Makes a tenant."""
-    body: dict[str, Any] = {"name": tenant, "display_name": display_name}
+    body: dict[str, Any] = {"name": tenant, "display_name": display_name, "description": description}
     if models:
         body["models"] = models
     with session.client() as client:
@@ -46,6 +47,29 @@ def show(session: Session, tenant: TenantName) -> None:
     """Shows a tenant."""
     with session.client() as client:
         session.out.one(client.get(f"/tenants/{name(tenant)}"))
+
+
+@tenants.command("update")
+@connected
+def update(
+    session: Session,
+    tenant: TenantName,
+    display_name: Annotated[str | None, typer.Option("--display-name", help="For people.")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="The patterns of models its keys may have, all of them; repeat it.")
+    ] = None,
+    clear: Annotated[
+        list[str] | None,
+        typer.Option("--clear", help="A setting that goes back to its default, by its name as `show` has it."),
+    ] = None,
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Changes a tenant of the store. What is not named stays. Keys that it has keep their models."""
+    changes = changed({"display_name": display_name, "description": description, "models": models}, clear or ())
+    with session.client() as client:
+        session.out.one(client.patch(f"/tenants/{name(tenant)}", changes, version=if_version, dry_run=dry_run))
 
 
 @tenants.command("delete")

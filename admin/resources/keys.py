@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from admin import values
-from admin.operation import Answer, Call, NoQuery, Operation, Written
+from admin.operation import JSON, Answer, Call, NoQuery, Operation, Written
 from admin.permissions import FIELDS, ROLES, RoleName
 from admin.resource import (
+    MERGE_PATCH,
     METADATA,
     Listed,
     Metadata,
@@ -19,6 +20,7 @@ from admin.resource import (
     Tenants,
     listing,
     location,
+    patch_of,
     read_only,
     scope,
     shapes_for,
@@ -195,11 +197,23 @@ def _shown_once(call: Call, record: KeyRecord, secret: Secret) -> Answer:
 
 
 async def replace(call: Call) -> Answer:
-    wanted: KeyChange = call.body
+    return await _update(call, await _stored(call, "update"), call.body, call.expected())
+
+
+async def patch(call: Call) -> Answer:
+    """A merge patch (RFC 7396): what is not named stays; null goes back to the default."""
     before = await _stored(call, "update")
+    expected = call.expected()
+    if expected is None:
+        expected = before.version  # what was merged with must still be there
+    merged = values.merge_patch(msgspec.to_builtins(before.settings()), msgspec.json.decode(call.raw))
+    return await _update(call, before, values.decode(msgspec.json.encode(merged), KeyChange), expected)
+
+
+async def _update(call: Call, before: KeyRecord, wanted: KeyChange, expected: int | None) -> Answer:
     await check(call, wanted, before.tenant, before)
     settings = wanted.settings()
-    record = await call.store.update_key(before.id, settings, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
+    record = await call.store.update_key(before.id, settings, actor=call.actor, version=expected, dry_run=call.dry_run)
     call.diff = values.diff(msgspec.to_builtins(before.settings()), msgspec.to_builtins(settings))
     return _written(call, record)
 
@@ -306,6 +320,18 @@ def operations() -> list[Operation]:
         Operation("GET", "keys/{id}", "keys:read", "Show a key", show, KeyView, query=NoQuery),
         Operation(
             "PUT", "keys/{id}", "keys:update", "Replace what was decided about a key", replace, either, Written, KeyChange, conditional=True
+        ),
+        Operation(
+            "PATCH",
+            "keys/{id}",
+            "keys:update",
+            "Change what was decided about a key",
+            patch,
+            either,
+            query=Written,
+            body=patch_of(KeyChange),
+            accepts=(JSON, MERGE_PATCH),
+            conditional=True,
         ),
         Operation("DELETE", "keys/{id}", "keys:delete", "Delete a key and its record", delete, either, query=Written, conditional=True),
         Operation(

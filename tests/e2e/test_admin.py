@@ -125,9 +125,25 @@ def test_nobody_grants_what_they_lack(running: Gatehouse, root: httpx.Client, ro
         bound = client.post("/bindings", json={"name": f"b-{role}", "tenant": "acme", "principal": "test", "role": role})
         rotated = client.post(f"/keys/{strong}/rotate", json={})
         raised = client.put(f"/keys/{strong}", json={"models": [], "roles": []})
+        lowered = client.patch(f"/keys/{strong}", json={"roles": None})
         expected = {True: {200, 201}, False: {403}}[role == "tenant-admin"]
         assert {granted.status_code} | {bound.status_code} | {rotated.status_code} <= expected
-        assert raised.status_code == 403 if role != "tenant-admin" else raised.status_code in (200, 409)
+        for changed in (raised, lowered):
+            assert changed.status_code == 403 if role != "tenant-admin" else changed.status_code in (200, 409)
+
+
+def test_a_patch_of_a_key_leaves_what_it_does_not_name(root: httpx.Client) -> None:
+    id = root.post("/keys", json={**KEY, "cidrs": ["10.0.0.0/8"], "expires": 4e9, "description": "first"}).json()["id"]
+    changed = root.patch(f"/keys/{id}", json={"cidrs": None, "description": "second"}, headers={"if-match": '"1"'})
+    assert (changed.status_code, changed.headers["etag"]) == (200, '"2"')
+    shown = root.get(f"/keys/{id}").json()
+    assert (shown["models"], shown["cidrs"], shown["expires"], shown["description"]) == (["m*"], [], 4e9, "second")
+    problem(root.patch(f"/keys/{id}", json={"description": "lost"}, headers={"if-match": '"1"'}), 412, "version_mismatch")
+    assert problem(root.patch(f"/keys/{id}", json={"modles": []}), 400, "invalid_value")["param"] == "modles"
+    assert problem(root.patch(f"/keys/{id}", json={"priority": "urgent"}), 400, "invalid_value")["param"] == "priority"
+    problem(root.patch("/keys/test", json={"description": "x"}), 409, "read_only")
+    dry = root.patch(f"/keys/{id}?dry_run=true", json={"expires": None}).json()
+    assert dry["diff"] == [{"path": "expires", "from": 4e9, "to": None}] and root.get(f"/keys/{id}").json()["expires"] == 4e9
 
 
 def test_fields_need_permissions_of_their_own(running: Gatehouse, root: httpx.Client) -> None:

@@ -40,6 +40,7 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
             client.post("/keys/bound-up/rotate", json={}),
             client.post("/keys/bound-up/revoke"),
             client.put("/keys/bound-up", json={"models": ["*"]}),
+            client.patch("/keys/bound-up", json={"models": ["*"]}),
             client.post("/keys", json={**KEY, "id": "bound-later"}),
             client.post("/keys?dry_run=true", json={**KEY, "id": "bound-later"}),
         ):

@@ -98,6 +98,47 @@ def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     assert "no 'cli' among the keys" in cli("keys", "show", "cli", code=1).stderr
 
 
+def test_a_key_is_changed_and_stays_the_same_key(cli: Cli, running: Gatehouse) -> None:
+    made = parsed(cli("keys", "create", "--tenant", "acme", "--model", "m*", "--role", "viewer", "--id", "change-me", "-o", "json"))
+    cli(
+        "keys", "update", "change-me", "--model", "x*", "--model", "y*", "--cidr", "127.0.0.0/8", "--expires", "30d", "--description", "new"
+    )
+    now = parsed(cli("keys", "show", "change-me", "-o", "json"))
+    assert (now["models"], now["cidrs"], now["roles"], now["description"]) == (["x*", "y*"], ["127.0.0.0/8"], ["viewer"], "new")
+    assert abs(now["expires"] - time.time() - 30 * 86400) < 600 and now["version"] == 2
+    until(lambda: running.chat(key=made["secret"]).status_code in (403, 404), what="the new models")
+    planned = parsed(
+        cli("keys", "update", "change-me", "--clear", "expires", "--clear", "roles", "--model", "m1", "--dry-run", "-o", "json")
+    )
+    assert {change["path"] for change in planned["diff"]} == {"models", "roles", "expires"}
+    cli("keys", "update", "change-me", "--clear", "expires", "--clear", "roles", "--model", "m1", "--if-version", "2")
+    now = parsed(cli("keys", "show", "change-me", "-o", "json"))
+    assert (now["models"], now["roles"], now["expires"], now["version"]) == (["m1"], [], None, 3)
+    until(lambda: running.chat(key=made["secret"]).status_code == 200, what="the first model again")
+    assert "Somebody else has changed it" in cli("keys", "update", "change-me", "--model", "*", "--if-version", "2", code=1).stderr
+    assert "configuration file" in cli("keys", "update", "test", "--model", "m1", code=1).stderr
+    assert "no 'nobody' among the keys" in cli("keys", "update", "nobody", "--model", "m1", code=1).stderr
+    assert "did you mean 10.0.0.0/8?" in cli("keys", "update", "change-me", "--cidr", "10.0.0.1/8", code=1).stderr
+    assert "nothing to change" in cli("keys", "update", "change-me", code=2).stderr
+    assert "no setting 'tenant'" in cli("keys", "update", "change-me", "--clear", "tenant", code=2).stderr
+    assert "both set and cleared" in cli("keys", "update", "change-me", "--model", "*", "--clear", "models", code=2).stderr
+    cli("keys", "delete", "change-me")
+
+
+def test_a_tenant_is_changed(cli: Cli) -> None:
+    cli("tenants", "create", "changing", "--display-name", "Old", "--description", "first")
+    done = parsed(cli("tenants", "update", "changing", "--display-name", "New", "--model", "m*", "-o", "json"))
+    assert (done["display_name"], done["description"], done["models"], done["version"]) == ("New", "first", ["m*"], 2)
+    assert "may not have models" in cli("keys", "create", "--tenant", "changing", "--model", "x*", code=1).stderr
+    assert "dry_run" in cli("tenants", "update", "changing", "--clear", "models", "--dry-run").stdout
+    done = parsed(cli("tenants", "update", "changing", "--clear", "models", "--clear", "description", "--if-version", "2", "-o", "json"))
+    assert (done["models"], done["description"], done["version"]) == (["*"], "", 3)
+    assert "Somebody else has changed it" in cli("tenants", "update", "changing", "--model", "x", "--if-version", "2", code=1).stderr
+    assert "configuration file" in cli("tenants", "update", "acme", "--display-name", "x", code=1).stderr
+    cli("tenants", "update", "changing", code=2)
+    cli("tenants", "delete", "changing")
+
+
 def test_tenants_roles_and_bindings(cli: Cli) -> None:
     cli("tenants", "create", "team", "--display-name", "The team")
     assert "The team" in cli("tenants", "list").stdout and "The team" in cli("tenants", "show", "team").stdout

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from admin.cli.client import ApiError, Client
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration, expiry
 from admin.cli.profile import Profile
-from admin.cli.session import DEFAULT_URL, resolve
+from admin.cli.session import DEFAULT_URL, changed, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +126,30 @@ def test_lists_are_read_to_their_end() -> None:
     with Client("http://x", "k", httpx.MockTransport(answer)) as client:
         assert client.items("/keys", tenant=None, limit=5) == [{"n": 1}, {"n": 2}]
     assert asked == ["http://x/admin/v1/keys?limit=5", "http://x/admin/v1/keys?cursor=c&limit=5"]
+
+
+@pytest.mark.parametrize(("etag", "version", "expected"), [('"3"', None, '"3"'), ('"3"', 2, '"2"'), (None, None, None)])
+def test_a_change_says_which_version_it_is_for(etag: str | None, version: int | None, expected: str | None) -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={}, headers={} if etag is None else {"etag": etag})
+
+    with Client("http://admin", "k", httpx.MockTransport(answer)) as client:
+        client.patch("/keys/a", {"models": None}, version=version, dry_run=True)
+    assert [request.method for request in seen] == (["PATCH"] if version is not None else ["GET", "PATCH"])
+    assert seen[-1].headers.get("if-match") == expected and seen[-1].url.params["dry_run"] == "true"
+    assert json.loads(seen[-1].content) == {"models": None}
+
+
+def test_what_options_change() -> None:
+    assert changed({"a": None, "b": "", "c": []}, []) == {"b": "", "c": []}
+    assert changed({"a": None, "b": 1}, ["a"]) == {"a": None, "b": 1}
+    for given_, cleared, words in (
+        ({"a": None}, [], "nothing to change"),
+        ({"a": 1}, ["a"], "both set"),
+        ({"a": 1}, ["z"], "no setting 'z'"),
+    ):
+        with pytest.raises(typer.BadParameter, match=words):
+            changed(given_, cleared)
