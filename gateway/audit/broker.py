@@ -2,7 +2,12 @@
 
 The event loop only appends record objects to a list. The first intent of a batch schedules one hand-over; the writer's thread
 encodes, chains and writes the whole batch and completes its one Signal. While it works, the next batch gathers, so the work for each
-request falls as the load grows. Outcomes wait for the next intent, 5 ms at most.
+request falls as the load grows. Outcomes wait for the next intent, 2 ms at most.
+
+With `durability: write`, and while the log keeps up, nobody waits for the thread: a record is copied into the journal, which outlives the
+process as what was written does, and is chained within FLUSH_DELAY. The log keeps up when a batch was written within the last PROOF and
+left room on the disk; a disk that is full, fails or hangs is therefore met by requests that wait for it. A loop that is BUSY lets them
+wait, too: those that go on together are cheaper than those that go on one by one, by a fifth of all work.
 
 When the log cannot be written (an error, or a write that hangs for longer than `timeout`), what waits fails with AuditUnavailable,
 new intents are refused at once, outcomes are kept up to `queue` records, and each second one batch is tried: an event that tells
@@ -14,9 +19,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import thread_time
 from typing import Final
 
+from gateway.audit.chain import Entry, payload
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
+from gateway.audit.journal import Journal
 from gateway.audit.sinks import local_sink
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.worker import Worker
@@ -29,11 +37,15 @@ from gateway.core.waiting import Signal
 
 log = logging.getLogger("gatehouse.audit")
 
-FLUSH_DELAY: Final = 0.005
+FLUSH_DELAY: Final = 0.002
+PROOF: Final = 0.1
+"""Seconds after which a log that has written nothing, or that does not come back, must prove itself again."""
+BUSY: Final = 0.5
+"""Share of its core that the loop uses when throughput counts for more than the wait of one request."""
 TICK: Final = 1.0
 _HEAL_BATCH: Final = 4096
 
-Job = list[AuditRecord] | Callable[[], None]
+Job = list[Entry] | Callable[[], None]
 
 
 class AuditBroker:
@@ -53,10 +65,11 @@ class AuditBroker:
         clock: Clock | None = None,
         sink: FileSink | None = None,
         tick: float | None = None,
+        cpu: Callable[[], float] = thread_time,
     ) -> None:
         if spec.encryption is not None:
             raise ConfigError("encryption of audit records is not available yet", path="audit.encryption")
-        self._spec, self._clock = spec, clock or SystemClock()
+        self._spec, self._clock, self._cpu = spec, clock or SystemClock(), cpu
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
         self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
@@ -65,13 +78,21 @@ class AuditBroker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = _completed()
         # the batch that gathers
-        self._pending: list[AuditRecord] = []
+        self._pending: list[Entry] = []
         self._signal: Signal[None] | None = None
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        # whether records go to the journal, and the position in it that the batch settles
+        self._journal: Journal | None = None
+        self._quick = False
+        self._mark = 0
+        # when the log was last doubted: how many batches had been written, the time, and what the loop had used of its core
+        self._doubter: asyncio.TimerHandle | None = None
+        self._proofs = 0
+        self._doubted = self._used = 0.0
         # the batch that is being written
-        self._inflight: list[AuditRecord] | None = None
+        self._inflight: list[Entry] | None = None
         self._inflight_signal: Signal[None] | None = None
         self._since = 0.0
         self._healing = False
@@ -116,6 +137,11 @@ class AuditBroker:
         pending = self._pending
         if len(pending) >= self._room:
             raise self._refusal()
+        if self._quick and (entry := self._journaled(record)) is not None:
+            pending.append(entry)
+            if self._timer is None and not self._scheduled:
+                self._flush_later()
+            return self._ready
         pending.append(record)
         return self._signal or self._open_batch()
 
@@ -124,7 +150,7 @@ class AuditBroker:
         if len(pending) >= self._outcome_room:
             self._lose()
             return
-        pending.append(record)
+        pending.append((self._journaled(record) or record) if self._quick else record)
         if self._timer is None and not self._scheduled:
             self._flush_later()
 
@@ -137,6 +163,38 @@ class AuditBroker:
             return signal
         self._pending.append(record)
         return self._signal or self._open_batch()
+
+    # --- the journal
+
+    def _journaled(self, record: AuditRecord) -> bytes | None:
+        """What stands in the journal for the record; None when it has no room."""
+        journal = self._journal
+        if journal is None:
+            return None
+        entry = payload(record)
+        return entry if journal.append(entry) else None
+
+    def _proven(self) -> None:
+        """A batch was written: until the log is doubted, requests need not wait for it."""
+        if self._doubter is None and self._journal is not None:
+            self._doubt_later()
+            self._quick = self._keeps_up()
+
+    def _doubt_later(self) -> None:
+        self._proofs, self._doubted, self._used = self._writer.batches, self._clock.monotonic(), self._cpu()
+        self._doubter = self._running_loop().call_later(PROOF, self._doubt)
+
+    def _doubt(self) -> None:
+        """Each PROOF, while batches are written."""
+        self._doubter = None
+        self._quick = False
+        if self._writer.batches != self._proofs:
+            busy = self._cpu() - self._used > BUSY * (self._clock.monotonic() - self._doubted)
+            self._quick = not busy and self._keeps_up()
+            self._doubt_later()
+
+    def _keeps_up(self) -> bool:
+        return self._writer.roomy and self._fault is None and not self._closing
 
     # --- gathering
 
@@ -171,6 +229,8 @@ class AuditBroker:
         batch = self._pending
         self._pending = []
         self._inflight, self._inflight_signal, self._signal = batch, self._signal, None
+        if self._journal is not None:
+            self._mark = self._journal.position
         self._make_room()
         self._since = self._clock.monotonic()
         self._give(batch)
@@ -199,6 +259,8 @@ class AuditBroker:
         batch, signal = self._inflight, self._inflight_signal
         self._inflight = self._inflight_signal = None
         self._make_room()
+        if error is None and batch and self._journal is not None:
+            self._journal.settle(self._mark)
         if error is not None:
             self._keep(batch or [])
             if signal is not None:
@@ -210,6 +272,8 @@ class AuditBroker:
             self._hand_over()
         elif self._pending and self._timer is None:
             self._flush_later()
+        if error is None and batch:
+            self._proven()
         if self._idle is not None:
             self._idle.set()
         if signal is not None:
@@ -221,15 +285,17 @@ class AuditBroker:
             self._fault, self._fault_time = reason, self._clock.wall()
             log.error("the audit log takes no records: %s", reason)
         self._room = 0
+        self._quick = False
         signal, self._signal = self._signal, None
         if signal is not None:
             waiting, self._pending = self._pending, []
             self._keep(waiting)
             signal.fail(_unavailable(reason))
 
-    def _keep(self, batch: list[AuditRecord]) -> None:
-        """Puts the outcomes of a batch that was not written back, as many as there is room for; counts the rest."""
-        kept: list[AuditRecord] = [record for record in batch if isinstance(record, OutcomeRecord)]
+    def _keep(self, batch: list[Entry]) -> None:
+        """Puts the outcomes of a batch that was not written back, and what was forwarded on its entry in the journal, as many as there is
+        room for; counts the rest."""
+        kept: list[Entry] = [record for record in batch if isinstance(record, OutcomeRecord | bytes)]
         kept += self._pending
         room = self._spec.queue
         self.lost += max(0, len(kept) - room)
@@ -259,6 +325,8 @@ class AuditBroker:
         self._healing = True
         self._hand_over()
         self._pending = waiting[_HEAL_BATCH:]
+        if self._pending and self._journal is not None:
+            self._mark = self._journal.done
 
     def _lose(self) -> None:
         if self.lost == self._told[1]:
@@ -312,6 +380,8 @@ class AuditBroker:
         except OSError as error:
             self._writer.abandon()
             raise ConfigError(f"cannot open the audit log: {_reason(error)}", path="audit.sinks") from error
+        if self._spec.durability == "write":
+            self._journal = await self._loop.run_in_executor(None, self._writer.make_journal)
         self._worker = Worker(self._loop, self._work, self._done)
         self._fault = None
         self._make_room()
@@ -323,6 +393,7 @@ class AuditBroker:
         if self._closing or self._loop is None:
             return
         self._closing = True
+        self._quick = False
         self._room = 0
         if self._worker is not None:
             try:
@@ -332,9 +403,11 @@ class AuditBroker:
                 log.error("the audit log could not be closed in time; %d records are lost", len(self._pending))
         self._outcome_room = 0
         self._fault = self._fault or "closed"
-        for timer in (self._timer, self._ticker):
+        for timer in (self._timer, self._ticker, self._doubter):
             if timer is not None:
                 timer.cancel()
+        if self._journal is not None:
+            self._journal.close()
         if self._worker is not None:
             self._worker.end(wait=self._inflight is None)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from gateway.audit.record import KINDS, MAX_LINE, Line, Record, encode_all
+from gateway.audit.record import KINDS, MAX_LINE, Line, Record, encode, encode_all
 
 FORMAT: Final = 1
 GENESIS: Final = "0" * 64
@@ -24,6 +24,9 @@ _END: Final = b'"}\n'
 _TAIL: Final = len(_MARK) + 64 + len(_END)
 _SHA256: Final = hashlib.sha256()
 _HEX64: Final = re.compile(rb"[0-9a-f]{64}")
+
+Entry: TypeAlias = Record | bytes
+"""A record, or the payload of one that has been encoded already."""
 
 
 class ChainError(Exception):
@@ -42,15 +45,15 @@ class Chain:
         self.seq, self.head = seq, head
         self._next_seq, self._next_head = seq, head
 
-    def seal(self, records: Sequence[Record]) -> bytes:
+    def seal(self, records: Sequence[Entry]) -> bytes:
         """The records as linked lines, ready to be written after the last committed one. Follows on an earlier seal only if that
         was committed."""
         seq, head = self.seq, self.head.encode()
-        fresh, kinds = _SHA256.copy, KINDS
+        fresh = _SHA256.copy
         pieces: list[bytes] = []
-        for record, encoded in zip(records, encode_all(records), strict=True):
+        for encoded in _payloads(records):
             seq += 1
-            body = b'{"seq":%d' % seq + kinds[record.__class__] + encoded[1:-1]
+            body = b'{"seq":%d' % seq + encoded
             digest = fresh()
             digest.update(head + body)
             head = digest.hexdigest().encode()
@@ -61,6 +64,25 @@ class Chain:
     def commit(self) -> None:
         """What was sealed last is written."""
         self.seq, self.head = self._next_seq, self._next_head
+
+
+def payload(record: Record) -> bytes:
+    """What a record's line holds between its sequence number and its hash."""
+    return KINDS[record.__class__] + encode(record)[1:-1]
+
+
+def _payloads(records: Sequence[Entry]) -> list[bytes]:
+    """The payload of each."""
+    fresh: list[Record] = [record for record in records if not isinstance(record, bytes)]
+    if len(fresh) != len(records):
+        return [record if isinstance(record, bytes) else payload(record) for record in records]
+    kinds = KINDS
+    return [kinds[record.__class__] + encoded[1:-1] for record, encoded in zip(fresh, encode_all(fresh), strict=True)]
+
+
+def payload_of(line: bytes) -> bytes:
+    """The payload in a well formed line with its line feed; of another, something that is no record's payload."""
+    return line[line.find(b",") : -_TAIL]
 
 
 def check_line(line: bytes, seq: int, head: bytes) -> bytes:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from gateway.audit.chain import FORMAT, Chain
+from gateway.audit.chain import FORMAT, Chain, Entry
 from gateway.audit.crypto import Signer
-from gateway.audit.record import CheckpointRecord, Record, SegmentRecord, encode_json
-from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
+from gateway.audit.journal import Journal, journal_name
+from gateway.audit.record import CheckpointRecord, SegmentRecord, encode_json
+from gateway.audit.repair import Found, examine, last_checkpoint, set_aside, unchained
 from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
 from gateway.core.clock import Clock
 from gateway.core.types import EventRecord
 
 log = logging.getLogger("gatehouse.audit")
 
+RESERVE: Final = 64 * 1024 * 1024
+"""Bytes that must be free on the log's file system for a request to be forwarded on its entry in the journal alone."""
+
 
 class ChainWriter:
-    """Writes batches of records to the local log. A method that raises OSError has written nothing, and may be called again."""
+    """Writes batches of records to the local log. A method that raises OSError has written nothing, and may be called again.
+
+    `roomy`: whether there were RESERVE bytes left after the last batch.
+    """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
         self.sink, self.signer, self.clock, self.config = sink, signer, clock, config
         self.chain = Chain()
         self.written = self.batches = 0
+        self.roomy = False
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -38,9 +46,24 @@ class ChainWriter:
             self._newest = previous  # the chain may have been stopped just before this line
         found = examine(self.sink, self.signer.verifier, previous)
         self.chain = Chain(found.seq, found.head)
-        events = self._enter(found)
-        events.append(self._event("audit.opened", {"segment": self.sink.segment, "clean": found.closed}))
-        self.write(events)
+        entries = self._enter(found)
+        journal = self.sink.directory / journal_name(self.sink.writer)
+        detail: dict[str, Any] = {"segment": self.sink.segment, "clean": found.closed}
+        if waiting := unchained(self.sink, journal):
+            log.warning("%d audit records came from the journal of a process that ended before it had chained them", len(waiting))
+            detail["from_journal"] = len(waiting)
+        entries += waiting
+        entries.append(self._event("audit.opened", detail))
+        self.write(entries)
+        journal.unlink(missing_ok=True)
+
+    def make_journal(self) -> Journal | None:
+        """A journal for the loop, once the log is open; None, said in the log, where there can be none."""
+        try:
+            return Journal(self.sink.directory / journal_name(self.sink.writer)) if self.roomy else None
+        except OSError as error:
+            log.warning("the audit log has no journal (%s): every request waits for the write of its record", error.strerror or error)
+            return None
 
     def _open_checkpoints(self) -> CheckpointRecord | None:
         path = self.sink.directory / checkpoints_name(self.sink.writer)
@@ -50,7 +73,7 @@ class ChainWriter:
         self._number = previous.number if previous else 0
         return previous
 
-    def _enter(self, found: Found) -> list[Record]:
+    def _enter(self, found: Found) -> list[Entry]:
         """Chooses the segment to go on in; returns the events that tell what was wrong."""
         self._covered = found.seq if found.closed else 0
         if found.broken:
@@ -70,7 +93,7 @@ class ChainWriter:
         log.warning("the audit log had a torn tail: %s", detail)
         return [self._event("audit.repaired", detail)]
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[Entry]) -> None:
         """Writes the records as one batch, all or nothing."""
         if self.sink.full:
             self._rotate()
@@ -80,6 +103,13 @@ class ChainWriter:
         self.chain.commit()
         self.written += len(records)
         self.batches += 1
+        self.roomy = self._roomy()
+
+    def _roomy(self) -> bool:
+        try:
+            return self.sink.free() >= RESERVE
+        except OSError:
+            return False
 
     def _header(self) -> SegmentRecord:
         sink = self.sink

@@ -28,11 +28,20 @@ class Files(Protocol):
 
     def ftruncate(self, descriptor: int, length: int) -> None: ...
 
+    def free(self, descriptor: int) -> int:
+        """Bytes that the file system has left for us."""
+        ...
+
 
 class SystemFiles:
     pwrite = staticmethod(os.pwrite)
     fdatasync = staticmethod(os.fdatasync)
     ftruncate = staticmethod(os.ftruncate)
+
+    @staticmethod
+    def free(descriptor: int) -> int:
+        found = os.fstatvfs(descriptor)
+        return found.f_bavail * found.f_frsize
 
 
 SYSTEM: Final = SystemFiles()
@@ -103,6 +112,10 @@ class AppendFile:
 
     def sync(self) -> None:
         self._files.fdatasync(self._descriptor)
+
+    def free(self) -> int:
+        """Bytes that the file system has left. Raises OSError."""
+        return self._files.free(self._descriptor)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -178,6 +191,10 @@ class FileSink:
 
     def write(self, batch: bytes) -> None:
         self._current.append(batch, sync=self.sync)
+
+    def free(self) -> int:
+        """Bytes that the file system has left for the log. Raises OSError."""
+        return self._current.free()
 
     def cut(self, size: int) -> None:
         """Cuts the segment (repair of a torn tail) and makes that last."""

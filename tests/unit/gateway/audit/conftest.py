@@ -36,7 +36,8 @@ def event(name: str = "config.applied", **more: Any) -> EventRecord:
 
 
 class Disk:
-    """The system calls of a FileSink, failing or hanging on command. `short`: the most bytes that one write takes."""
+    """The system calls of a FileSink, failing or hanging on command. `short`: the most bytes that one write takes. `room`: the bytes that
+    the file system has left; none, unless a test says so, so that the journal is not used."""
 
     def __init__(self) -> None:
         self.error: int | None = None
@@ -47,6 +48,7 @@ class Disk:
         self.released = threading.Event()
         self.released.set()
         self.writes = self.syncs = self.hanging = 0
+        self.room = 0
 
     def pwrite(self, descriptor: int, data: memoryview, offset: int) -> int:
         self.writes += 1
@@ -72,6 +74,9 @@ class Disk:
             raise OSError(self.cut_error, os.strerror(self.cut_error))
         os.ftruncate(descriptor, length)
 
+    def free(self, descriptor: int) -> int:
+        return self.room
+
     def fill(self, after: int = 0) -> None:
         """No space left: the next write takes `after` bytes, then all fail."""
         self.error, self.after = errno.ENOSPC, after
@@ -95,9 +100,10 @@ class Bench:
         return ChainWriter(self.sink(**more), self.signer, self.clock)
 
     async def broker(self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, clock: Clock | None = None, **settings: Any) -> AuditBroker:
+        more = {"cpu": settings.pop("cpu")} if "cpu" in settings else {}
         spec = msgspec.convert(settings, AuditSpec)
         sink = self.sink(segment_bytes=segment_bytes, sync=spec.durability == "fsync")
-        broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick, clock=clock)
+        broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick, clock=clock, **more)
         self.brokers.append(broker)
         await broker.start()
         return broker

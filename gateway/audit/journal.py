@@ -1,0 +1,129 @@
+"""The journal: what a request may be forwarded on before its record stands in the chain.
+
+A small file beside the segments, its blocks reserved and its pages mapped into memory. An entry is copied there in a microsecond,
+without a system call, and is then the operating system's, as after a `write`: it survives the end of the process at any moment, not a
+loss of power. The writer's thread chains the same record a moment later. What it had not chained when the process ended, the next
+start does.
+
+The file: 8 bytes of name, 8 bytes `done`, then a ring of entries. A position counts bytes since the beginning and never falls; the entry
+at position p stands at p modulo the ring's size, and never runs over its end. `done` is the position before which everything is in
+the chain. Before an entry's payload stand its length, the CRC-32 of its position and payload, and its position, so that what an earlier lap
+left, or what a crash cut short, is no entry.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+CAPACITY: Final = 256 * 1024
+"""Bytes of the ring: some hundreds of requests. What finds no room waits for the chain."""
+_NAME: Final = b"GHAJRNL1"
+_START: Final = 16
+_HEAD: Final = struct.Struct("<IIQ")
+_HEAD_SIZE: Final = 16
+_POSITION: Final = struct.Struct("<Q")
+_SKIP: Final = 0xFFFFFFFF
+"""The length of an entry that says: go on at the ring's beginning."""
+
+
+def journal_name(writer: str) -> str:
+    return f"audit-{writer}.journal"
+
+
+class Journal:
+    """One process's journal; all of it belongs to one thread. `position` is where the next entry goes, `done` what the chain has."""
+
+    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
+        """Makes the file, which must not exist, with mode 0600. Raises OSError, and leaves none, where that cannot be done."""
+        self.path = path
+        self.position = self.done = 0
+        self._capacity = capacity
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, _START + capacity)
+            os.pwrite(descriptor, _NAME + bytes(_START + capacity - len(_NAME)), 0)
+            self._map: mmap.mmap | None = mmap.mmap(descriptor, _START + capacity)
+        except BaseException:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def append(self, payload: bytes) -> bool:
+        """Takes one entry. False, and nothing is changed, when there is no room or the journal is closed."""
+        memory, position, capacity = self._map, self.position, self._capacity
+        if memory is None:
+            return False
+        size = _HEAD_SIZE + len(payload)
+        offset = position % capacity
+        left = capacity - offset
+        skipped = left if size > left else 0
+        if position + skipped + size - self.done > capacity:
+            return False
+        if skipped:
+            if left >= _HEAD_SIZE:
+                memory[_START + offset : _START + offset + _HEAD_SIZE] = _head(_SKIP, position, b"")
+            position += skipped
+            offset = 0
+        begin = _START + offset
+        memory[begin : begin + size] = _head(len(payload), position, payload) + payload
+        self.position = position + size
+        return True
+
+    def settle(self, position: int) -> None:
+        """Everything before this position is in the chain."""
+        self.done = position
+        if self._map is not None:
+            self._map[8:_START] = _POSITION.pack(position)
+
+    def close(self) -> None:
+        """Lets go of the file; removes it when everything is in the chain. Closing twice is no error."""
+        if self._map is None:
+            return
+        self._map.close()
+        self._map = None
+        if self.done == self.position:
+            self.path.unlink(missing_ok=True)
+
+
+def _head(length: int, position: int, payload: bytes) -> bytes:
+    return _HEAD.pack(length, crc32(payload, position & 0xFFFFFFFF), position)
+
+
+def left_over(path: Path) -> list[bytes]:
+    """The payloads in a journal that its process did not settle, in order; none where there is no such file. Raises OSError."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    if len(data) <= _START + _HEAD_SIZE or not data.startswith(_NAME):
+        return []  # its process ended while it made it
+    return list(_entries(data, len(data) - _START, int.from_bytes(data[8:_START], "little")))
+
+
+def _entries(data: bytes, capacity: int, done: int) -> Iterator[bytes]:
+    position = done
+    while position - done < capacity:
+        offset = position % capacity
+        left = capacity - offset
+        if left < _HEAD_SIZE:
+            position += left
+            continue
+        begin = _START + offset
+        length, checksum, claimed = _HEAD.unpack_from(data, begin)
+        payload = data[begin + _HEAD_SIZE : begin + _HEAD_SIZE + length] if length != _SKIP else b""
+        if claimed != position or checksum != crc32(payload, position & 0xFFFFFFFF):
+            return
+        if length == _SKIP:
+            position += left
+            continue
+        if not length or length > left - _HEAD_SIZE:
+            return
+        yield payload
+        position += _HEAD_SIZE + length

@@ -1,0 +1,250 @@
+"""The broker with its journal: who waits for the chain and who does not, and what a process that ends in between leaves behind."""
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.audit.broker import BUSY, PROOF, AuditBroker
+from gateway.audit.chain import payload
+from gateway.audit.journal import Journal, journal_name, left_over
+from gateway.audit.reader import LogReader
+from gateway.audit.verify import verify_log
+from gateway.audit.writer import RESERVE
+from gateway.core.errors import AuditUnavailable
+
+
+@pytest.fixture
+def roomy(bench: Any) -> Any:
+    bench.disk.room = RESERVE
+    return bench
+
+
+def journal_path(bench: Any) -> Path:
+    return Path(bench.directory) / journal_name("0")
+
+
+def ids(bench: Any, kind: str = "intent") -> list[str]:
+    return [record["request_id"] for record in bench.records() if record["kind"] == kind]
+
+
+def kinds(bench: Any) -> list[str]:
+    return [record.get("request_id") or record.get("event") or record["kind"] for record in bench.records()]
+
+
+async def proven(bench: Any, make: Any, **settings: Any) -> AuditBroker:
+    """A broker whose log has just been written."""
+    broker: AuditBroker = await bench.broker(**settings)
+    first = broker.intent(make.intent("first"))
+    assert not first.done
+    await make.settled(first)
+    return broker
+
+
+async def test_once_the_log_is_proven_a_request_need_not_wait(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    assert broker.intent(make.intent("a")).done
+    broker.outcome(make.outcome("a"))
+    assert [entry.startswith(b',"kind":"') for entry in left_over(journal_path(roomy))] == [True, True]
+    await make.until(lambda: ids(roomy) == ["first", "a"] and ids(roomy, "outcome") == ["a"])
+    await make.until(lambda: left_over(journal_path(roomy)) == [])
+    assert verify_log(roomy.directory, roomy.signer.verifier).ok
+
+
+async def test_the_line_is_the_same_by_both_ways(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    broker.intent(make.intent("first", "t\u00e9nant\n", detail={"a": 1}))
+    await make.until(lambda: len(ids(roomy)) == 2)
+    broker._quick = False
+    await make.settled(broker.intent(make.intent("first", "t\u00e9nant\n", detail={"a": 1})))
+    one, other = ({**record, "seq": 0, "hash": ""} for record in roomy.records()[-2:])
+    assert one == other
+
+
+@pytest.mark.parametrize("durability", ["async", "fsync"])
+async def test_other_durabilities_have_no_journal(roomy: Any, make: Any, durability: str) -> None:
+    broker = await roomy.broker(durability=durability)
+    for number in range(3):
+        await make.settled(broker.intent(make.intent(f"r{number}")))
+    assert not journal_path(roomy).exists() and not broker._quick
+
+
+async def test_on_a_disk_that_is_almost_full_every_request_waits(bench: Any, make: Any) -> None:
+    bench.disk.room = RESERVE - 1
+    broker = await proven(bench, make)
+    assert not broker.intent(make.intent("a")).done and not journal_path(bench).exists()
+
+
+async def test_a_disk_that_fills_is_noticed_with_the_next_batch(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    roomy.disk.room = RESERVE - 1
+    assert broker.intent(make.intent("a")).done
+    await make.until(lambda: ids(roomy) == ["first", "a"] and broker._inflight is None)
+    broker._doubt()
+    assert not broker.intent(make.intent("b")).done
+
+
+async def test_a_log_that_wrote_nothing_for_a_while_must_prove_itself_again(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    await make.until(lambda: not broker._quick)
+    again = broker.intent(make.intent("a"))
+    assert not again.done
+    await make.settled(again)
+    assert broker.intent(make.intent("b")).done
+
+
+async def test_a_busy_loop_lets_requests_wait_together(roomy: Any, make: Any) -> None:
+    used = 0.0
+    broker = await proven(roomy, make, cpu=lambda: used)
+    await make.settled(broker.intent(make.intent("a")))
+    await make.until(lambda: broker._writer.batches > broker._proofs)
+    used += 1000.0 * BUSY * PROOF
+    broker._doubt()
+    assert not broker.intent(make.intent("b")).done
+    await make.until(lambda: ids(roomy)[-1] == "b" and broker._inflight is None)
+    broker._doubt()  # and no longer when it is idle
+    assert broker.intent(make.intent("c")).done
+
+
+async def test_what_finds_no_room_in_the_journal_waits(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    roomy.disk.released.clear()
+    signals = [broker.intent(make.intent(f"r{n}", "t" * 1000)) for n in range(300)]
+    assert signals[0].done and not signals[-1].done
+    roomy.disk.released.set()
+    await make.settled(signals[-1])
+    assert ids(roomy) == ["first", *(f"r{n}" for n in range(300))]
+
+
+async def test_a_write_that_fails_keeps_what_was_forwarded_and_refuses_the_next(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    roomy.disk.fill(after=20)
+    assert broker.intent(make.intent("forwarded")).done
+    await make.until(lambda: not broker.accepting)
+    with pytest.raises(AuditUnavailable):
+        broker.intent(make.intent("refused"))
+    broker.outcome(make.outcome("forwarded"))
+    assert len(left_over(journal_path(roomy))) == 1
+    roomy.disk.error = None
+    await make.until(lambda: broker.accepting)
+    await make.until(lambda: left_over(journal_path(roomy)) == [])
+    assert kinds(roomy)[-4:] == ["first", "audit.recovered", "forwarded", "forwarded"]
+    assert verify_log(roomy.directory, roomy.signer.verifier).ok
+
+
+async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make, timeout=0.2)
+    roomy.disk.released.clear()
+    assert broker.intent(make.intent("forwarded")).done
+    await make.until(lambda: not broker._quick)
+    with pytest.raises(AuditUnavailable):
+        await make.settled(broker.intent(make.intent("refused")))
+    assert len(left_over(journal_path(roomy))) == 1
+    roomy.disk.released.set()
+    await make.until(lambda: broker.accepting and left_over(journal_path(roomy)) == [])
+    assert "forwarded" in ids(roomy)
+
+
+async def test_a_clean_close_leaves_no_journal(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    broker.intent(make.intent("a"))
+    broker.outcome(make.outcome("a"))
+    await broker.aclose()
+    assert not journal_path(roomy).exists() and ids(roomy) == ["first", "a"] and roomy.events()[-1] == "audit.closed"
+
+
+async def test_a_close_that_cannot_write_leaves_the_journal_to_the_next_start(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    roomy.disk.error = errno.EIO
+    broker.intent(make.intent("a"))
+    await broker.aclose()
+    roomy.disk.error = None
+    assert len(left_over(journal_path(roomy))) == 1
+    await roomy.broker()
+    assert ids(roomy) == ["first", "a"]
+
+
+def killed(bench: Any, entries: list[bytes]) -> None:
+    """What a process leaves that is killed after its last batch: a segment without a farewell, and a journal."""
+    journal = Journal(journal_path(bench))
+    for entry in entries:
+        assert journal.append(entry)
+    journal._map = None  # as a kill: nobody tidies
+
+
+def entry(make: Any, request_id: str) -> bytes:
+    return payload(make.intent(request_id))
+
+
+def started(bench: Any) -> None:
+    writer = bench.writer()
+    writer.open()
+    writer.close()
+
+
+def test_a_start_chains_what_the_journal_holds_once(log_bench: Any, make: Any) -> None:
+    writer = log_bench.writer()
+    writer.open()
+    writer.write([make.intent("written"), make.outcome("written")])
+    writer.abandon()
+    killed(log_bench, [entry(make, "written"), entry(make, "a"), entry(make, "b")])
+    started(log_bench)
+    opened = [record["detail"] for record in log_bench.records() if record.get("event") == "audit.opened"]
+    assert ids(log_bench) == ["written", "a", "b"] and [detail.get("from_journal") for detail in opened] == [None, 2]
+    assert not journal_path(log_bench).exists()
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
+
+
+def test_a_start_that_ends_before_it_removes_the_journal_repeats_nothing(log_bench: Any, make: Any) -> None:
+    log_bench.directory.mkdir()
+    killed(log_bench, [entry(make, "a"), entry(make, "b")])
+    kept = journal_path(log_bench).read_bytes()
+    for _ in range(3):
+        journal_path(log_bench).write_bytes(kept)
+        started(log_bench)
+    assert ids(log_bench) == ["a", "b"]
+
+
+def test_what_was_chained_in_an_earlier_segment_is_not_repeated(log_bench: Any, make: Any) -> None:
+    writer = log_bench.writer(segment_bytes=600)
+    writer.open()
+    for number in range(4):
+        writer.write([make.intent(f"r{number}")])
+    assert writer.sink.segment > 2
+    writer.abandon()
+    killed(log_bench, [entry(make, f"r{number}") for number in range(5)])
+    started(log_bench)
+    reader = LogReader(log_bench.directory, log_bench.signer.verifier)
+    assert [record["request_id"] for record in reader.records(kind="intent")] == [f"r{number}" for number in range(5)]
+
+
+def test_after_damage_the_journal_is_chained_in_the_new_segment(log_bench: Any, make: Any) -> None:
+    log_bench.log()
+    lines = log_bench.lines()
+    lines[2] = lines[2].replace(b"acme", b"evil")
+    log_bench.segment().write_bytes(b"".join(lines))
+    killed(log_bench, [entry(make, "a")])
+    started(log_bench)
+    assert [record["request_id"] for record in log_bench.records(2) if record["kind"] == "intent"] == ["a"]
+
+
+def test_entries_that_are_no_records_are_not_chained(log_bench: Any, make: Any) -> None:
+    log_bench.directory.mkdir()
+    killed(log_bench, [b"nothing of ours", b',"kind":"intent","a":1\n{"seq":9', entry(make, "a")])
+    started(log_bench)
+    assert ids(log_bench) == ["a"]
+
+
+async def test_a_journal_that_cannot_be_made_lets_requests_wait(roomy: Any, make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(self: Journal, path: Path) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "__init__", refuse)
+        broker = await proven(roomy, make)
+    assert "has no journal (Operation not supported)" in caplog.text
+    second = broker.intent(make.intent("a"))
+    assert not second.done
+    await asyncio.wait_for(make.settled(second), 60)
