@@ -19,9 +19,10 @@ from gateway.core.clock import FakeClock
 from gateway.core.errors import AlreadyExists, ConfigError, NotFound, RequestError, StoreUnavailable, VersionMismatch
 from gateway.core.storage import ControlStore, Idempotent, KeyRecord, KeySettings, StoreChange, UsageRow
 from gateway.identity import keys
-from gateway.store.migrate import migrate, settings
+from gateway.store.migrate import HEAD, migrate
 from gateway.store.store import Store
 from gateway.store.tables import metadata
+from gateway.store.upgrade import settings
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
 
 PEPPER = "p" * 32
@@ -554,7 +555,7 @@ async def test_replicas_that_start_together_migrate_once(place: Place) -> None:
     stores = [place.make() for _ in range(4)]
     await asyncio.gather(*(store.start() for store in stores))
     revisions = await stores[2]._database.run(lambda c: c.execute(sa.text("SELECT version_num FROM alembic_version")).all())
-    assert revisions == [(ScriptDirectory.from_config(settings()).get_current_head(),)]
+    assert revisions == [(ScriptDirectory.from_config(settings()).get_current_head(),)] == [(HEAD,)]
     await stores[0].create("models", "m", {}, actor="x")
     await stores[1].start()
     assert (await stores[3].get("models", "m")).version == 1
