@@ -1,20 +1,23 @@
-"""Alembic's part of a migration: imported only where there is something to migrate."""
+"""Alembic's part of a migration. Alembic is imported where there is something to migrate: it takes 10 MiB and 0.1 s, and almost no start
+needs it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from gateway.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 
 def settings(connection: sa.Connection | None = None) -> Config:
     """Alembic's settings; the connection reaches migrations/env.py as an attribute."""
+    from alembic.config import Config  # noqa: PLC0415 - see above
+
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -23,6 +26,10 @@ def settings(connection: sa.Connection | None = None) -> Config:
 
 def upgrade(connection: sa.Connection) -> None:
     """Runs the revisions that the database lacks. Raises ConfigError when it has one that is not known here."""
+    from alembic import command  # noqa: PLC0415 - see above
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     config = settings(connection)
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     current = set(MigrationContext.configure(connection).get_current_heads())
