@@ -22,7 +22,7 @@ VERBS: Final = MappingProxyType(
         "keys": (*CRUD, "rotate", "revoke", "roles", "priority"),
         "roles": ("read",),
         "bindings": CRUD,
-        "models": (*CRUD, "load", "unload", "reload"),
+        "models": (*CRUD, "load", "unload", "reload", "abort"),
         "files": ("read", "write"),
         "engines": (*CRUD, "drain", "resume", "breaker", "upstream"),
         "endpoints": ("read", "address"),

@@ -6,6 +6,7 @@ stop-first: where both did not fit into memory and it was allowed, the old proce
 promote: in one go, the new ones are in force; the old ones end when what they carry has ended.
 
 Whatever fails on the way is undone: the old processes have all the traffic again, the new ones end, and EngineChangeFailed says why.
+An operator can have it undone (`abort`): it fails at the next moment at which nothing is half done.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class House(Protocol):
         """Ends a process that gets no further requests in the background, once what it carries has ended."""
         ...
 
+    def end(self, process: SidecarProcess) -> None:
+        """Ends a process that has no traffic in the background, however far it is."""
+        ...
+
     async def empty(self, process: SidecarProcess) -> None:
         """Waits until no request is under way at a process that gets no new ones, then ends it; bounded."""
         ...
@@ -66,6 +71,13 @@ class Replacement:
         self.phase = "loading"
         self.shift: TrafficShift | None = None
         self.stopped_first = False
+        self.peers: Sequence[Replacement] = (self,)
+        """All of the same change: they come into force together, and go back together."""
+        self.over = asyncio.Event()
+        """Set when it is in force, or all is as it was."""
+        self.aborted: str | None = None
+        """By whom or why it is taken back."""
+        self._wake: Callable[[], None] | None = None
         self.new = house.candidate(spec, old)
 
     def view(self) -> dict[str, Any]:
@@ -83,16 +95,35 @@ class Replacement:
 
     async def prepare(self) -> None:
         """Waits until the new process is ready and warm. Raises EngineChangeFailed."""
-        await self.new.first_ready()
-        self.phase = "warming"
         try:
+            await self.new.first_ready()
+            self.phase = "warming"
             await warm(self.new.socket, self.spec, self.new.health)
+        except EngineChangeFailed:
+            self._unless_aborted()
+            raise
         except WarmupFailed as error:
+            self._unless_aborted()
             raise self._rolled_back(f"its new process did not pass the warm-up: {error}") from None
+        self._unless_aborted()
+
+    def abort(self, reason: str) -> None:
+        """Has it taken back, unless it goes back already. A new process that is still awaited is ended, so that nobody waits for it."""
+        if self.aborted is not None or self.phase == "rolling back":
+            return
+        self.aborted = reason
+        if self._wake is not None:
+            self._wake()
+        if self.phase in ("loading", "warming", "replacing"):  # later it has traffic, and is emptied first
+            self._house.end(self.new)
+
+    def _unless_aborted(self) -> None:
+        if self.aborted is not None:
+            raise self._rolled_back(self.aborted)
 
     def begin(self, wake: Callable[[], None]) -> None:
         """The traffic starts to move. wake: called when a decision may be due before its time."""
-        self.phase = "shifting"
+        self.phase, self._wake = "shifting", wake
         if self.old.state != "ready":
             return  # nothing to move: it is in force when all of the change are
         self.shift = self._house.traffic.shift(self.spec.name, self.new.address, self.new.slots, self.spec.rollout.max_failures)
@@ -101,6 +132,7 @@ class Replacement:
 
     def step(self) -> bool:
         """One decision; False when the last share has had its time. Raises EngineChangeFailed to roll back."""
+        self._unless_aborted()
         if self.shift is None:
             return False
         decision = self.rollout.decide(self._seen())
@@ -118,6 +150,7 @@ class Replacement:
 
     def check(self) -> None:
         """Once more before it is in force: others of the same change may have taken their time. Raises EngineChangeFailed."""
+        self._unless_aborted()
         seen = self._seen()
         if seen.lost is not None or seen.failures > self.spec.rollout.max_failures:
             self.rollout.decide(seen)
@@ -129,6 +162,7 @@ class Replacement:
         counts = {} if self.shift is None else {"requests": self.shift.requests, "failures": self.shift.failures}
         self._house.install(self.new)
         self.new.promote()
+        self.phase = "in force"
         if self.shift is not None:
             self.shift.end()
         if not self.stopped_first:
@@ -139,9 +173,11 @@ class Replacement:
         """The way for a process that does not fit beside the old one: requests wait in their queues meanwhile. Raises EngineChangeFailed
         when the new one does not come; then the old one has been started again."""
         traffic, name = self._house.traffic, self.spec.name
+        self._unless_aborted()
         self.phase, self.stopped_first = "replacing", True
         traffic.engine_unloading(name)
         await self._house.empty(self.old)
+        self._unless_aborted()
         traffic.engine_starting(name, awaited=True)
         self.new = self._house.candidate(self.spec, None)
         await self.prepare()

@@ -29,6 +29,8 @@ MAX_SOCKET_PATH = 99
 DRAIN_SECONDS = 30.0
 RESTORE_SECONDS = 120.0
 """How long a change that failed waits for an engine that it had to stop; that engine is started again until it runs, in any case."""
+ABORT_SECONDS = DRAIN_SECONDS + RESTORE_SECONDS + 30.0
+"""How long who aborts a change waits for its end: one that stopped the old process first has to start it again."""
 IDLE_SECONDS = 0.5
 """Between two looks for engines that nobody uses."""
 ROOM_IDLE_SECONDS = 10.0
@@ -185,12 +187,15 @@ class Supervisor:
     async def _replace(self, specs: Sequence[EngineSpec], *, stop_first: bool = False) -> None:
         """New processes for engines that run, all or none. Their locks are held. Raises EngineChangeFailed."""
         made = [Replacement(self, self._processes[spec.name], spec) for spec in specs]
+        for one in made:
+            one.peers = made
         self._replacing.update({one.spec.name: one for one in made})
         try:
             await replace(made, stop_first, self.clock)
         finally:
             for one in made:
                 self._replacing.pop(one.spec.name, None)
+                one.over.set()
 
     def candidate(self, spec: EngineSpec, old: SidecarProcess | None) -> SidecarProcess:
         process = self._make(spec, silent=True, beside=old.plan if old is not None else None, gently=old is not None)
@@ -217,6 +222,9 @@ class Supervisor:
         """Nobody waits for it: a stream may run to the end of its time."""
         await self.empty(process, max(DRAIN_SECONDS, process.spec.timeouts.total))
         self._candidates.discard(process)
+
+    def end(self, process: SidecarProcess) -> None:
+        self._owner.spawn(process.stop(0.0, silent=True), name=f"{process.spec.name}-")
 
     async def empty(self, process: SidecarProcess, seconds: float = DRAIN_SECONDS) -> None:
         await within(self.traffic.drained(process.spec.name, process.address), seconds)
@@ -252,6 +260,16 @@ class Supervisor:
             if self._known(engine).lifecycle.pinned and stop_first and not force:
                 raise _pinned(engine)
         await self._own(self._reload(engines, stop_first), "reload")
+
+    async def abort(self, engines: Sequence[str], reason: str) -> None:
+        """Takes back the changes that replace processes of these engines, each with all of its engines. Returns when everything is as it
+        was before, or after `ABORT_SECONDS`. Raises GatehouseError when none of them is being replaced."""
+        found = [one for engine in engines if (one := self._replacing.get(engine)) is not None]
+        if not found:
+            raise GatehouseError("No engine is being replaced: there is nothing to abort.", code="no_rollout", status=409)
+        for peer in {id(peer): peer for one in found for peer in one.peers}.values():
+            peer.abort(reason)
+        await asyncio.gather(*(within(one.over.wait(), ABORT_SECONDS) for one in found))
 
     async def _own(self, work: Any, name: str) -> None:
         """A caller that goes away does not leave the work half done."""

@@ -188,6 +188,9 @@ class Controls:
     async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
         await self._supervisor.reload(engines, stop_first=stop_first, force=force)
 
+    async def abort(self, engines: Sequence[str], reason: str) -> None:
+        await self._supervisor.abort(engines, reason)
+
     async def drain(self, endpoint: str) -> None:
         self._registry.drain(endpoint)
 

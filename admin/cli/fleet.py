@@ -88,6 +88,13 @@ def reload(
     _act(session, model, "reload", dry_run, stop_first=stop_first, force=force)
 
 
+@models.command("abort")
+@connected
+def abort(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
+    """Takes back what is replacing the engines of a model: the old processes have all the traffic again, and the change fails."""
+    _act(session, model, "abort", dry_run)
+
+
 def _act(session: Session, model: str, action: str, dry_run: bool, **flags: bool) -> None:
     path = f"/models/{name(model)}"
     with session.client() as client, ThreadPoolExecutor(1) as thread:

@@ -92,8 +92,20 @@ async def reload(call: Call) -> Answer:
     return await _act(call, "reload", act, stops=call.query.stop_first)
 
 
-async def _act(call: Call, action: str, act: Callable[[list[str]], Awaitable[None]], *, stops: bool = False) -> Answer:
-    """On every engine of the pool that Gatehouse started. stops: it stops them, so that one that is pinned keeps all as they are."""
+async def abort(call: Call) -> Answer:
+    """Those that are being replaced, and with them all engines of the same change."""
+
+    async def act(engines: list[str]) -> None:
+        await call.ports.control.abort(engines, reason=f"aborted by {call.actor}")
+
+    return await _act(call, "abort", act, replaced=True)
+
+
+async def _act(
+    call: Call, action: str, act: Callable[[list[str]], Awaitable[None]], *, stops: bool = False, replaced: bool = False
+) -> Answer:
+    """On every engine of the pool that Gatehouse started. stops: it stops them, so that one that is pinned keeps all as they are.
+    replaced: only on those that are being replaced."""
     name = call.path["name"]
     call.target = f"models/{name}"
     model = find(call.ports.fleet.models(), name, "model")
@@ -106,6 +118,8 @@ async def _act(call: Call, action: str, act: Callable[[list[str]], Awaitable[Non
     pinned = next((m for m in members if (engines[m].get("lifecycle") or {}).get("pinned")), None)
     if stops and pinned is not None and not call.query.force:
         raise problems.simple(409, "pinned", f"The engine {pinned!r} is pinned (lifecycle.pinned): it is only stopped with force.")
+    if replaced and not (members := [m for m in members if engines[m].get("rollout") is not None]):
+        raise problems.simple(409, "no_rollout", f"No engine of the model {name!r} is being replaced: there is nothing to {action}.")
     call.diff = values.diff({}, {"action": action, "engines": members})
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": _result(call, name, action, members)})
@@ -129,4 +143,5 @@ def operations() -> list[Operation]:
         Operation(
             "POST", "models/{name}/reload", "models:reload", "Replace a model's engines, all or none", reload, either, Reload, engine=True
         ),
+        Operation("POST", "models/{name}/abort", "models:abort", "Take back the replacement of a model's engines", abort, either, Written),
     ]
