@@ -5,8 +5,9 @@
     python -m loadtests.relay.run stream               streams side by side: CPU per chunk, time to the first chunk, lost streams
 
 The gateway under test has one core, the engine behind it and the load share another. Figures are medians over the rounds;
-ratios are to the first target. Absolute figures drift with the machine: compare ratios of one run. `--record` keeps a run
-under loadtests/baselines/, `--expect NAME=RATIO` makes the exit status say whether the ratio was reached.
+ratios are to the first target. Absolute figures drift with the machine: compare ratios of one run. `--paired` starts all targets
+once and measures them by turns; its ratio is the median of the rounds' own ratios, for machines whose speed changes by the
+minute. `--record` keeps a run under loadtests/baselines/, `--expect NAME=RATIO` makes the exit status say whether the ratio was reached.
 """
 
 import argparse
@@ -85,6 +86,14 @@ class Mode:
 MODES = {"json": Mode("rps", True, "bad"), "rate": Mode("p99_us", False, "bad"), "stream": Mode("cpu_us_per_chunk", False, "lost")}
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A target that is up: where it listens, and its process."""
+
+    port: int
+    pid: int
+
+
 class Bench:
     """One run: the engine, the key and the request are the same for all targets."""
 
@@ -119,43 +128,70 @@ class Bench:
     def _wait(self, port: int) -> None:
         processes.wait_until_answers(port, load.http_request(self.headers, self.body), MARKER.encode(), Path(self.log.name))
 
-    def measure(self, target: Target, engine: str) -> Figures:
-        """Starts the target afresh, warms it up, and measures it once."""
+    @contextlib.contextmanager
+    def started(self, target: Target, engine: str) -> Iterator[Running]:
+        """Starts the target, waits until it relays and warms it up."""
         with tempfile.TemporaryDirectory(dir=self.folder) as state:
             port, extra = target.port or processes.free_port(), processes.free_port()
             places = targets.Places(port, extra, engine, self.key, Path(state), self.peers.get(target.peer or "", ""))
             command, env = targets.prepare(target, places)
             with processes.running(command, self.gateway_core, self.log, env) as pid:
                 self._wait(port)
-                figures = self._load(port, pid)
-                figures["rss_mib"] = processes.usage(pid).rss_mib
-                return figures
+                if self.options.mode == "stream":
+                    load.side_by_side(port, self.headers, self.body, 4)
+                else:
+                    self._load(port, self.options.warmup)
+                yield Running(port, pid)
 
-    def _load(self, port: int, pid: int) -> Figures:
+    def measure(self, running: Running) -> Figures:
+        """One measurement of a target that runs."""
         o = self.options
-        if o.mode == "json":
-            for seconds in (o.warmup, o.seconds):
-                figures = load.closed_loop(port, self.headers, self.body, o.connections, seconds, self.load_core, self.folder)
-        elif o.mode == "rate":
-            for seconds in (o.warmup, o.seconds):
-                figures = load.open_loop(port, self.headers, self.body, o.rate, seconds)
+        before = processes.usage(running.pid).cpu
+        if o.mode == "stream":
+            figures = load.side_by_side(running.port, self.headers, self.body, o.streams, limit=o.chunks * o.interval * 5 + 30)
         else:
-            load.side_by_side(port, self.headers, self.body, 4)
-            before = processes.usage(pid).cpu
-            figures = load.side_by_side(port, self.headers, self.body, o.streams, limit=o.chunks * o.interval * 5 + 30)
-            figures["cpu_us_per_chunk"] = (processes.usage(pid).cpu - before) * 1e6 / max(1.0, figures["chunks"])
+            figures = self._load(running.port, o.seconds)
+        used = processes.usage(running.pid)
+        if o.mode == "stream":
+            figures["cpu_us_per_chunk"] = (used.cpu - before) * 1e6 / max(1.0, figures["chunks"])
+        figures["rss_mib"] = used.rss_mib
         return figures
 
+    def _load(self, port: int, seconds: int) -> Figures:
+        o = self.options
+        if o.mode == "json":
+            return load.closed_loop(port, self.headers, self.body, o.connections, seconds, self.load_core, self.folder)
+        return load.open_loop(port, self.headers, self.body, o.rate, seconds)
 
-def summarise(rounds: dict[str, list[Figures]], mode: Mode) -> dict[str, Figures]:
-    """The median of every figure (of bad answers: their sum), and each target's ratio to the first."""
+
+def run_rounds(bench: Bench, mode: Mode) -> dict[str, list[Figures]]:
+    """Every target's figures, round by round: each started afresh, or all started once and measured by turns, in both directions."""
+    o = bench.options
+    rounds: dict[str, list[Figures]] = {target.name: [] for target in o.targets}
+    with bench.engine() as engine, contextlib.ExitStack() as stack:
+        ready = {target.name: stack.enter_context(bench.started(target, engine)) for target in o.targets} if o.paired else {}
+        for number in range(o.rounds):
+            for target in o.targets if number % 2 == 0 or not o.paired else reversed(o.targets):
+                if o.paired:
+                    figures = bench.measure(ready[target.name])
+                else:
+                    with bench.started(target, engine) as running:
+                        figures = bench.measure(running)
+                rounds[target.name].append(figures)
+                print(f"round {number + 1} {target.name}: {mode.key} {figures[mode.key]:,.1f}", file=sys.stderr)
+    return rounds
+
+
+def summarise(rounds: dict[str, list[Figures]], mode: Mode, paired: bool = False) -> dict[str, Figures]:
+    """The median of every figure (of bad answers: their sum), and each target's ratio to the first; `paired`: the median of its ratios."""
     summary = {
         name: {key: sum(r[key] for r in figures) if key == mode.bad else statistics.median(r[key] for r in figures) for key in figures[0]}
         for name, figures in rounds.items()
     }
-    reference = next(iter(summary.values()))[mode.key]
-    for figures in summary.values():
-        figures["ratio"] = figures[mode.key] / reference
+    reference, first = next(iter(summary.values()))[mode.key], next(iter(rounds.values()))
+    for name, figures in summary.items():
+        own = statistics.median(mine[mode.key] / its[mode.key] for mine, its in zip(rounds[name], first, strict=True))
+        figures["ratio"] = own if paired else figures[mode.key] / reference
     return summary
 
 
@@ -197,7 +233,7 @@ def record(name: str, options: argparse.Namespace, rounds: dict[str, list[Figure
     settings = {
         key: value
         for key, value in vars(options).items()
-        if key in {"mode", "rounds", "seconds", "connections", "rate", "streams", "chunks", "interval"}
+        if key in {"mode", "paired", "rounds", "seconds", "connections", "rate", "streams", "chunks", "interval"}
     }
     BASELINES.mkdir(exist_ok=True)
     path = BASELINES / f"{name}.json"
@@ -221,6 +257,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--target", action="append", dest="targets", metavar="NAME[=COMMAND]", help="may be repeated; see targets.py")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--paired", action="store_true", help="start all targets once and measure them by turns")
     parser.add_argument("--seconds", type=int, default=5, help="of each measurement (json, rate)")
     parser.add_argument("--warmup", type=int, default=2, help="seconds before it")
     parser.add_argument("--connections", type=int, default=32, help="json")
@@ -245,17 +282,11 @@ def main() -> int:
     options = arguments()
     mode = MODES[options.mode]
     processes.need("taskset", *({"json": ("nginx", "wrk"), "rate": ("nginx",), "stream": ()}[options.mode]))
-    rounds: dict[str, list[Figures]] = {target.name: [] for target in options.targets}
     with tempfile.TemporaryDirectory(prefix="relay-") as folder, open(f"{folder}/log", "wb") as log:
         bench = Bench(options, Path(folder), log)
         os.sched_setaffinity(0, {bench.load_core})
-        with bench.engine() as engine:
-            for number in range(options.rounds):
-                for target in options.targets:
-                    figures = bench.measure(target, engine)
-                    rounds[target.name].append(figures)
-                    print(f"round {number + 1} {target.name}: {mode.key} {figures[mode.key]:,.1f}", file=sys.stderr)
-    summary = summarise(rounds, mode)
+        rounds = run_rounds(bench, mode)
+    summary = summarise(rounds, mode, options.paired)
     print(json.dumps(summary) if options.json else table(summary))
     if options.record:
         print(f"recorded {record(options.record, options, rounds, summary)}", file=sys.stderr)

@@ -80,6 +80,14 @@ def test_the_summary_takes_medians_sums_bad_answers_and_divides_by_the_first() -
     assert "150.00" in run.table(summary)
 
 
+def test_the_ratio_of_paired_rounds_is_the_median_of_their_own() -> None:
+    """The machine grew ten times as fast after the first round: each round still compares what ran beside each other."""
+    rounds = {"a": [{"rps": 10.0, "bad": 0.0}, {"rps": 100.0, "bad": 0.0}, {"rps": 100.0, "bad": 0.0}]}
+    rounds["b"] = [{"rps": 20.0, "bad": 0.0}, {"rps": 30.0, "bad": 0.0}, {"rps": 150.0, "bad": 0.0}]
+    assert run.summarise(rounds, JSON, paired=True)["b"]["ratio"] == 1.5
+    assert run.summarise(rounds, JSON)["b"]["ratio"] == 0.3
+
+
 def test_an_expectation_is_missed_by_a_ratio_on_the_wrong_side_or_a_bad_answer() -> None:
     summary = {"a": {"rps": 1.0, "p99_us": 1.0, "bad": 0.0, "ratio": 1.0}, "b": {"rps": 0.9, "p99_us": 0.9, "bad": 2.0, "ratio": 0.9}}
     assert run.shortfalls(summary, JSON, [("a", 1.0)]) == []
