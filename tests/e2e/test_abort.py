@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 from typer.testing import CliRunner
 
 from gateway.main import app
@@ -14,7 +15,7 @@ from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.harness import Gatehouse, until
 from tests.e2e.resilience import Load, uncut
 from tests.e2e.test_cli import environment
-from tests.e2e.test_rollouts import Launch, config, engine, events, put
+from tests.e2e.test_rollouts import Launch, config, engine, events
 
 SLOW = {"steps": [0.5], "step_seconds": 3600}
 
@@ -25,7 +26,13 @@ def shifting(gatehouse: Gatehouse, name: str = "chat") -> None:
             rollout = client.get(f"/engines/{name}").json()["rollout"]
         return rollout is not None and rollout["share"] == 0.5
 
-    until(moved, what="half of the traffic")
+    until(moved, 240, "half of the traffic")
+
+
+def put(gatehouse: Gatehouse, wanted: dict[str, Any]) -> httpx.Response:
+    """Waits as long as the change goes on, which ends when the test says so."""
+    with admin(gatehouse) as client:
+        return client.put("/config", content=yaml.safe_dump(wanted), headers={"content-type": "application/yaml"}, timeout=600)
 
 
 def test_a_change_of_the_file_is_taken_back_under_load(tmp_path: Path, launch: Launch) -> None:
@@ -45,13 +52,13 @@ def test_a_change_of_the_file_is_taken_back_under_load(tmp_path: Path, launch: L
             changing = threading.Thread(target=lambda: done.append(put(gatehouse, config(tmp_path, rollout=SLOW, version="2"))))
             changing.start()
             shifting(gatehouse)
-            streams.more(6)
+            streams.more(6, 240)
             planned = client.post("/models/demo-chat/abort?dry_run=true").json()
             assert planned["dry_run"] is True and engine(gatehouse)["rollout"] is not None
             assert "chat" in cli("models", "abort", "demo-chat")
             changing.join(120)
             assert "rolled back: aborted by acme/a-admin" in problem(done[0], 502, "rolled_back")["detail"]
-            streams.more(3)
+            streams.more(3, 240)
         finally:
             counts = streams.stop()
         assert counts == {200: len(streams.answers)} and uncut(streams), "no request was lost on the way there and back"
@@ -80,11 +87,11 @@ def test_an_engine_of_the_store_goes_back_and_waits_for_the_next_write(tmp_path:
             found: dict[str, Any] = client.get("/engines/more").json()
             return found
 
-        until(lambda: state()["state"] == "ready", what="the engine")
+        until(lambda: state()["state"] == "ready", seconds=240, what="the engine")
         assert client.patch("/engines/more", json={"version": "2"}).status_code == 200
         shifting(gatehouse, "more")
         assert client.post("/models/m-more/abort").json()["engines"] == [{"engine": "more", "state": "ready", "version": "1"}]
         until(lambda: state()["failed"], what="the reason")
         assert "aborted by acme/a-admin" in state()["reason"] and state()["in_force"] is False
         assert client.patch("/engines/more", json={"rollout": {"steps": []}}).status_code == 200
-        until(lambda: state()["version"] == "2" and state()["in_force"], what="the second try")
+        until(lambda: state()["version"] == "2" and state()["in_force"], seconds=240, what="the second try")
