@@ -46,7 +46,8 @@ class Journal:
         self._capacity = capacity
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, _START + capacity)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, _START + capacity)
             os.pwrite(descriptor, _NAME + bytes(_START + capacity - len(_NAME)), 0)
             self._map: mmap.mmap | None = mmap.mmap(descriptor, _START + capacity)
         except BaseException:
