@@ -1,7 +1,7 @@
 """A process that writes an audit log under load until it is ended: the child of test_audit_kill.py.
 
-Arguments: state directory, durability, a prefix for request ids. Prints each request id when its intent is acknowledged. SIGTERM closes
-the log and exits 0.
+Arguments: state directory, durability (`journal`: `write`, where requests rely on the journal from the first moments on), a prefix
+for request ids. Prints each request id when its intent is acknowledged. SIGTERM closes the log and exits 0.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 
 import uvloop
 
-from gateway.audit.broker import AuditBroker
+from gateway.audit.broker import STEADY, AuditBroker
 from gateway.core.specs import AuditSpec, CheckpointSpec, SinkSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
 
@@ -35,8 +35,9 @@ def exchange(broker: AuditBroker, prefix: str, number: int, again: "asyncio.Queu
 async def main() -> None:
     state_dir, durability, prefix = sys.argv[1:]
     sink = SinkSpec(type="file", segment_bytes=40_000)
-    spec = AuditSpec(durability=durability, sinks=(sink,), checkpoint=CheckpointSpec(every=0.02))  # type: ignore[arg-type]
-    broker = AuditBroker(spec, state_dir, tick=0.01)
+    journal = durability == "journal"
+    spec = AuditSpec(durability="write" if journal else durability, sinks=(sink,), checkpoint=CheckpointSpec(every=0.02))  # type: ignore[arg-type]
+    broker = AuditBroker(spec, state_dir, tick=0.01, cpu=(lambda: 0.0) if journal else time.thread_time, steady=1 if journal else STEADY)
     await broker.start()
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)

@@ -38,12 +38,13 @@ def run(state_dir: Path, durability: str, prefix: str, acknowledgements: int, en
     return [line.decode().strip() for line in lines if line.endswith(b"\n")]
 
 
-@pytest.mark.parametrize("durability", ["write", "fsync"])
+@pytest.mark.parametrize("durability", ["write", "journal", "fsync"])
 def test_kill_9_loses_no_acknowledged_record(tmp_path: Path, durability: str) -> None:
     chance = random.Random(20261120)
     acknowledged: list[str] = []
     for number in range(ROUNDS):
-        acknowledged += run(tmp_path, durability, f"k{number}", chance.randint(1, 600), signal.SIGKILL)
+        count = chance.randint(1, 600) + (1500 if durability == "journal" else 0)  # the journal comes after the first moments
+        acknowledged += run(tmp_path, durability, f"k{number}", count, signal.SIGKILL)
     acknowledged += run(tmp_path, durability, "end", 50, signal.SIGTERM)
     signer = load_signer(str(tmp_path))
     report = verify_log(tmp_path / "audit", signer.verifier)
@@ -55,6 +56,9 @@ def test_kill_9_loses_no_acknowledged_record(tmp_path: Path, durability: str) ->
         r["detail"]["clean"] for r in LogReader(tmp_path / "audit", signer.verifier).records(kind="event") if r["event"] == "audit.opened"
     ]
     assert opened == [True] + [False] * ROUNDS
+    if durability == "journal":
+        events = LogReader(tmp_path / "audit", signer.verifier).records(kind="event")
+        assert sum(record["detail"].get("from_journal", 0) for record in events if record["event"] == "audit.opened") > 0
 
 
 def test_sigterm_closes_the_log_with_a_signed_end(tmp_path: Path) -> None:

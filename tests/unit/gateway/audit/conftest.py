@@ -100,7 +100,7 @@ class Bench:
         return ChainWriter(self.sink(**more), self.signer, self.clock)
 
     async def broker(self, *, tick: float = 0.01, segment_bytes: int = 1 << 20, clock: Clock | None = None, **settings: Any) -> AuditBroker:
-        more = {"cpu": settings.pop("cpu")} if "cpu" in settings else {}
+        more = {name: settings.pop(name) for name in ("cpu", "steady") if name in settings}
         spec = msgspec.convert(settings, AuditSpec)
         sink = self.sink(segment_bytes=segment_bytes, sync=spec.durability == "fsync")
         broker = AuditBroker(spec, str(self.state_dir), sink=sink, tick=tick, clock=clock, **more)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.broker import BUSY, PROOF, AuditBroker
+from gateway.audit.broker import BUSY, PROOF, STEADY, AuditBroker
 from gateway.audit.chain import payload
 from gateway.audit.journal import Journal, journal_name, left_over
 from gateway.audit.reader import LogReader
@@ -35,12 +35,25 @@ def kinds(bench: Any) -> list[str]:
 
 
 async def proven(bench: Any, make: Any, **settings: Any) -> AuditBroker:
-    """A broker whose log has just been written."""
-    broker: AuditBroker = await bench.broker(**settings)
+    """A broker whose log has just been written, for which one record is a steady load."""
+    broker: AuditBroker = await bench.broker(**{"steady": 1, "cpu": lambda: 0.0, **settings})
     first = broker.intent(make.intent("first"))
     assert not first.done
     await make.settled(first)
+    looked_at(broker)
     return broker
+
+
+def looked_at(broker: AuditBroker) -> None:
+    """The end of a PROOF in which a record was written."""
+    broker._proofs = broker._writer.written - 1
+    look(broker)
+
+
+def look(broker: AuditBroker) -> None:
+    if broker._doubter is not None:
+        broker._doubter.cancel()
+    broker._doubt()
 
 
 async def test_once_the_log_is_proven_a_request_need_not_wait(roomy: Any, make: Any) -> None:
@@ -71,6 +84,26 @@ async def test_other_durabilities_have_no_journal(roomy: Any, make: Any, durabil
     assert not journal_path(roomy).exists() and not broker._quick
 
 
+async def test_a_request_now_and_then_always_waits(roomy: Any, make: Any) -> None:
+    """However soon after the last one: what makes the disk fail between them must not find it forwarded."""
+    broker = await roomy.broker(cpu=lambda: 0.0)
+    for number in range(20):
+        signal = broker.intent(make.intent(f"r{number}"))
+        assert not signal.done
+        await make.settled(signal)
+        look(broker)
+
+
+async def test_a_steady_load_need_not_wait(roomy: Any, make: Any) -> None:
+    broker = await roomy.broker(cpu=lambda: 0.0)
+    await make.settled(broker.intent(make.intent("first")))
+    broker._doubter.cancel()
+    signals = [broker.intent(make.intent(f"r{number}")) for number in range(STEADY)]
+    await make.settled(signals[-1])
+    look(broker)
+    assert broker.intent(make.intent("a")).done
+
+
 async def test_on_a_disk_that_is_almost_full_every_request_waits(bench: Any, make: Any) -> None:
     bench.disk.room = RESERVE - 1
     broker = await proven(bench, make)
@@ -82,7 +115,7 @@ async def test_a_disk_that_fills_is_noticed_with_the_next_batch(roomy: Any, make
     roomy.disk.room = RESERVE - 1
     assert broker.intent(make.intent("a")).done
     await make.until(lambda: ids(roomy) == ["first", "a"] and broker._inflight is None)
-    broker._doubt()
+    looked_at(broker)
     assert not broker.intent(make.intent("b")).done
 
 
@@ -92,6 +125,7 @@ async def test_a_log_that_wrote_nothing_for_a_while_must_prove_itself_again(room
     again = broker.intent(make.intent("a"))
     assert not again.done
     await make.settled(again)
+    looked_at(broker)
     assert broker.intent(make.intent("b")).done
 
 
@@ -99,12 +133,11 @@ async def test_a_busy_loop_lets_requests_wait_together(roomy: Any, make: Any) ->
     used = 0.0
     broker = await proven(roomy, make, cpu=lambda: used)
     await make.settled(broker.intent(make.intent("a")))
-    await make.until(lambda: broker._writer.batches > broker._proofs)
     used += 1000.0 * BUSY * PROOF
-    broker._doubt()
+    looked_at(broker)
     assert not broker.intent(make.intent("b")).done
     await make.until(lambda: ids(roomy)[-1] == "b" and broker._inflight is None)
-    broker._doubt()  # and no longer when it is idle
+    looked_at(broker)  # and no longer when it is idle
     assert broker.intent(make.intent("c")).done
 
 
