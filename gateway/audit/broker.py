@@ -2,7 +2,7 @@
 
 The event loop only appends record objects to a list. The first intent of a batch schedules one hand-over; the writer's thread
 encodes, chains and writes the whole batch and completes its one Signal. While it works, the next batch gathers, so the work for each
-request falls as the load grows. Outcomes wait for the next intent, 2 ms at most.
+request falls as the load grows. Outcomes wait for the next intent, 5 ms at most.
 
 With `durability: write`, and under a steady load that the log keeps up with, nobody waits for the thread: a record is copied into the
 journal, which outlives the process as what was written does, and is chained within FLUSH_DELAY. That is decided each PROOF: STEADY records
@@ -38,12 +38,12 @@ from gateway.core.waiting import Signal
 
 log = logging.getLogger("gatehouse.audit")
 
-FLUSH_DELAY: Final = 0.002
+FLUSH_DELAY: Final = 0.005
 PROOF: Final = 0.05
 """Seconds for which the log may be relied on before it is looked at again."""
 STEADY: Final = 100
 """Records of one PROOF from which on a request need not wait: 1,000 requests a second. With fewer nothing is gained by it."""
-BUSY: Final = 0.5
+BUSY: Final = 0.65
 """Share of its core that the loop uses when throughput counts for more than the wait of one request."""
 TICK: Final = 1.0
 _HEAL_BATCH: Final = 4096
