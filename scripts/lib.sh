@@ -122,9 +122,10 @@ once() {
 # instruction sets are named one by one, on or off as this CPU has them: ggml's own default without GGML_NATIVE turns them on
 # everywhere, or off everywhere where SOURCE_DATE_EPOCH is set. Each stands beside the features of the CPU that it needs, all of them; the
 # AVX-512 ones were measured: a tenth to a fifth faster. The multimodal library is a third of the build; nothing here loads it.
+# Arguments, for tests: another list of features, another machine.
 llama_cmake_args() {
-    local args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF" cpu="${1:-/proc/cpuinfo}" flags feature flag option
-    if [ "$(uname -m)" = x86_64 ] && [ -r "$cpu" ]; then
+    local args="-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF" cpu="${1:-/proc/cpuinfo}" machine="${2:-$(uname -m)}" flags feature flag option
+    if [ "$machine" = x86_64 ] && [ -r "$cpu" ]; then
         flags=" $(sed -n '/^flags/{s/^[^:]*: *//p;q}' "$cpu") "
         for feature in sse4_2:SSE42 avx:AVX avx2:AVX2 bmi2:BMI2 fma:FMA f16c:F16C \
             avx512f+avx512cd+avx512vl+avx512dq+avx512bw:AVX512 avx512f+avx512_vbmi:AVX512_VBMI avx512f+avx512_vnni:AVX512_VNNI \

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import subprocess
 import tomllib
@@ -175,17 +174,18 @@ def test_the_build_of_llama_is_never_native_and_is_named_after_all_that_changes_
     assert plain.rpartition("-")[0] == cuda.rpartition("-")[0] and plain != cuda
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets of x86")
 def test_the_build_of_llama_has_the_instruction_sets_that_this_cpu_has_all_of(tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(
         "processor : 0\nflags : fpu avx avx2 fma f16c avx512f avx512cd avx512vl avx512dq avx512_vnni amx_int8\n"
     )
-    flags = shell(f'llama_cmake_args "{tmp_path}/cpuinfo"', tmp_path).stdout.split()
+    flags = shell(f'llama_cmake_args "{tmp_path}/cpuinfo" x86_64', tmp_path).stdout.split()
     assert {"-DGGML_AVX2=ON", "-DGGML_BMI2=OFF", "-DGGML_AVX512_VNNI=ON", "-DGGML_AVX512_BF16=OFF"} <= set(flags)
     assert "-DGGML_AVX512=OFF" in flags  # avx512bw is missing
     (tmp_path / "cpuinfo").write_text("flags : avx512f avx512cd avx512bw avx512dq avx512vl\n")
-    flags = shell(f'llama_cmake_args "{tmp_path}/cpuinfo"', tmp_path).stdout.split()
+    flags = shell(f'llama_cmake_args "{tmp_path}/cpuinfo" x86_64', tmp_path).stdout.split()
     assert {"-DGGML_AVX512=ON", "-DGGML_AVX512_VNNI=OFF"} <= set(flags) and not any("AMX" in flag for flag in flags)
+    other = shell(f'llama_cmake_args "{tmp_path}/cpuinfo" aarch64', tmp_path).stdout
+    assert "-DGGML_NATIVE=OFF" in other and "AVX" not in other
 
 
 def test_a_build_that_fails_leaves_nothing_in_the_cache(tmp_path: Path) -> None:

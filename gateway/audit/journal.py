@@ -50,7 +50,7 @@ class Journal:
                 os.posix_fallocate(descriptor, 0, _START + capacity)
             os.pwrite(descriptor, _NAME + bytes(_START + capacity - len(_NAME)), 0)
             self._map: mmap.mmap | None = mmap.mmap(descriptor, _START + capacity)
-        except BaseException:
+        except OSError:
             os.unlink(path)
             raise
         finally:
