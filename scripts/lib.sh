@@ -140,24 +140,28 @@ llama_cmake_args() {
     printf '%s' "$args${GATEHOUSE_CMAKE_ARGS:+ $GATEHOUSE_CMAKE_ARGS}"
 }
 
-# The name of the build in the cache: what was built (version and hash), with what, for which Python and platform.
+# What is changed in the source before it is built; each says why. The source is pinned by its hash, so they fit exactly or not at all.
+LLAMA_PATCHES=("$ROOT"/scripts/patches/llama-*.patch)
+
+# The name of the build in the cache: what was built (version, hash, changes), with what, for which Python and platform.
 llama_key() {
     local version python
     version="$(sed -n 's/^llama-cpp-python==\([0-9.]*\).*/\1/p' "$ROOT/requirements/llama.txt")"
     python="$(sed -n 's/^version *= *\([0-9]*\.[0-9]*\).*/\1/p' "$VENV/pyvenv.cfg")"
     printf '%s-py%s-%s-%s-%s' "$version" "$python" "$(uname -s)" "$(uname -m)" \
-        "$( (cat "$ROOT/requirements/llama.txt" "$ROOT/requirements/llama-build.txt"; llama_cmake_args) | sha256sum | cut -c1-12)"
+        "$( (cat "$ROOT/requirements/llama.txt" "$ROOT/requirements/llama-build.txt" "${LLAMA_PATCHES[@]}"; llama_cmake_args) |
+            sha256sum | cut -c1-12)"
 }
 
 ensure_compiler() {
-    if command -v cc >/dev/null && command -v c++ >/dev/null; then return 0; fi
-    say "llama.cpp is built from source and needs a C and a C++ compiler"
-    install_packages build-essential
+    if command -v cc >/dev/null && command -v c++ >/dev/null && command -v patch >/dev/null; then return 0; fi
+    say "llama.cpp is built from source and needs a C and a C++ compiler, and patch"
+    install_packages build-essential patch
 }
 
 # build_llama DIRECTORY: builds the wheel from the hash-checked source, under hash-checked tools, into DIRECTORY, all or nothing.
 build_llama() {
-    local target="$1" work started=$SECONDS
+    local target="$1" work change started=$SECONDS
     ensure_compiler
     work="$(mktemp -d "$CACHE/wheels/.build.XXXXXX")"
     # The trap's text is expanded now: `work` is gone when it runs.
@@ -167,10 +171,18 @@ build_llama() {
     "$VENV/bin/python" -m venv "$work/tools" || die "no environment for the build in $work"
     "$work/tools/bin/python" -m pip install -qq --disable-pip-version-check --require-hashes --only-binary :all: \
         -r "$ROOT/requirements/llama-build.txt" || die "the tools that build llama-cpp-python could not be installed"
+    PATH="$work/tools/bin:$PATH" "$work/tools/bin/python" -m pip download -qq --disable-pip-version-check --no-build-isolation --no-deps \
+        --no-binary llama-cpp-python --require-hashes -r "$ROOT/requirements/llama.txt" -d "$work" ||
+        die "the source of llama-cpp-python could not be downloaded"
+    mkdir -- "$work/source"
+    tar -xzf "$work"/llama_cpp_python-*.tar.gz --strip-components 1 -C "$work/source" || die "the source of llama-cpp-python cannot be unpacked"
+    for change in "${LLAMA_PATCHES[@]}"; do
+        patch -d "$work/source" -p1 --fuzz=0 -s <"$change" || die "$change does not fit the source of llama-cpp-python"
+    done
     # Without pip's cache: it would hand out a wheel that was built with other flags.
     PATH="$work/tools/bin:$PATH" CMAKE_ARGS="$(llama_cmake_args)" CMAKE_BUILD_PARALLEL_LEVEL="$(getconf _NPROCESSORS_ONLN)" \
-        "$work/tools/bin/python" -m pip wheel -qq --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps --require-hashes \
-        -r "$ROOT/requirements/llama.txt" -w "$work/wheel" || die "llama-cpp-python did not build; the compiler's message is above"
+        "$work/tools/bin/python" -m pip wheel -qq --disable-pip-version-check --no-cache-dir --no-build-isolation --no-deps \
+        "$work/source" -w "$work/wheel" || die "llama-cpp-python did not build; the compiler's message is above"
     mv -- "$work/wheel" "$target" || die "could not move the wheel to $target"
     rm -rf -- "$work"
     trap - EXIT

@@ -172,6 +172,9 @@ def test_the_build_of_llama_is_never_native_and_is_named_after_all_that_changes_
     version = pins(ROOT / "requirements/llama.txt")["llama-cpp-python"]
     assert plain.startswith(f"{version}-py3.12-")
     assert plain.rpartition("-")[0] == cuda.rpartition("-")[0] and plain != cuda
+    (tmp_path / "llama-other.patch").write_text("another change of the source")
+    patched = shell(f'LLAMA_PATCHES=("{tmp_path}"/llama-*.patch); llama_key', tmp_path).stdout
+    assert patched.rpartition("-")[0] == plain.rpartition("-")[0] and patched != plain
 
 
 def test_the_build_of_llama_has_the_instruction_sets_that_this_cpu_has_all_of(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ import yaml
 
 from gateway.build import PLUGINS
 from gateway.config.load import load
-from gateway.main import Process
+from gateway.process import Process
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, ROOT, configuration, external

@@ -1,0 +1,84 @@
+"""What is changed in llama.cpp before it is built (scripts/patches) must not change what it computes."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+from numpy.typing import NDArray
+
+from engines.llamacpp.native import Batch, Context, Model, NativeLog
+from loadtests.llamacpp.random_gguf import Shape, write
+
+OFF, ON = 0, 1  # llama.cpp's numbers for flash attention
+SEQUENCES = 4
+
+
+@pytest.fixture(scope="module")
+def log() -> NativeLog:
+    return NativeLog()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, log: NativeLog) -> Iterator[Model]:
+    path = write(tmp_path_factory.mktemp("model") / "m.gguf", Shape(layers=2, width=128, heads=4, kv_heads=2, feed_forward=64))
+    model = Model(str(path), log, gpu_layers=0, use_mmap=True, use_mlock=False)
+    yield model
+    model.close()
+
+
+def scattered(model: Model, log: NativeLog, flash: int) -> list[NDArray[numpy.float32]]:
+    """Logits of steps whose sequences lie between each other in the KV memory, with holes: several rows in a step, then a single one."""
+    context = Context(model, log, cells=2048, sequences=SEQUENCES, batch=64, micro_batch=64, threads=2, threads_batch=2, flash=flash)
+    batch, generator, found = Batch(64), random.Random(7), []
+    lengths = [0] * SEQUENCES
+    try:
+        for step in range(60):
+            batch.clear()
+            outputs = []
+            for seq in generator.sample(range(SEQUENCES), generator.randint(1, SEQUENCES)) if step < 58 else [0]:
+                count = generator.choice((1, 1, 2, 9)) if step < 58 else 1
+                outputs.append(batch.add(seq, lengths[seq], [generator.randrange(1, 255) for _ in range(count)], output_last=True))
+                lengths[seq] += count
+            assert context.decode(batch) == 0
+            found += [context.logits(output).copy() for output in outputs]
+            if step % 15 == 14:  # a sequence forgets its end: cells in the middle are free, and used again
+                lengths[1] //= 2
+                assert context.trim(1, lengths[1])
+    finally:
+        context.close()
+    assert sum(lengths) > 400  # beyond what one tile of the kernel holds
+    return found
+
+
+def test_flash_attention_computes_what_attention_without_it_does(model: Model, log: NativeLog) -> None:
+    with_it, without = scattered(model, log, ON), scattered(model, log, OFF)
+    assert len(with_it) == len(without) > 100
+    for one, other in zip(with_it, without, strict=True):
+        assert numpy.abs(one - other).max() <= 0.02 * numpy.abs(other).max()
+
+
+def test_a_sequence_computes_the_same_alone_and_between_others(model: Model, log: NativeLog) -> None:
+    tokens = [random.Random(3).randrange(1, 255) for _ in range(600)]
+    last = {}
+    for others in (0, 2):
+        context = Context(model, log, cells=4096, sequences=SEQUENCES, batch=64, micro_batch=64, threads=2, threads_batch=2, flash=ON)
+        batch = Batch(64)
+        for position in range(0, 600, 4):
+            batch.clear()
+            for seq in range(1, 1 + others):
+                batch.add(seq, position, tokens[position : position + 4][::-1], output_last=False)
+            output = batch.add(0, position, tokens[position : position + 4], output_last=True)
+            assert context.decode(batch) == 0
+        last[others] = context.logits(output).copy()
+        context.close()
+    numpy.testing.assert_allclose(last[2], last[0], rtol=0.01, atol=0.01 * float(numpy.abs(last[0]).max()))
+
+
+def test_every_change_says_why_and_names_one_file_of_llama_cpp() -> None:
+    changes = sorted((Path(__file__).resolve().parents[4] / "scripts/patches").glob("*.patch"))
+    assert changes
+    for change in changes:
+        reason, _, body = change.read_text().partition("--- a/")
+        assert len(reason.split()) > 20 and body.startswith("vendor/llama.cpp/")
