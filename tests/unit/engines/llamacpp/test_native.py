@@ -38,7 +38,7 @@ def scattered(model: Model, log: NativeLog, flash: int) -> list[NDArray[numpy.fl
             batch.clear()
             outputs = []
             for seq in generator.sample(range(SEQUENCES), generator.randint(1, SEQUENCES)) if step < 58 else [0]:
-                count = generator.choice((1, 1, 2, 9)) if step < 58 else 1
+                count = generator.choice((1, 1, 2, 9, 16)) if step < 58 else 1
                 outputs.append(batch.add(seq, lengths[seq], [generator.randrange(1, 255) for _ in range(count)], output_last=True))
                 lengths[seq] += count
             assert context.decode(batch) == 0
@@ -56,7 +56,7 @@ def test_flash_attention_computes_what_attention_without_it_does(model: Model, l
     with_it, without = scattered(model, log, ON), scattered(model, log, OFF)
     assert len(with_it) == len(without) > 100
     for one, other in zip(with_it, without, strict=True):
-        assert numpy.abs(one - other).max() <= 0.02 * numpy.abs(other).max()
+        assert numpy.abs(one - other).max() <= 0.05 * numpy.abs(other).max()
 
 
 def test_a_sequence_computes_the_same_alone_and_between_others(model: Model, log: NativeLog) -> None:
