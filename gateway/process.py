@@ -53,9 +53,10 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
     gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
     try:
-        return uvloop.run(Process(loaded, environ, credentials).run())
+        code: int = uvloop.run(Process(loaded, environ, credentials).run())
     except GatehouseError as error:
         return fail(str(error) if isinstance(error, ConfigError) else error.message)
+    return code
 
 
 class Process:

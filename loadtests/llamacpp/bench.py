@@ -8,7 +8,7 @@ beginning and stay; each measurement is made of one after the other, each round 
 on all. Many short rounds tell more than few long ones. Prints each measurement as a line of JSON, then the medians, of figures where the
 worst counts the maxima, and of speed and processor time the median, least and greatest ratio to a peer in the same round. The client and
 the gateway share the machine's cores with the servers. A measurement during which processes that have nothing to do with it took more
-than `--others` of a core is printed and left out of the summary; `steal` says how much of the cores other machines took.
+than `--others` of a core is printed and left out of the summary, and so is one during which other machines took more than `--steal`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from loadtests.llamacpp.peers import DIRECT, GATEWAY, LLAMA_SERVER, LOOP, XLLAMA
 from loadtests.llamacpp.random_gguf import Shape, write
 
 SHAPE = Shape(layers=12, width=1024, heads=16, kv_heads=8, feed_forward=2816, context=4096, extra_words=31600)
-WORST = ("ratio", "alone ratio", "longest gap ms")
+WORST = ("ratio", "work ratio", "alone ratio", "longest gap ms")
 Figures = dict[str, dict[str, dict[int, float]]]
 """By contestant, figure and round."""
 Measure = Callable[[Any, int], dict[str, float]]
@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--only", default="throughput,gap,conversations")
     parser.add_argument("--without", default="", help="gateway: leave it out")
     parser.add_argument("--others", type=float, default=0.1, help="share of a core that other processes may take during a measurement")
+    parser.add_argument("--steal", type=float, default=2.0, help="cores that other machines may take during a measurement")
     parser.add_argument("--options", default="{}", help="options of the engine, as JSON")
     options = parser.parse_args()
     figures: Figures = {}
@@ -162,7 +163,7 @@ def main() -> None:
                     result = measure(found[name], number * len(found) + list(found).index(name))
                     beside = machine.since()
                     print(json.dumps({"round": number, "of": name, **rounded(result), **rounded(beside)}), flush=True)
-                    if beside["others"] <= options.others:
+                    if beside["others"] <= options.others and beside["steal"] <= options.steal:
                         for key, value in result.items():
                             figures.setdefault(name, {}).setdefault(key, {})[number] = value
     summary(figures)

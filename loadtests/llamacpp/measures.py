@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 import time
@@ -48,19 +49,40 @@ def throughput(server: Server, count: int, tokens: int, seed: int) -> dict[str, 
     return {"tok/s": made / seconds, "cpu ms/tok": 1000 * used / made}
 
 
+class Effort:
+    """What a server's processors did between the tokens of one stream."""
+
+    def __init__(self, server: Server, stream: Reply) -> None:
+        self._server, self._stream = server, stream
+        self._marks: list[tuple[float, float]] = []
+
+    def note(self) -> bool:
+        """To be called whenever something was read; always true, so that it can stand in front of a condition."""
+        if len(self._stream.reads) > len(self._marks):
+            self._marks += [(time.monotonic(), self._server.cpu_seconds())] * (len(self._stream.reads) - len(self._marks))
+        return True
+
+    def between(self, begin: float, end: float) -> list[float]:
+        """Processor seconds from one token to the next, of those that were read in this time; in order of their size."""
+        return sorted(b[1] - a[1] for a, b in itertools.pairwise(self._marks) if begin < a[0] and b[0] <= end)
+
+
 def gap(server: Server, seed: int) -> dict[str, float]:
     """Seven streams run; a prompt of 1,500 tokens arrives: their gaps until its first token against their usual (median) one.
 
-    `alone` is the longest gap of the same streams before the prompt: what the machine does to them without it.
+    `alone` is the longest gap of the same streams before the prompt: what the machine does to them without it. `work` is the same as
+    the longest gap, in processor time instead of time: what the server did in it, without what other machines took meanwhile.
     """
     client = Client(server)
     bodies = [{**sampling(server), "prompt": prompt(seed * 100 + n, 16), "max_tokens": 1500} for n in range(STREAMS)]
     streams = [client.send("/v1/completions", body) for body in bodies]
-    client.read(lambda: all(len(stream.reads) > BEFORE + 10 or stream.ended for stream in streams))
+    effort = Effort(server, streams[0])
+    client.read(lambda: effort.note() and all(len(stream.reads) > BEFORE + 10 or stream.ended for stream in streams))
     long = client.send("/v1/completions", {**sampling(server), "prompt": prompt(seed * 100 + 99, LONG), "max_tokens": 4})
-    client.read(lambda: long.ended)
+    client.read(lambda: effort.note() and long.ended)
     client.drop([*streams, long])
     end = long.parse().times[0]
+    quiet, busy = effort.between(streams[0].reads[5][0], long.started), effort.between(long.started, end)
     before = [gap for stream in streams for at, gap in gaps(stream)[5:] if at < long.started]
     during = sorted(gap for stream in streams for at, gap in gaps(stream) if at > long.started and at - gap < end)
     usual = statistics.median(before)
@@ -68,6 +90,7 @@ def gap(server: Server, seed: int) -> dict[str, float]:
         "usual gap ms": 1000 * usual, "alone ms": 1000 * max(before), "median gap ms": 1000 * statistics.median(during),
         "longest gap ms": 1000 * during[-1], "median ratio": statistics.median(during) / usual,
         "p99 ratio": during[len(during) * 99 // 100] / usual,
+        "work ratio": busy[-1] / statistics.median(quiet) if busy else math.nan,
         "ratio": during[-1] / usual, "alone ratio": max(before) / usual, "first token s": end - long.started,
     }  # fmt: skip
 

@@ -34,9 +34,8 @@ sys.stdin.read()
 
 
 def cpu_of(pid: int) -> float:
-    """Processor seconds of a process, all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Processor seconds of a process, all its threads; what other machines took of the processor meanwhile is not in it."""
+    return time.clock_gettime(~pid << 3 | 2)  # the number of a process's clock: clock_getcpuclockid(3), Linux
 
 
 @dataclass(frozen=True)

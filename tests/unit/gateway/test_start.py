@@ -26,7 +26,8 @@ def test_plain_arguments_of_serve_are_understood(arguments: list[str], found: tu
 @pytest.mark.parametrize(
     "arguments",
     [
-        [], ["--help"], ["serve"], ["serve", "--help"], ["serve", "--config"], ["serve", "--config="], ["serve", "--config", "--quickstart"],
+        [], ["--help"], ["serve"], ["serve", "--help"], ["serve", "--config"], ["serve", "--config="],
+        ["serve", "--config", "--quickstart"],
         ["serve", "--config", "a", "--config", "b"], ["serve", "--config", "a", "b"], ["serve", "--config", "a", "--quickstrat"],
         ["serve", "--config", "a", "--quickstart", "--quickstart"], ["check-config", "a"], ["--config", "a", "serve"],
     ],
