@@ -20,7 +20,7 @@ EVEN = 2
 """Tokens that llama.cpp's kernels for processors multiply at once: a single one left over costs as much as three or four others."""
 CROWD = 2.0
 """What each of several waiting prompts counts against a stream that runs."""
-STALL = 2.2
+STALL = 2.0
 """How much longer than a usual step one may become by prompts being read beside streams, unless the settings say otherwise."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""

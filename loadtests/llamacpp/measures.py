@@ -11,11 +11,15 @@ from typing import Any
 
 from loadtests.llamacpp.client import Client, Reply
 from loadtests.llamacpp.peers import LLAMA_SERVER, Server
+from loadtests.llamacpp.random_gguf import NORMAL, vocabulary
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 """Each is one token of the random vocabulary, and no two of them merge."""
 ANSWER = "root ::= [A-Z0-9]{24}"
 """Answers of conversations: random weights write no text, and the next turn must repeat the very tokens."""
+VISIBLE = {str(token): -100 for token, kind in enumerate(vocabulary()[2]) if kind != NORMAL}
+"""Keeps streams to tokens that are text by themselves: of others (control tokens, half characters) no server sends an event, and the step
+that made one looks like a gap."""
 STREAMS = 7
 LONG = 1500
 BEFORE = 40
@@ -74,7 +78,8 @@ def gap(server: Server, seed: int) -> dict[str, float]:
     the longest gap, in processor time instead of time: what the server did in it, without what other machines took meanwhile.
     """
     client = Client(server)
-    bodies = [{**sampling(server), "prompt": prompt(seed * 100 + n, 16), "max_tokens": 1500} for n in range(STREAMS)]
+    body = {**sampling(server), "logit_bias": VISIBLE, "max_tokens": 1500}
+    bodies = [{**body, "prompt": prompt(seed * 100 + n, 16)} for n in range(STREAMS)]
     streams = [client.send("/v1/completions", body) for body in bodies]
     effort = Effort(server, streams[0])
     client.read(lambda: effort.note() and all(len(stream.reads) > BEFORE + 10 or stream.ended for stream in streams))
