@@ -308,9 +308,11 @@ class _Connection(asyncio.Protocol):
     async def _serve(self) -> None:
         while self._waiting:
             request = self._current = self._waiting.popleft()
-            async with self._engine.slot() as served:
-                step = request.step if served else Step("status", code=503, retry_after="1")
-                await self._answer(request, step)
+            if request.method == "GET":  # a full engine still says how it is
+                await self._answer(request, request.step)
+            else:
+                async with self._engine.slot() as served:
+                    await self._answer(request, request.step if served else Step("status", code=503, retry_after="1"))
             request.done = time.monotonic()
             self._engine.changed()
         self._task = None

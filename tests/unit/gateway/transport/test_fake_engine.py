@@ -66,6 +66,20 @@ async def test_capacity_is_bounded() -> None:
         await client.aclose()
 
 
+async def test_a_full_engine_still_says_how_it_is() -> None:
+    async with FakeEngine("hold", slots=1) as engine:
+        client = EndpointClient(engine.address)
+        held = Way(engine, client).send()
+        await engine.until(lambda: engine.busy == 1)
+        probe = Sink()
+        client.send(b"GET /health HTTP/1.1\r\n", b"", probe, 60, 60)
+        assert json.loads((await probe.finished()).body)["in_use"] == 1
+        assert probe.head is not None and probe.head.status == 200
+        engine.release()
+        await held.finished()
+        await client.aclose()
+
+
 async def test_a_slow_accept_delays_the_answer_only() -> None:
     async with FakeEngine(accept=False) as engine:
         client = EndpointClient(engine.address)
