@@ -115,6 +115,7 @@ class Endpoint:
         "limit",
         "load_seconds",
         "name",
+        "probing",
         "process",
         "reason",
         "refused",
@@ -141,6 +142,8 @@ class Endpoint:
         self.reserve = 0
         """The limit in panic mode: that of an endpoint which only its own failures took out."""
         self.half_open = False
+        self.probing = False
+        """Whether the breaker waits for a request's result, which counts in whatever state the endpoint is by then."""
         self.epoch = 0
         """The breaker's epoch, which each attempt notes at its start."""
         self.state: State = "starting"
@@ -177,6 +180,7 @@ class Endpoint:
     def admitted(self) -> None:
         """A request was admitted while half-open: it is the probe, and the only one."""
         self.breaker.admitted()
+        self.probing = True
         self.limit = 0
 
     def release(self, client: EngineClient) -> None:
@@ -215,7 +219,7 @@ class Endpoint:
             changed = breaker.trip(now) if self.refused else breaker.failure(epoch, now)
             reason = "connections are refused" if self.refused else f"{count} consecutive failures" if count > 1 else "a request failed"
             self._effects.suspect(self)
-        if changed or self.half_open:
+        if changed or self.probing:
             self._judge(reason)
 
     # -- what the supervisor, the probes, the clock and operators do ----------------------------------------------------------------
@@ -404,6 +408,7 @@ class Endpoint:
         old, old_slots, spared = self.state, self.limit, self.reserve > 0
         state, why = self._verdict()
         self.epoch, self.half_open, self.limit, self.reserve = self.breaker.epoch, state == "half_open", 0, 0
+        self.probing = self.breaker.probing
         if state == "ready":
             if old != "ready" and self.spec.health.slow_start > 0:
                 self._ramp_from = self._effects.now()

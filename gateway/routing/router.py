@@ -73,7 +73,7 @@ class PoolAttempt:
         if self._retry:
             route.budget.end()
         route.observe(self._started)
-        if result is not _SUCCESS or endpoint.half_open or endpoint.breaker.failures:
+        if result is not _SUCCESS or endpoint.probing or endpoint.breaker.failures:
             endpoint.ended(result.name, self._epoch, self.client)
         endpoint.release(self.client)
 

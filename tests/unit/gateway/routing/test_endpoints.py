@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.ports import AttemptResult
 from gateway.core.secret import Secret
 from gateway.core.specs import DEFAULT_SLOTS, EngineSpec, HealthSpec, ModelSpec, PoolMemberSpec, RoutingSpec, TimeoutsSpec
 from gateway.routing.build import build_router
@@ -461,6 +463,39 @@ def test_an_engine_that_accepts_connections_again_is_tried_at_once():
     fleet.fail("a", 1, REFUSED)
     probed(fleet, "a", ProbeResult(True))
     assert fleet.state("a") == "half_open"
+
+
+def drain_and_resume(fleet: Fleet, back: bool) -> None:
+    if back:
+        fleet.registry.resume("a")
+    else:
+        fleet.registry.drain("a")
+
+
+def fail_probes_then_pass(fleet: Fleet, back: bool) -> None:
+    for _ in range(3):
+        probed(fleet, "a", ProbeResult(back, "" if back else "/health answered 500"))
+
+
+def force_and_lift(fleet: Fleet, back: bool) -> None:
+    fleet.registry.force("a", None if back else "closed")
+
+
+@pytest.mark.parametrize("change", [drain_and_resume, fail_probes_then_pass, force_and_lift])
+@pytest.mark.parametrize("result", [SUCCESS, NEUTRAL, FAILURE])
+def test_the_breakers_probe_counts_though_the_endpoint_changed_meanwhile(change: Callable[[Fleet, bool], None], result: AttemptResult):
+    """Else the breaker would wait for its result for ever, and the endpoint would get no request again."""
+    fleet = Fleet(1)
+    fleet.fail("a", 1, REFUSED)
+    probed(fleet, "a", ProbeResult(True))
+    probe = fleet.attempt()
+    change(fleet, False)
+    probe.close(result)
+    change(fleet, True)
+    assert fleet.state("a") == {SUCCESS: "ready", NEUTRAL: "half_open", FAILURE: "open"}[result]
+    fleet.advance(61)
+    fleet.attempt().close(SUCCESS)
+    assert fleet.state("a") == "ready"
 
 
 # -- slow start
