@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external
+from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external, until
 from tests.fakes.answers import parse_script
 from tests.fakes.engine import FakeEngine
+from tests.fakes.ports import empty_port
 
 
 class EngineThread:
@@ -41,8 +42,13 @@ class EngineThread:
         """How the next requests are answered, one step each."""
         self.engine.script.extend(parse_script(script))
 
-    def release(self) -> None:
-        """Lets those requests go on that are held now (the step `hold`)."""
+    def holds(self, count: int) -> None:
+        """Waits until so many requests are held (the step `hold`): the gateway counts one from its arrival, before it is here."""
+        until(lambda: self.engine.holding == count, what=f"{count} held requests")
+
+    def release(self, count: int = 1) -> None:
+        """Lets those requests go on that are held, once so many are."""
+        self.holds(count)
         self._loop.call_soon_threadsafe(self.engine.release)
 
     def close(self) -> None:
@@ -72,6 +78,13 @@ def engines() -> Iterator[Callable[..., EngineThread]]:
     yield make
     for engine in made:
         engine.close()
+
+
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port where nobody listens, until an engine of the test does."""
+    with empty_port() as port:
+        yield port
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -19,12 +18,6 @@ import yaml
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, until
-
-
-def unused_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def many(

@@ -8,18 +8,24 @@ import pytest
 
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, configuration, errors_of, external
-from tests.e2e.resilience import unused_port
+from tests.fakes.ports import empty_port
 
 ONLY_MAIN = "only-main-key-0123456789abcdef0123456789ab"
 
 
 @pytest.fixture(scope="module")
-def fallback(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+def gone() -> Iterator[int]:
+    with empty_port() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def fallback(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, gone: int) -> Iterator[Gatehouse]:
     """`main`, whose engine is gone, with the fallback `small`; a key that may use `main` only; a phrase that `small` refuses."""
     directory = tmp_path_factory.mktemp("fallback")
     config = configuration(
         directory / "state",
-        engines=[external("gone", unused_port()), external("fake", engine.port, slots=8)],
+        engines=[external("gone", gone), external("fake", engine.port, slots=8)],
         models=[
             {"name": "main", "pool": ["gone"], "aliases": ["main-latest"], "fallbacks": ["small"]},
             {"name": "small", "pool": [{"engine": "fake", "model": "org/Small"}]},

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
-from tests.e2e.resilience import asking, busiest, changed, many, places, queued, reload, statuses, unused_port, with_operator
+from tests.e2e.resilience import asking, busiest, changed, many, places, queued, reload, statuses, with_operator
 from tests.fakes.answers import Step
 
 HEALTH = {"interval": 0.2, "timeout": 30}
@@ -67,10 +67,10 @@ def test_nothing_is_retried_after_the_first_byte(gateway: Callable[..., Gatehous
 
 
 def test_a_refusing_engine_is_out_soon_and_costs_nobody_anything(
-    gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]
+    gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread], nobody: int
 ) -> None:
     good = engines()
-    gatehouse = gateway(unused_port(), good.port)
+    gatehouse = gateway(nobody, good.port)
     answers = many(gatehouse, 60, width=4)
     assert statuses(answers) == {200: 60}
     assert places(answers) == {"b": 60}
@@ -81,13 +81,13 @@ def test_a_refusing_engine_is_out_soon_and_costs_nobody_anything(
 
 
 def test_an_engine_that_comes_back_gets_one_probe_request_first(
-    gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]
+    gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread], nobody: int
 ) -> None:
-    port, good = unused_port(), engines()
-    gatehouse = gateway(port, good.port)
+    good = engines()
+    gatehouse = gateway(nobody, good.port)
     many(gatehouse, 10)
     until(lambda: gatehouse.metric("gatehouse_endpoint_up", endpoint="a") == 0, what="the ejection")
-    back = engines(port=port)
+    back = engines(port=nobody)
     back.play("hold")
     changed(gatehouse, "a", "half_open")
     with asking(gatehouse, 8) as answers:
@@ -154,10 +154,12 @@ def test_a_hung_engine_is_out_soon_and_its_requests_are_answered_elsewhere(
     assert len(hung.received) <= 12 + 4, "all who came at once, and as many again as failed before the fifth"
 
 
-def test_a_fallback_model_answers_when_the_pool_cannot(gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]) -> None:
+def test_a_fallback_model_answers_when_the_pool_cannot(
+    gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread], nobody: int
+) -> None:
     good = engines()
     models = [{"name": "m1", "pool": ["a"], "fallbacks": ["m2"]}, {"name": "m2", "pool": ["b"]}]
-    gatehouse = gateway(unused_port(), good.port, models=models)
+    gatehouse = gateway(nobody, good.port, models=models)
     answers = many(gatehouse, 5, width=1)
     assert statuses(answers) == {200: 5}
     assert places(answers) == {"b": 5}
@@ -193,8 +195,9 @@ def test_an_engine_never_gets_more_than_its_slots_and_the_rest_waits(
     engine.play("hold*2")
     with asking(gatehouse, 16) as answers:
         queued(gatehouse, 14)
+        engine.holds(2)
         assert len(engine.received) == 2
-        engine.release()
+        engine.release(2)
     assert statuses(answers) == {200: 16}
     assert busiest(engine) == 2
 
@@ -252,7 +255,7 @@ def test_a_greedy_tenant_does_not_starve_a_modest_one(gateway: Callable[..., Gat
         queued(gatehouse, 30)
         with asking(gatehouse, 4, key=OTHER_KEY, text="modest") as modest:
             queued(gatehouse, 34)
-            engine.release()
+            engine.release(2)
     assert (statuses(greedy), statuses(modest)) == ({200: 32}, {200: 4})
     order = [request.json()["messages"][0]["content"].split()[0] for request in engine.received]
     assert order[2:14].count("modest") == 4, "in turn with those who came before"
@@ -265,17 +268,18 @@ def test_a_reload_that_removes_an_engine_cuts_no_stream(gateway: Callable[..., G
     one, two = engines(), engines()
     gatehouse = gateway(one.port, two.port)
     for engine in (one, two):
-        engine.play("normal:chunks=20,interval=0.05*6")
-    results: list[httpx.Response] = []
-    streams = threading.Thread(target=lambda: results.extend(many(gatehouse, 6, width=6, stream=True)))
-    streams.start()
-    until(lambda: len(one.received) and len(one.received) + len(two.received) == 6, what="the streams")
-    config = gatehouse.config
-    config["engines"], config["models"] = config["engines"][1:], [{"name": "m1", "pool": ["b"]}]
-    reload(gatehouse, config)
-    until(lambda: places([gatehouse.chat("after")]) == {"b": 1}, what="the reload")
-    streams.join()
-    assert statuses(results) == {200: 6}
-    assert "a" in places(results)
-    assert all(answer.text.endswith("data: [DONE]\n\n") and '"error"' not in answer.text for answer in results)
+        engine.play("hold:at=mid,chunks=20*6")
+    with asking(gatehouse, 6, stream=True) as answers:
+        until(lambda: one.engine.holding and one.engine.holding + two.engine.holding == 6, what="the streams")
+        config = gatehouse.config
+        config["engines"], config["models"] = config["engines"][1:], [{"name": "m1", "pool": ["b"]}]
+        reload(gatehouse, config)
+        until(lambda: gatehouse.metric("gatehouse_config_version") == 2, what="the reload")
+        two.engine.script.clear()
+        assert places(many(gatehouse, 8)) == {"b": 8}
+        for engine in (one, two):
+            engine.release(engine.engine.holding)
+    assert statuses(answers) == {200: 6}
+    assert "a" in places(answers)
+    assert all(answer.text.endswith("data: [DONE]\n\n") and '"error"' not in answer.text for answer in answers)
     assert all(request.cancelled is None for request in one.received)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, configuration, external, until
 from tests.e2e.resilience import Load, changed
+from tests.fakes.ports import empty_port
 
 Launch = Callable[..., Gatehouse]
 
@@ -21,15 +23,15 @@ Launch = Callable[..., Gatehouse]
 class EngineProcess:
     """A scripted engine as a process of its own, which can be killed and started again at its port."""
 
-    def __init__(self) -> None:
-        self.port = 0
+    def __init__(self, port: int) -> None:
+        self.port = port
         self.start()
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.fakes.engine", "--port", str(self.port)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        assert self.process.stdout.readline().startswith("ready ")
 
     def kill(self) -> None:
         self.process.kill()
@@ -40,10 +42,11 @@ class EngineProcess:
 
 @pytest.fixture
 def three() -> Iterator[list[EngineProcess]]:
-    made = [EngineProcess() for _ in range(3)]
-    yield made
-    for engine in made:
-        engine.kill()
+    with ExitStack() as ports:
+        made = [EngineProcess(ports.enter_context(empty_port())) for _ in range(3)]
+        yield made
+        for engine in made:
+            engine.kill()
 
 
 def test_one_of_three_killed_costs_nobody_an_answer_and_comes_back(three: list[EngineProcess], launch: Launch, tmp_path: Path) -> None:

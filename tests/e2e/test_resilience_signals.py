@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
-from tests.e2e.resilience import asking, busiest, changed, changes, many, places, queued, reload, statuses, unused_port, with_operator
+from tests.e2e.resilience import asking, busiest, changed, changes, many, places, queued, reload, statuses, with_operator
 
 Launch = Callable[..., Gatehouse]
 LAZY = {"interval": 3600, "timeout": 30}
@@ -37,8 +37,10 @@ def fleet(launch: Launch, folder: Path, *ports: int, engine: dict[str, Any] | No
     return launch(with_operator(config)).start()
 
 
-def test_the_first_refused_request_opens_the_breaker(launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path) -> None:
-    port, good = unused_port(), engines()
+def test_the_first_refused_request_opens_the_breaker(
+    launch: Launch, engines: Callable[..., EngineThread], nobody: int, tmp_path: Path
+) -> None:
+    port, good = nobody, engines()
     dying = EngineThread(port=port)
     try:
         gatehouse = fleet(launch, tmp_path, port, good.port, engine={"health": LAZY})
@@ -109,11 +111,11 @@ def test_a_stalled_process_sheds_batch_work_first_and_recovers(
 
 
 def test_an_engine_that_loads_is_said_to_load_and_serves_when_it_has(
-    launch: Launch, engines: Callable[..., EngineThread], tmp_path: Path
+    launch: Launch, engines: Callable[..., EngineThread], nobody: int, tmp_path: Path
 ) -> None:
     engine = engines()
     engine.engine.state = "loading"
-    gatehouse = fleet(launch, tmp_path, engine.port, unused_port(), engine={"health": {"interval": 0.1, "timeout": 30}})
+    gatehouse = fleet(launch, tmp_path, engine.port, nobody, engine={"health": {"interval": 0.1, "timeout": 30}})
     until(lambda: gatehouse.metric("gatehouse_endpoint_up") == 0, what="the first probes")
     answer = gatehouse.chat()
     assert (answer.status_code, errors_of(answer)["code"]) == (503, "model_loading")
@@ -141,8 +143,9 @@ def test_the_configured_slots_count_and_else_what_the_engine_says(
         engine.play(f"hold*{slots}")
         with asking(gatehouse, 12) as answers:
             queued(gatehouse, 12 - slots)
+            engine.holds(slots)
             assert len(engine.received) == before + slots
-            engine.release()
+            engine.release(slots)
         assert statuses(answers) == {200: 12}
         assert busiest(engine) == slots
 

@@ -85,13 +85,14 @@ class FakeEngine:
         self.requests: list[Received] = []
         self.connections = 0
         self.open = 0
-        self.bytes_received = 0
         self.busy = self.most_busy = self.queued = self.refused = 0
         self.model = "fake"
         self.state = "ready"
         self._host, self._port, self._unix, self._tls = host, port, unix, tls
         self._slots, self._service, self._queue = slots, service, queue
         self._accept, self._accept_delay, self._backlog = accept, accept_delay, backlog
+        self.holding = 0
+        """Requests that wait at the step `hold`."""
         self._gate = asyncio.Event()
         self._free: asyncio.Semaphore | None = asyncio.Semaphore(slots) if slots else None
         self._socket: socket.socket | None = None
@@ -153,7 +154,13 @@ class FakeEngine:
         gate.set()
 
     async def held(self) -> None:
-        await self._gate.wait()
+        gate = self._gate
+        self.holding += 1
+        self.changed()
+        try:
+            await gate.wait()
+        finally:
+            self.holding -= 1
 
     def close_connections(self, *, reset: bool = False) -> None:
         """Closes every open connection, idle ones included; `reset` sends RST instead of FIN."""
@@ -275,7 +282,6 @@ class _Connection(asyncio.Protocol):
         self._engine.left(self)
 
     def data_received(self, data: bytes) -> None:
-        self._engine.bytes_received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.relay import load, processes, run, targets
+from tests.fakes.ports import empty_port
 
 JSON = run.MODES["json"]
 RATE = run.MODES["rate"]
@@ -129,7 +130,8 @@ def test_the_open_loop_counts_everything_else_as_bad(answer: bytes, monkeypatch:
 
 
 def test_the_open_loop_counts_refused_connections_as_bad() -> None:
-    assert load.open_loop(processes.free_port(), {}, b"{}", rate=100, seconds=0.1)["bad"] == 10
+    with empty_port() as port:
+        assert load.open_loop(port, {}, b"{}", rate=100, seconds=0.1)["bad"] == 10
 
 
 def test_streams_are_counted_to_their_end(tmp_path: Path) -> None:

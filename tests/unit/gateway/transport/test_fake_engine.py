@@ -70,7 +70,7 @@ async def test_a_full_engine_still_says_how_it_is() -> None:
     async with FakeEngine("hold", slots=1) as engine:
         client = EndpointClient(engine.address)
         held = Way(engine, client).send()
-        await engine.until(lambda: engine.busy == 1)
+        await engine.until(lambda: engine.holding == 1)
         probe = Sink()
         client.send(b"GET /health HTTP/1.1\r\n", b"", probe, 60, 60)
         assert json.loads((await probe.finished()).body)["in_use"] == 1

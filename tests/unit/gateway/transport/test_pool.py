@@ -18,25 +18,20 @@ from gateway.core.errors import ConfigError, EngineError, EngineTimeout
 from gateway.core.specs import ClientTlsSpec
 from gateway.transport.pool import EndpointClient
 from tests.fakes.engine import FakeEngine
+from tests.fakes.ports import empty_port
 from tests.fakes.receiver import Sink, until
 from tests.unit.gateway.transport.conftest import BODY, HEAD, STREAM, Certificates, Way
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
 
 # --- connecting
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_refused_connection_is_said_to_be_refused(host: str) -> None:
-    client = EndpointClient(f"http://{host}:{free_port()}")
-    sink = Sink()
-    client.send(HEAD, BODY, sink, 60, 60)
-    error = await sink.failed()
+    with empty_port() as port:
+        client = EndpointClient(f"http://{host}:{port}")
+        sink = Sink()
+        client.send(HEAD, BODY, sink, 60, 60)
+        error = await sink.failed()
     assert isinstance(error, EngineError)
     assert (error.code, error.safe, error.refused) == ("engine_failed", True, True)
     assert (client.in_flight, client.failed, client.opened) == (0, 1, 0)
