@@ -241,6 +241,8 @@ class Exchange:
         self.settled = True
         relay, request, entry = self.relay, self.request, self.entry
         usage = relay.usage() if relay is not None else None
+        if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
+            usage = Usage(request.prompt_tokens, 0, 0, True)  # the engine has had it: who hangs up in time would else have no limit
         if self.call is not None:
             self.call.cancel()
             self.call = None

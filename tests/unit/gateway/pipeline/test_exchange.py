@@ -80,7 +80,7 @@ def test_what_a_stream_is_charged(first: str) -> None:
     assert world.outcome.estimated is (first != "ok")
 
 
-@pytest.mark.parametrize("event", [leaves, expires, breaks, drains])
+@pytest.mark.parametrize("event", [expires, breaks, drains])
 def test_an_answer_that_never_came_is_refunded(event: Event) -> None:
     world = World()
     exchange, client = world.start()
@@ -88,6 +88,25 @@ def test_an_answer_that_never_came_is_refunded(event: Event) -> None:
     assert world.limiter.reservations[0].settled == [None]
     assert client.ends == [True]
     assert (world.outcome.prompt_tokens, world.outcome.completion_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("body", [BODY, STREAM_BODY])
+def test_who_hangs_up_before_the_answer_is_charged_for_the_prompt(body: bytes) -> None:
+    """Else a caller's limits would end where it does not wait for answers, and its engines would work for nothing."""
+    world = World()
+    exchange, _ = world.start(body)
+    leaves(world, exchange)
+    assert world.limiter.reservations[0].settled == [Usage(len(body) >> 2, 0, 0, True)]
+    assert (world.outcome.outcome, world.outcome.prompt_tokens, world.outcome.estimated) == ("cancelled", len(body) >> 2, True)
+
+
+def test_who_hangs_up_before_the_engine_has_the_request_is_charged_nothing() -> None:
+    world = World()
+    world.route.wait = True
+    exchange, _ = world.start()
+    leaves(world, exchange)
+    assert world.limiter.reservations[0].settled == [None]
+    assert (world.outcome.outcome, world.outcome.prompt_tokens) == ("cancelled", 0)
 
 
 def test_the_records_of_a_served_request() -> None:
