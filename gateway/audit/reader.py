@@ -124,13 +124,14 @@ class _Filter:
 
 def _in_time(segments: list[Path], since: float | None, until: float | None) -> Iterator[Path]:
     """Leaves out the segments that end before `since` or begin after `until`, by their headers. A record may be a little older than
-    the header that precedes it, hence the margin."""
+    the header that precedes it, hence the margin; and a clock that was set back makes a segment end before it began."""
     margin = 3600.0
     starts = [_start(path) for path in segments] if since is not None or until is not None else []
     for index, path in enumerate(segments):
-        if since is not None and index + 1 < len(segments) and 0 < starts[index + 1] < since:
+        around = starts[index : index + 2]
+        if since is not None and index + 1 < len(segments) and 0 < min(around) and max(around) + margin < since:
             continue
-        if until is not None and starts[index] - margin >= until:
+        if until is not None and min(around) - margin >= until:
             continue
         yield path
 

@@ -71,10 +71,16 @@ class AppendFile:
         flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
         self.path, self._files = path, files
         self._descriptor = os.open(path, flags, 0o600)
-        self.size = os.fstat(self._descriptor).st_size
         self._dirty = False
-        if create:
-            sync_directory(path.parent)
+        try:
+            self.size = os.fstat(self._descriptor).st_size
+            if create:
+                sync_directory(path.parent)
+        except OSError:
+            self.close()
+            if create:
+                path.unlink(missing_ok=True)  # else the next try finds a file that it must not take over
+            raise
 
     def append(self, data: bytes, *, sync: bool) -> None:
         """Writes all of `data`, with fdatasync where asked, or raises OSError and leaves the file as it was (at the latest, before

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from gateway.audit.reader import LogReader
-from gateway.core.types import OutcomeRecord
+from gateway.core.types import IntentRecord, OutcomeRecord
 
 
 @pytest.fixture
@@ -78,6 +78,21 @@ def test_times_are_half_open(reader: LogReader) -> None:
     assert found == [("intent", "r3"), ("outcome", "r3"), ("intent", "r4"), ("outcome", "r4")]
     assert list(reader.records(since=START + 10_000, kind="intent")) == []
     assert list(reader.records(until=START - 10_000)) == []
+
+
+@pytest.mark.parametrize("seconds", [60.0, 86_400.0])
+def test_records_from_before_the_clock_was_set_back_are_found(log_bench: Any, make: Any, seconds: float) -> None:
+    writer = log_bench.writer(segment_bytes=400)
+    writer.open()
+    for name, step in (("first", 0.0), ("ahead", seconds), ("back", -seconds), ("last", 1.0)):
+        log_bench.clock.advance(step)
+        writer.write([IntentRecord(log_bench.clock.wall(), name, "acme", "ci", "api_key", "::1", "chat", "m", False, 1)] * 2)
+    writer.close()
+    reader = LogReader(log_bench.directory, log_bench.signer.verifier)
+    since, until = START + seconds / 2, START + seconds / 2
+    assert len({path.name for path in log_bench.directory.glob("audit-0-*.jsonl")}) > 3
+    assert {r["request_id"] for r in reader.records(since=since) if r["kind"] == "intent"} == {"ahead"}
+    assert {r["request_id"] for r in reader.records(until=until) if r["kind"] == "intent"} == {"first", "back", "last"}
 
 
 def test_kinds_are_told_apart(reader: LogReader) -> None:

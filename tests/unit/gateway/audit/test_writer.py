@@ -189,6 +189,28 @@ def test_a_failed_rotation_leaves_the_old_segment_in_use(log_bench: Any, make: A
     assert found == ["a", "b", "d"]
 
 
+def test_a_segment_whose_entry_in_the_directory_could_not_be_synced_is_begun_anew(
+    log_bench: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = start(log_bench, segment_bytes=600)
+    writer.write([make.intent("a"), make.intent("b")])
+    open_before = len(os.listdir("/proc/self/fd"))
+
+    def fails(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Input/output"):
+                writer.write([make.intent("c")])
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    writer.write([make.intent("d")])
+    writer.close()
+    assert verified(log_bench).ok
+    assert [r["request_id"] for r in log_bench.records(2) if r["kind"] == "intent"] == ["d"]
+
+
 def test_a_header_that_could_not_be_written_is_written_later(log_bench: Any, make: Any) -> None:
     writer = start(log_bench, segment_bytes=600)
     writer.write([make.intent("a"), make.intent("b")])
