@@ -114,6 +114,9 @@ class LlamaRuntime:
         converser = _converser(model, options.template)
         self._pinned = [tokens for text in options.pinned if (tokens := converser.beginning(text)[:size])]
         cached = spec.slots if options.cached_lines is None else options.cached_lines
+        most = MAX_SEQUENCES - len(self._pinned)
+        if spec.slots > most:
+            raise LoadError("load_failed", f"slots: {spec.slots} are wanted, llama.cpp runs at most {most} beside the pinned prompts")
         lines = min(MAX_SEQUENCES, spec.slots + len(self._pinned) + cached)
         threads = spec.threads or thread_count(model.size)
         cells = size * spec.slots + sum(map(len, self._pinned))

@@ -328,8 +328,8 @@ class Batcher:
             self._end(job, Event(None, error=ApiError(504, "the deadline has passed", kind="timeout_error", code="engine_timeout")))
         for job in admitted:
             self._waiting.remove(job)
+            self._running.append(job)  # first: a fault ends what runs, and whoever asked for it hears of it
             self._place(job)
-            self._running.append(job)
 
     def _place(self, job: Job) -> None:
         """Give the job a line and what can be reused of the KV memory."""

@@ -51,7 +51,7 @@ class ChatHandler:
         """POST /v1/chat/completions"""
         body = parse(request.body, ChatRequest)
         _check(body)
-        self._engine.batcher.check_room(body.n or 1)
+        self._engine.check_room(body.n or 1, "n")
         generation, readers = await self._engine.prepare(lambda: self._prepare(request, body), lambda made: discard(made[0]))
         generation.submit()
         wants_usage = body.stream_options is not None and body.stream_options.include_usage

@@ -26,7 +26,7 @@ class CompletionHandler:
         body = parse(request.body, CompletionRequest)
         _check_completion(body)
         prompts = prompts_of(body.prompt, "prompt")
-        self._engine.batcher.check_room(len(prompts) * (body.n or 1))
+        self._engine.check_room(len(prompts) * (body.n or 1), "prompt" if len(prompts) > 1 else "n")
         generation = await self._engine.prepare(lambda: self._prepare_completion(request, body, prompts), discard)
         generation.submit()
         wants_usage = body.stream_options is not None and body.stream_options.include_usage

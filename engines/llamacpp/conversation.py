@@ -37,8 +37,9 @@ class Converser:
         self._bos = bos
         source = template.source if template is not None else ""
         self._family = tools.family_of(source)
-        self._controls = [text for text in model.control_texts() if text]
-        self._control = re.compile("|".join(sorted(map(re.escape, self._controls), key=len, reverse=True))) if self._controls else None
+        controls = [text for text in model.control_texts() if text]
+        held = [*controls, _OPEN, _CLOSE]  # these two as well: a client's own are text, no holder
+        self._control = re.compile("|".join(sorted(map(re.escape, held), key=len, reverse=True))) if controls else None
         self.markers = _markers(model)
         visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}
         self._reasoning = next((tags for tags in REASONING_TAGS if tags[1] in source or tags[1] in visible), None)

@@ -174,7 +174,7 @@ class EmbeddingHandler:
                 tokens = self._model.tokenize(prompt, add_special=True, parse_special=False)
             else:
                 tokens = prompt
-            if not prompt or max(tokens) >= self._model.n_vocab:
+            if not prompt or not tokens or max(tokens) >= self._model.n_vocab:
                 raise ApiError(400, f"input[{at}] must not be empty, tokens must be below {self._model.n_vocab}", param="input")
             if len(tokens) > self._embedder.limit:
                 message = f"input[{at}] has {len(tokens)} tokens; at most {self._embedder.limit} are possible"

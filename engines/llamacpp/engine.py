@@ -48,6 +48,13 @@ class Engine:
             future.add_done_callback(lambda done: undo(done.result()) if not done.cancelled() and done.exception() is None else None)
             raise
 
+    def check_room(self, count: int, param: str) -> None:
+        """Raise 400 when a request asks for more sequences than can ever run or wait, 503 when so many do not fit now. On the loop."""
+        most = self.batcher.slots + self.batcher.queue
+        if count > most:
+            raise ApiError(400, f"{param}: {count} sequences in one request; this engine takes at most {most}", param=param)
+        self.batcher.check_room(count)
+
     def check_length(self, prompt: int, max_tokens: int | None, param: str) -> int:
         """The number of tokens to generate at most. Raises ApiError 400 when prompt and answer do not fit into the context."""
         limit = self.context_size

@@ -22,6 +22,8 @@ from engines.llamacpp.native import Context, Model
 
 MAX_LAST_TOKENS = 4096
 """Penalties look at no more than this many tokens."""
+COLDEST = 1e-6
+"""Below this temperature the most likely token is taken: divided by less, logits leave the range of their type, and nothing is drawn."""
 GRAMMAR_BURST, GRAMMAR_SHARE = 1.0, 0.05
 """Seconds of the decode thread that a sequence's grammar may use at once, and for each token in the long run: what costs more would
 hold up everybody's next step."""
@@ -71,7 +73,7 @@ class Sampler:
             self._add_bias(params.logit_bias)
         self._add_penalties(params, prompt)
         add = llama_cpp.llama_sampler_chain_add
-        if params.temperature <= 0:
+        if params.temperature < COLDEST:
             add(self._chain, llama_cpp.llama_sampler_init_greedy())
             return
         if params.top_k > 0:

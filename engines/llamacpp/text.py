@@ -52,11 +52,12 @@ class Assembler:
         if self.stopped is not None:
             return ""
         pending = self._pending + text
-        found = min(((at, stop) for stop in self._stops if (at := pending.find(stop)) >= 0), default=None, key=lambda pair: pair[0])
-        if found is not None:
-            self.stopped = found[1]
+        found = min(((at + len(stop), at) for stop in self._stops if (at := pending.find(stop)) >= 0), default=None)
+        if found is not None:  # the one complete first, however the text was split into tokens; the longest of those
+            end, at = found
+            self.stopped = pending[at:end]
             self._pending = ""
-            return pending[: found[0]]
+            return pending[:at]
         keep = held(pending, self._stops)
         cut = len(pending) - keep
         self._pending = pending[cut:]

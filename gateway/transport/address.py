@@ -34,9 +34,10 @@ class Address(Struct, frozen=True):
 
 def parse_address(text: str) -> Address:
     """Parses an endpoint's address. Raises ConfigError with one sentence that says what is wrong with it."""
-    if any(c <= " " or c == "\x7f" for c in text):
-        raise ConfigError(f"{text!r}: an address has no spaces or control characters")
-    if text.startswith("unix:"):
+    unix = text.startswith("unix:")
+    if any(c < " " or c == "\x7f" or (c == " " and not unix) for c in text):
+        raise ConfigError(f"{text!r}: an address has no {'' if unix else 'spaces or '}control characters")
+    if unix:
         path = text.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/"):
             raise ConfigError(f"{text!r}: a Unix socket needs an absolute path, such as unix:/run/engine.sock")

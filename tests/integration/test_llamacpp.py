@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from loadtests.llamacpp.random_gguf import CHATML, F32, Shape, metadata, write, write_parts
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 60.0
@@ -41,16 +41,6 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"]},
     },
 }
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.005)
-    raise AssertionError("the condition did not come true in time")
 
 
 class Sidecar:
@@ -177,6 +167,13 @@ def test_equal_seeds_give_equal_text_and_other_seeds_other_text(tiny: Sidecar) -
 
 def test_greedy_ignores_the_seed(tiny: Sidecar) -> None:
     assert len({tiny.complete(temperature=0, seed=seed)["choices"][0]["text"] for seed in (1, 2, 3)}) == 1
+
+
+@pytest.mark.parametrize("temperature", [1e-7, 1e-38, 1e-44, 1e-300])
+def test_the_coldest_temperatures_are_greedy(tiny: Sidecar, temperature: float) -> None:
+    prompt = {"prompt": [1, 300, 301, 302], "max_tokens": 12, "ignore_eos": True, "top_k": 0, "top_p": 1, "min_p": 0}
+    greedy, cold = (tiny.complete(temperature=t, **prompt)["choices"][0]["text"] for t in (0, temperature))
+    assert cold == greedy
 
 
 def test_concurrent_requests_share_batches_and_do_not_mix(tiny: Sidecar) -> None:
@@ -306,6 +303,8 @@ def test_structured_output_always_parses(tiny: Sidecar) -> None:
         ({"frobnicate": 1}, "frobnicate", "unsupported_parameter"),
         ({"temperature": 11}, "temperature", "invalid_value"),
         ({"n": 17}, "n", "invalid_value"),
+        ({"prompt": ["x"] * 69}, "prompt", "invalid_value"),
+        ({"prompt": ["x"] * 5, "n": 14}, "prompt", "invalid_value"),
         ({"prompt": []}, "prompt", "invalid_value"),
         ({"prompt": [10**6]}, "prompt", "invalid_value"),
         ({"prompt": [1, "x"]}, "prompt", "invalid_value"),
@@ -344,6 +343,15 @@ def test_a_full_queue_is_refused_and_leaving_frees_the_slots(start: Callable[...
         until(lambda: sidecar.health()["queue"] == 0)
     until(lambda: sidecar.health()["in_use"] == 0)
     assert sidecar.metric("cancelled_total") == 2
+
+
+def test_more_choices_than_can_ever_wait_are_no_overload(start: Callable[..., Sidecar]) -> None:
+    sidecar = start("tiny.gguf", slots=2, queue=3)
+    sidecar.wait("ready")
+    for path, prompt in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
+        error = sidecar.error(path, n=6, **prompt)
+        assert error["param"] == "n" and "at most 5" in error["message"]
+    assert len(sidecar.complete(n=5)["choices"]) == 5
 
 
 def test_overload_is_503_with_retry_after(start: Callable[..., Sidecar]) -> None:
@@ -454,6 +462,13 @@ def test_a_client_cannot_write_control_tokens(tiny: Sidecar) -> None:
         return int(tiny.http.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"])
 
     assert tokens("<|im_end|>") == tokens("") + len("<|im_end|>")  # ten characters, not one control token
+    for digits in ("0", "7", "1" * 5000):  # nor what stands for one inside the sidecar
+        content = f"<|im_end|>\U000f5a01{digits}\U000f5a02"
+        if len(digits) > 1:
+            code = tiny.error("/v1/chat/completions", messages=[{"role": "user", "content": content}])["code"]
+            assert code == "context_length_exceeded"
+        else:
+            assert tokens(content) == tokens("") + len(content.encode())
 
 
 @pytest.mark.parametrize(
@@ -579,6 +594,11 @@ def test_memory_is_checked_before_loading(start: Callable[..., Sidecar], models:
     sidecar = start("wide.gguf", context=2**22, slots=64)
     assert sidecar.wait("failed")["reason_code"] == "insufficient_memory"
     assert sidecar.error("/v1/completions", 507, prompt="x")["code"] == "insufficient_memory"
+
+
+def test_more_slots_than_llama_cpp_has_sequences_are_refused(start: Callable[..., Sidecar]) -> None:
+    report = start("tiny.gguf", slots=257, context=64).wait("ready", "failed")
+    assert report["state"] == "failed" and "slots: 257 are wanted, llama.cpp runs at most 256" in report["reason"]
 
 
 def test_unknown_options_are_refused(start: Callable[..., Sidecar]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,9 @@ from engines.supervisor import MAX_SOCKET_PATH, Supervisor
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.specs import EngineSpec, HealthSpec, RolloutSpec
 from tests.unit.engines.traffic import Traffic
+from tests.waiting import reached
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := condition()):
-            await asyncio.sleep(0.002)
-    return found
 
 
 class House:
@@ -88,6 +82,16 @@ async def test_a_sidecar_becomes_ready(house: House) -> None:
     assert [kind for kind, _, _ in house.events][-1] == "engine_ready"
 
 
+async def test_the_state_directory_may_have_spaces_in_its_path(house: House) -> None:
+    directory = house.directory / "My Projects" / "it's 100%"
+    supervisor = Supervisor(directory, house.observer, lambda *event: None)
+    try:
+        await supervisor.apply((house.spec("ready"),), wait=True)
+        assert [engine["state"] for engine in supervisor.engines()] == ["ready"]
+    finally:
+        await supervisor.aclose(0.0)
+
+
 async def test_external_engines_are_nobodys_children(house: House) -> None:
     await house.supervisor.apply((EngineSpec(name="x", runtime="external", url="http://127.0.0.1:1"),), wait=True)
     assert house.supervisor.engines() == []
@@ -117,7 +121,7 @@ async def test_a_refused_change_leaves_nothing_of_it_running(house: House) -> No
         await house.supervisor.apply((old, house.spec("ready", name="good"), house.spec("fail", name="bad")), wait=True)
     assert {e["name"] for e in house.supervisor.engines()} == {"old"}
     for start in house.starts("good") + house.starts("bad"):
-        await until(lambda start=start: gone(start["pid"]))
+        await reached(lambda start=start: gone(start["pid"]))
     assert house.engine("old")["state"] == "ready"
 
 
@@ -132,7 +136,7 @@ async def test_a_sidecar_that_dies_is_started_again(house: House, monkeypatch: p
     await house.supervisor.apply((house.spec("ready"),), wait=True)
     for round in (1, 2):
         os.kill(house.engine()["pid"], signal.SIGKILL)
-        await until(lambda round=round: len(house.observer.addresses) == round + 1)
+        await reached(lambda round=round: len(house.observer.addresses) == round + 1)
     assert house.observer.heard == [("ready", "e"), ("down", "e"), ("ready", "e"), ("down", "e"), ("ready", "e")]
     assert failures == [1, 2], "the pause grows while the engine is not stable"
     assert house.engine()["restarts"] == 2
@@ -146,14 +150,14 @@ async def test_an_engine_that_was_stable_starts_anew_with_the_shortest_pause(hou
     await house.supervisor.apply((house.spec("ready"),), wait=True)
     for round in (1, 2):
         os.kill(house.engine()["pid"], signal.SIGKILL)
-        await until(lambda round=round: len(house.observer.addresses) == round + 1)
+        await reached(lambda round=round: len(house.observer.addresses) == round + 1)
     assert failures == [1, 1]
 
 
 async def test_a_later_load_that_fails_is_tried_again(house: House) -> None:
     await house.supervisor.apply((house.spec("ready", "fail", "exit", "ready"),), wait=True)
     os.kill(house.engine()["pid"], signal.SIGKILL)
-    await until(lambda: len(house.observer.addresses) == 2)
+    await reached(lambda: len(house.observer.addresses) == 2)
     assert len(house.starts()) == 4
     assert house.engine()["restarts"] == 3
 
@@ -165,7 +169,7 @@ async def test_a_sidecar_that_stops_answering_is_ended(house: House) -> None:
     process_of = house.supervisor._processes["e"]
     process_of.spec = msgspec.structs.replace(process_of.spec, health=msgspec.structs.replace(process_of.spec.health, timeout=0.05))
     deaf.touch()
-    await until(lambda: len(house.observer.addresses) == 2)
+    await reached(lambda: len(house.observer.addresses) == 2)
     assert gone(first)
     assert any(kind == "engine_failed" and "no answer" in detail["reason"] for kind, _, detail in house.events)
 
@@ -179,7 +183,7 @@ async def test_a_change_replaces_the_process_without_a_gap(house: House) -> None
     assert len(set(house.observer.addresses)) == 2
     assert house.starts()[-1]["model"] == "other"
     assert house.supervisor.specs() == {"e": changed}
-    await until(lambda: gone(old))
+    await reached(lambda: gone(old))
     assert house.observer.heard == [("ready", "e"), ("ready", "e")]
     assert house.engine()["state"] == "ready"
 
@@ -254,7 +258,7 @@ async def test_drain_and_resume_of_an_endpoint(house: House) -> None:
 async def test_waiting_for_an_engine_that_loads(house: House) -> None:
     gate = house.gate()
     task = asyncio.ensure_future(house.supervisor.apply((house.spec("load", gate=str(gate)),), wait=True))
-    await until(lambda: house.supervisor.engines() and house.engine()["state"] == "loading")
+    await reached(lambda: house.supervisor.engines() and house.engine()["state"] == "loading")
     assert not task.done()
     gate.touch()
     await task
@@ -265,7 +269,7 @@ async def test_an_engine_that_was_not_waited_for_becomes_ready(house: House) -> 
     await house.supervisor.apply((house.spec("ready"),), wait=False)
     assert house.observer.starting == ["e"]
     assert house.observer.heard == []
-    await until(lambda: house.observer.heard == [("ready", "e")])
+    await reached(lambda: house.observer.heard == [("ready", "e")])
 
 
 async def test_close_ends_all_even_the_stubborn(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +282,7 @@ async def test_close_ends_all_even_the_stubborn(house: House, monkeypatch: pytes
 
 async def test_close_while_an_engine_loads(house: House) -> None:
     task = asyncio.ensure_future(house.supervisor.apply((house.spec("load", gate=str(house.gate())),), wait=True))
-    await until(lambda: house.supervisor.engines() and house.engine()["state"] == "loading")
+    await reached(lambda: house.supervisor.engines() and house.engine()["state"] == "loading")
     await house.supervisor.aclose(0.0)
     with pytest.raises(ConfigError, match="stopped before it was ready"):
         await task

@@ -14,6 +14,7 @@ from engines.llamacpp.sampling import Sampler, SamplingParams
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import ApiError
 from loadtests.llamacpp.random_gguf import Shape, write
+from tests.waiting import reached
 
 DEADLINE = 60.0
 
@@ -83,13 +84,6 @@ async def read(item: Job) -> list[Event]:
     return events
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.001)
-
-
 async def test_a_job_gets_its_tokens_one_event_each(make: Maker, model: Model) -> None:
     batcher, _ = make()
     item = job(model)
@@ -119,6 +113,21 @@ async def test_a_failed_step_ends_its_jobs_and_the_engine_goes_on(make: Maker, m
     assert (await read(second))[-1].finish == "length" and batcher.failed is None
 
 
+async def test_a_fault_before_the_step_is_told_to_whoever_was_admitted(
+    make: Maker, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    batcher, context = make()
+    monkeypatch.setattr(context, "trim", lambda *_: 1 / 0)
+    item = job(model)
+    batcher.submit([item])
+    error = (await read(item))[-1].error
+    assert error is not None and error.code == "engine_failed"
+    monkeypatch.undo()
+    second = job(model)
+    batcher.submit([second])
+    assert (await read(second))[-1].finish == "length"
+
+
 async def test_an_engine_that_keeps_failing_says_so(make: Maker, model: Model) -> None:
     batcher, context = make()
     context.script = [-1] * MAX_FAULTS
@@ -126,7 +135,7 @@ async def test_an_engine_that_keeps_failing_says_so(make: Maker, model: Model) -
         item = job(model)
         batcher.submit([item])
         await read(item)
-    await until(lambda: batcher.failed is not None)
+    await reached(lambda: batcher.failed is not None)
     with pytest.raises(ApiError) as caught:
         batcher.check_room()
     assert caught.value.status == 503 and caught.value.code == "engine_failed"
@@ -163,7 +172,7 @@ async def test_cancelling_frees_the_slot_at_the_next_step(make: Maker, model: Mo
     batcher.cancel(endless)
     assert (await read(waiting))[-1].finish == "length"
     assert endless.ended and endless.generated < 1900 and batcher.stats.cancelled == 1
-    await until(lambda: batcher._outstanding == 0)
+    await reached(lambda: batcher._outstanding == 0)
 
 
 async def test_who_waits_is_served_by_priority_and_expires(make: Maker, model: Model) -> None:
@@ -192,7 +201,7 @@ async def test_a_reader_that_does_not_read_stops_its_generation_only(make: Maker
     batcher, _ = make(slots=2)
     slow, quick = job(model, count=1000), job(model, [1, 310], count=900)
     batcher.submit([slow])
-    await until(lambda: slow.paused)
+    await reached(lambda: slow.paused)
     assert slow.produced == BACKLOG + 1
     batcher.submit([quick])
     events = 0

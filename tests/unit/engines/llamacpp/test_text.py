@@ -41,6 +41,8 @@ def test_bytes_that_are_no_text_become_replacement_characters(data: bytes, cuts:
 def test_stop_strings_are_found_wherever_the_tokens_end(text: str, stops: list[str], cuts: list[int]) -> None:
     out, stopped = assemble(pieces(text.encode(), cuts), tuple(stops))
     joined = "".join(out)
+    one_by_one, same = assemble([char.encode() for char in text], tuple(stops))
+    assert (joined, stopped) == ("".join(one_by_one), same)
     assert all(stop not in joined for stop in stops)
     if stopped is None:
         assert joined == text and all(stop not in text for stop in stops)

@@ -64,6 +64,12 @@ def test_addresses_that_are_refused(text: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_unix_path_may_hold_spaces() -> None:
+    assert parse_address("unix:/home/me/My Projects/run/a b.sock").path == "/home/me/My Projects/run/a b.sock"
+    with pytest.raises(ConfigError, match="no spaces or control characters"):
+        parse_address("http://h/a b")
+
+
 def test_the_longest_unix_path_is_accepted() -> None:
     assert len(parse_address("unix:/" + "x" * 106).path) == 107
 
