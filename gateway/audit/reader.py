@@ -129,7 +129,7 @@ def _in_time(segments: list[Path], since: float | None, until: float | None) -> 
     starts = [_start(path) for path in segments] if since is not None or until is not None else []
     for index, path in enumerate(segments):
         around = starts[index : index + 2]
-        if since is not None and index + 1 < len(segments) and 0 < min(around) and max(around) + margin < since:
+        if since is not None and index + 1 < len(segments) and min(around) > 0 and max(around) + margin < since:
             continue
         if until is not None and min(around) - margin >= until:
             continue
