@@ -172,17 +172,21 @@ def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
 
 
 def _engine_says(body: bytes) -> tuple[str, str | None, str | None]:
-    """Message, code and param of an error body, OpenAI's or the Open Inference Protocol's. An engine's text is bounded, and only
-    used for errors about the request."""
+    """Message, code and param of an error body: OpenAI's (also without its frame, as vLLM has had it), the Open Inference Protocol's, or
+    FastAPI's `detail`. An engine's text is bounded, and only used for errors about the request."""
     try:
         document = msgspec.json.decode(body)
-        error = document["error"]
+        error = document.get("error", document)
         if isinstance(error, str):  # the Open Inference Protocol: a string, and what else there is beside it
             error = {**document, "message": error}
-        code, param = error.get("code"), error.get("param")
-        return str(error.get("message", ""))[:1000], code if isinstance(code, str) else None, param if isinstance(param, str) else None
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        message, code, param = error.get("message", error.get("detail")), error.get("code"), error.get("param")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
         return "", None, None
+    if not isinstance(message, str):
+        message = "" if message is None else msgspec.json.encode(message).decode()
+    if error.get("type") == "exceed_context_size_error" or "maximum context length" in message:  # llama.cpp's server, vLLM
+        code = "context_length_exceeded"
+    return message[:1000], code if isinstance(code, str) else None, param if isinstance(param, str) else None
 
 
 def _seconds(value: bytes | None) -> float | None:

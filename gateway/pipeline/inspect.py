@@ -196,7 +196,7 @@ async def answer(x: Exchange, guardrails: Sequence[Guardrail], body: bytes) -> b
     """Phase 10 for a whole answer: its bytes, rewritten where a guardrail says so. What cannot be read is not passed on."""
     try:
         document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise EngineError("The engine's answer is not valid JSON.") from None
     if not isinstance(document, dict):
         raise EngineError("The engine's answer is not a JSON object.")
@@ -256,7 +256,7 @@ class InspectedRelay(StreamRelay):
         try:
             document = msgspec.json.decode(payload)
             choices = document.get("choices") or []
-        except (msgspec.DecodeError, AttributeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
             raise EngineError("The engine sent an event that is not valid JSON.") from None
         self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
         changed = False

@@ -11,14 +11,22 @@ from collections.abc import Awaitable
 from time import time
 from typing import Any, Final
 
-from gateway.core.errors import AuthenticationError, GatehouseError, InternalError, ModelNotFound, PermissionDenied, RequestError
+from gateway.core.errors import (
+    AuthenticationError,
+    EngineError,
+    GatehouseError,
+    InternalError,
+    ModelNotFound,
+    PermissionDenied,
+    RequestError,
+)
 from gateway.core.ports import Attempt
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head
+from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head, is_json
 from gateway.wire.requests import json_part, rename
 
 LARGE: Final = 64 * 1024
@@ -222,7 +230,10 @@ def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
         refusal = _refusal(relay)
         assert refusal is not None
         raise refusal
-    return head, relay.body()
+    body = relay.body()
+    if not is_json(body) and relay.exchange.request.operation != "infer":  # type: ignore[union-attr]
+        raise EngineError("The engine's answer is not JSON.")
+    return head, body
 
 
 def _refusal(relay: AnswerRelay) -> GatehouseError | None:

@@ -24,6 +24,8 @@ MAX_EVENT_BYTES: Final = 256 * 1024
 KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 DONE: Final = b"data: [DONE]\n\n"
 END: Final = b"[DONE]\n\n"
+JSON_OPENS: Final = (b"{", b"[")
+DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 OK: Final = b"200 OK"
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
@@ -80,15 +82,25 @@ class AnswerRelay:
         return parts[0]
 
     def usage(self) -> Usage | None:
+        """What the engine reported; what an answer without usable numbers has cost by estimate, or it would be free; None for no answer."""
         if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
             return None
         request = self.exchange.request
         if request is not None and request.operation == "infer":
             return Usage(request.prompt_tokens)
-        return usage_of(self.body())
+        body = self.body()
+        reported = usage_of(body)
+        if reported is not None or request is None or not is_json(body):
+            return reported
+        return Usage(request.prompt_tokens, len(body) >> 2 if request.operation in GENERATION else 0, 0, True)
 
     def tick(self, now: float) -> float:
         return self.exchange.deadline
+
+
+def is_json(body: bytes) -> bool:
+    """Whether an answer looks like the JSON that every operation but `infer` answers with: an object, or a list. Its first mark tells."""
+    return body[:1] == b"{" or body.lstrip()[:1] in JSON_OPENS
 
 
 class Shape:
@@ -162,7 +174,7 @@ class StreamRelay(AnswerRelay):
 
     def on_head(self, head: ResponseHead) -> None:
         self.head = head
-        if head.status != 200 or not (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
+        if head.status != 200 or not (head.get(b"content-type") or b"").lower().startswith(b"text/event-stream"):
             return
         exchange = self.exchange
         now = perf_counter_ns()
@@ -278,7 +290,7 @@ class StreamRelay(AnswerRelay):
     def close_stream(self) -> None:
         """Everything of the answer has been forwarded: ends the client's body."""
         exchange = self.exchange
-        if self._carry:
+        if self._carry and self._carry.rstrip() not in DONE_LINES:  # its empty line is all that is missing
             raise EngineError("The engine's stream ended in the middle of an event.")
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         if self._ended:
@@ -330,7 +342,7 @@ def decode_chunk(payload: bytes) -> ChunkView | None:
         return None
     try:
         return CHUNK.decode(payload)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
-from gateway.wire.passages import READ, Passages
+from gateway.wire.passages import READ, Passages, plain
 from gateway.wire.views import (
     AnswerView,
     ChatRequest,
@@ -22,6 +22,7 @@ from gateway.wire.views import (
     EmbeddingRequest,
     Message,
     RerankRequest,
+    StreamOptions,
     UsageView,
 )
 
@@ -36,6 +37,8 @@ _DECODERS: Final = {path: (operation, msgspec.json.Decoder(view)) for path, (ope
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _WITH_USAGE: Final = Raw(b'{"include_usage":true}')
 _FORBIDDEN = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
+MAX_USAGE: Final = 1_000_000_000
+"""Tokens that one request can be charged for. An engine's number is put into limits and the store's sums, which have 64 bits."""
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 """Strings and brackets. A string without end reaches to the end of the body: looked at again and again it would cost the square."""
 _AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
@@ -89,6 +92,8 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     try:
         view: Any = decoder.decode(body)
         fields: dict[str, Raw] = _FIELDS.decode(body)
+        if not body.isascii():
+            body.decode()  # values that no view reads have not been looked at: an engine gets nothing that is no UTF-8
     except msgspec.DecodeError as error:
         raise decode_error(error) from None
     except (UnicodeDecodeError, RecursionError) as error:
@@ -107,15 +112,31 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     if lists > 1 and "messages" in fields:  # without a second list no message has parts
         _check_media(fields)
     if operation == "chat":
-        stream, wanted = view.stream is True, (view.max_completion_tokens or view.max_tokens or 0) * (view.n or 1)
+        # two names of one bound: which of them an engine keeps to is not known here
+        stream, wanted = view.stream is True, max(view.max_completion_tokens or 0, view.max_tokens or 0) * (view.n or 1)
     elif operation == "completions":
-        stream, wanted = view.stream is True, (view.max_tokens or 0) * (view.n or 1)
+        stream, wanted = view.stream is True, (view.max_tokens or 0) * max(view.n or 1, view.best_of or 1)
+        if wanted and isinstance(view.prompt, list):
+            wanted *= prompts_in(view.prompt)
     if stream:
         options = view.stream_options
         include_usage = options is not UNSET and options is not None and options.include_usage is True
         if not include_usage:
-            fields["stream_options"] = _WITH_USAGE
+            fields["stream_options"] = _asking_for_usage(fields["stream_options"]) if isinstance(options, StreamOptions) else _WITH_USAGE
     return InferenceRequest(operation, path, view.model, fields, view, stream, include_usage, len(body) >> 2, wanted)
+
+
+def prompts_in(prompt: list[Any]) -> int:
+    """How many prompts a list is: token ids that stand in it by themselves are one, every text and every list of ids is one."""
+    return max(1, sum(not isinstance(item, int) for item in prompt))
+
+
+def _asking_for_usage(options: Raw) -> Raw:
+    """The client's stream options and the wish for usage; what else they say is kept."""
+    try:
+        return Raw(msgspec.json.encode({**_FIELDS.decode(options), "include_usage": True}))
+    except msgspec.DecodeError as error:
+        raise decode_error(error) from None
 
 
 def _check_media(fields: dict[str, Raw]) -> None:
@@ -124,7 +145,7 @@ def _check_media(fields: dict[str, Raw]) -> None:
     raw = bytes(fields["messages"])
     if b'url"' not in raw and (b"\\" not in raw or b"\\u00" not in raw):
         return
-    messages = msgspec.json.decode(raw)
+    messages = plain(fields["messages"], "messages")
     for i, message in enumerate(messages if isinstance(messages, list) else ()):
         content = message.get("content") if isinstance(message, dict) else None
         for j, part in enumerate(content if isinstance(content, list) else ()):
@@ -172,18 +193,23 @@ CHUNK: Final = msgspec.json.Decoder(ChunkView)
 
 
 def usage_from(view: UsageView | None) -> Usage | None:
-    if view is None:
+    """What an engine counted. A number that no request can have used says nothing: it counts as 0, or as the largest that one can."""
+    if view is None or (view.prompt_tokens is None and view.completion_tokens is None):
         return None
     details = view.prompt_tokens_details
-    cached = details.cached_tokens or 0 if details is not None else 0
-    return Usage(view.prompt_tokens, view.completion_tokens or 0, cached)
+    cached = _count(details.cached_tokens) if details is not None else 0
+    return Usage(_count(view.prompt_tokens), _count(view.completion_tokens), cached)
+
+
+def _count(reported: int | None) -> int:
+    return 0 if reported is None or reported < 0 else min(reported, MAX_USAGE)
 
 
 def usage_of(body: bytes) -> Usage | None:
     """The usage an engine reports in a whole answer; None when it reports none or the answer is not JSON."""
     try:
         return usage_from(_ANSWER.decode(body).usage)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

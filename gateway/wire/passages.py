@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GuardrailViolation
+from gateway.core.errors import GuardrailViolation, RequestError
 from gateway.core.types import InferenceRequest
 
 READ = {
@@ -100,6 +100,15 @@ _STRUCTURE = frozenset(
 """Words of the formats themselves, as keys and as values: no text of anybody's."""
 
 
+def plain(raw: Raw, field: str) -> Any:
+    """A field of a request as plain values. Raises RequestError for what the first reading passed over, such as a number like 1e999."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = str(error).partition(" - at `")[0]
+        raise RequestError(f"{field} has a value that cannot be read: {problem}.", param=field) from None
+
+
 class Passages:
     """Every other text of one request. `texts` may be replaced one by one, names of fields excepted."""
 
@@ -119,7 +128,7 @@ class Passages:
         read = READ[request.operation]
         for name, raw in request.fields.items():
             if name not in read and name not in _SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
-                self._decoded[name] = msgspec.json.decode(raw)
+                self._decoded[name] = plain(raw, name)
                 self._read_item(self._decoded, name)
 
     def replace(self, texts: Sequence[str]) -> None:
@@ -137,7 +146,7 @@ class Passages:
             self._request.fields[name] = Raw(msgspec.json.encode(value))
 
     def _read_messages(self) -> None:
-        self.messages = msgspec.json.decode(self._request.fields["messages"])
+        self.messages = plain(self._request.fields["messages"], "messages")
         for message in self.messages:
             content = message.get("content")
             if isinstance(content, list):

@@ -84,7 +84,10 @@ def _strings(tensor: oip.Tensor) -> list[str]:
 
 def parse_infer(path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
     """An infer request, JSON or with binary tensors. Its cost for limits is its elements, as if each were a token."""
-    place = oip.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+    try:
+        place = oip.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+    except UnicodeDecodeError:
+        place = None
     if place is None:
         raise RequestError("There is no such path.", code="not_found", status=404)
     length = oip.header_length(headers.get(oip.HEADER_LENGTH.encode()), len(body))

@@ -198,9 +198,8 @@ class PromptDetails(Struct, gc=False):
 
 
 class UsageView(Struct, gc=False):
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    total_tokens: int = 0
     prompt_tokens_details: PromptDetails | None = None
 
 

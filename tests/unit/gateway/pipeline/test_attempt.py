@@ -45,6 +45,8 @@ def body_of(**error: Any) -> bytes:
     [
         (400, body_of(message="bad", code="weird", param="p"), RequestError, 400, "weird"),
         (400, body_of(message="long", code="context_length_exceeded"), ContextLengthExceeded, 400, "context_length_exceeded"),
+        (400, body_of(message="The maximum context length is 5", code=400), ContextLengthExceeded, 400, "context_length_exceeded"),
+        (400, body_of(message="x", type="exceed_context_size_error"), ContextLengthExceeded, 400, "context_length_exceeded"),
         (422, b"{}", RequestError, 422, "invalid_value"),
         (409, b"", RequestError, 409, "invalid_value"),
         (413, b"", RequestError, 413, "invalid_value"),
@@ -72,7 +74,22 @@ def test_an_engines_words_pass_only_about_the_request_and_bounded() -> None:
     assert long.message == "x" * 1000
     assert long.param == "messages[0]"
     assert "secret" not in engine_error(ResponseHead(500, []), body_of(message="secret")).message
-    assert engine_error(ResponseHead(400, []), b'{"error":"plain"}').message == "plain"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":"plain"}', "plain"),
+        (b'{"object":"error","message":"no frame","type":"BadRequestError","param":null,"code":400}', "no frame"),
+        (b'{"detail":"wrong"}', "wrong"),
+        (b'{"detail":[{"loc":["body","x"],"msg":"field required"}]}', '[{"loc":["body","x"],"msg":"field required"}]'),
+        (b'{"error":{"message":null}}', "The engine refused the request."),
+        (b'{"error":{"message":"\xff"}}', "The engine refused the request."),
+        (b"[" * 100_000, "The engine refused the request."),
+    ],
+)
+def test_an_engines_words_are_found_in_each_of_the_usual_forms(body: bytes, message: str) -> None:
+    assert engine_error(ResponseHead(400, []), body).message == message
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b'{"error":null}', b'{"error":[1]}', b"<html>", b'{"error":{"code":5,"param":7}}'])

@@ -226,7 +226,7 @@ def test_what_one_matcher_releases_at_the_end_the_next_one_reads() -> None:
     assert text_of(stream([first, deny(mask=True)], [chunk("red falcon") + chunk(None, finish="stop") + DONE])[0]) == MASKED
 
 
-@pytest.mark.parametrize("event", [b"data: {not json\n\n", b"data: [1]\n\n", b'data: "text"\n\n'])
+@pytest.mark.parametrize("event", [b"data: {not json\n\n", b"data: [1]\n\n", b'data: "text"\n\n', b'data: {"choices":"\xff"}\n\n'])
 def test_what_cannot_be_read_is_not_passed_on(event: bytes) -> None:
     client, world = stream([deny(mask=True)], [chunk("a") + event + chunk("b")])
     assert event not in client.body
@@ -458,7 +458,7 @@ def test_a_blocked_answer_is_charged() -> None:
     assert usage is not None and usage.completion_tokens == 2
 
 
-@pytest.mark.parametrize("body", [b"red falcon", b'["red falcon"]', b"\xff"])
+@pytest.mark.parametrize("body", [b"red falcon", b'["red falcon"]', b"\xff", b'{"choices":"\xff"}', b'{"a":-1e999}'])
 def test_an_answer_that_cannot_be_read_is_not_passed_on(body: bytes) -> None:
     world = World(response=[deny(mask=True)])
     _, client = world.start()

@@ -15,7 +15,7 @@ from gateway.core.errors import EngineError
 from gateway.core.types import ResponseHead, Usage
 from gateway.pipeline import stream
 from gateway.pipeline.stream import MAX_EVENT_BYTES, Shape, decode_chunk, must_be_read
-from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
 
 WITH_USAGE = STREAM_BODY[:-1] + b',"stream_options":{"include_usage":true}}'
 EVENTS = st.sampled_from(
@@ -310,6 +310,50 @@ def test_an_answer_that_is_no_stream_is_a_whole_answer(kind: bytes | None) -> No
     assert world.limiter.reservations[0].settled == [Usage(7, 3, 2)]
 
 
+@pytest.mark.parametrize("body", [b"", b"  ", b"<html>502</html>", b"oops", DONE, b"\xff"])
+def test_a_whole_answer_that_is_no_json_is_the_engines_failure(body: bytes) -> None:
+    world = World()
+    _, client = world.start()
+    world.call.answer(body)
+    assert client.status == 502
+    assert json.loads(client.body)["error"]["code"] == "engine_failed"
+    assert world.limiter.reservations[0].settled == [None]
+
+
+@pytest.mark.parametrize("body", [b' \n{"a":1}', b"[]", b'{"text":"\xff"}'])
+def test_a_whole_answer_is_not_read_further_than_to_its_first_mark(body: bytes) -> None:
+    world = World()
+    _, client = world.start()
+    world.call.answer(body)
+    assert (client.status, client.body) == (200, body)
+
+
+@pytest.mark.parametrize("usage", [b"null", b"{}", b'{"prompt_tokens":"many"}', b'{"prompt_tokens":null,"completion_tokens":null}'])
+def test_an_answer_of_an_engine_that_does_not_count_is_charged_by_estimate(usage: bytes) -> None:
+    world = World()
+    _, client = world.start()
+    body = b'{"choices":[{"message":{"content":"hello"}}],"usage":%b}' % usage
+    world.call.answer(body)
+    assert client.body == body
+    assert world.limiter.reservations[0].settled == [Usage(len(BODY) >> 2, len(body) >> 2, 0, True)]
+    assert world.outcome.estimated
+
+
+def test_the_media_type_of_a_stream_may_be_written_in_capitals() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(ResponseHead(200, [(b"content-type", b"Text/Event-Stream; Charset=UTF-8")])).body(chunk("a") + DONE).end()
+    assert client.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert client.body == chunk("a") + DONE
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]", b"data: [DONE]\n", b"data:[DONE]\r\n"])
+def test_an_end_without_its_empty_line_is_an_end(end: bytes) -> None:
+    client, world = relayed(chunk("a") + end, [])
+    assert client.body == chunk("a") + DONE
+    assert world.outcome.outcome == "ok"
+
+
 def test_an_engines_refusal_of_a_stream_is_an_http_error() -> None:
     world = World()
     _, client = world.start(STREAM_BODY)
@@ -355,7 +399,7 @@ def test_a_failure_after_the_first_byte_keeps_what_was_counted() -> None:
     assert world.limiter.reservations[0].settled == [Usage(len(STREAM_BODY) >> 2, 1, 0, True)]
 
 
-@pytest.mark.parametrize("payload", [b"[DONE]", b"", b"{", b'{"choices":5}', b"[1]", b"\xff{"])
+@pytest.mark.parametrize("payload", [b"[DONE]", b"", b"{", b'{"choices":5}', b"[1]", b"\xff{", b'{"choices":[{"text":"\xff"}]}'])
 def test_what_is_no_chunk(payload: bytes) -> None:
     assert decode_chunk(payload) is None
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
 from gateway.wire import openai
-from gateway.wire.openai import answer_texts, check_depth, parse, replace_answer_texts, usage_of, with_texts
+from gateway.wire.openai import MAX_USAGE, answer_texts, check_depth, parse, replace_answer_texts, usage_of, with_texts
 from gateway.wire.passages import Passages
 
 CHAT, COMPLETIONS, EMBEDDINGS = b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"
@@ -135,6 +135,9 @@ def test_fields_that_nobody_knows_pass_untouched() -> None:
         (b'{"model":"m","messages":[{"role":"u"}],"n":0}', "invalid_value", "n", "n: Expected `int` >= 1."),
         (b'{"model":"m","messages":[{"role":5}]}', "invalid_value", "messages[0].role", "messages[0].role: Expected `str`, got `int`."),
         (b'{"model":"m","messages":[{"role":"u"}]} x', "invalid_json", None, None),
+        (b'{"model":"m","messages":[{"role":"u"}],"x":"\xff"}', "invalid_json", None, None),
+        (b'{"model":"m","messages":[{"role":"u","x":"\xff"}]}', "invalid_json", None, None),
+        (b'{"model":"m","messages":[{"role":"u","content":[{"type":"x","a_url":"data:","n":1e999}]}]}', "invalid_value", "messages", None),
     ],
 )
 def test_errors_name_the_field(body: bytes, code: str, param: str | None, message: str | None) -> None:
@@ -251,6 +254,13 @@ def test_a_client_that_asks_for_usage_keeps_its_options() -> None:
     assert forwarded(found)["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 
+@pytest.mark.parametrize("usage", [{}, {"include_usage": False}, {"include_usage": None}])
+def test_a_client_that_does_not_ask_for_usage_keeps_its_other_options(usage: dict[str, Any]) -> None:
+    found = request(CHAT, stream=True, stream_options={**usage, "include_obfuscation": True})
+    assert not found.include_usage
+    assert forwarded(found)["stream_options"] == {"include_usage": True, "include_obfuscation": True}
+
+
 @pytest.mark.parametrize("stream", [False, None])
 def test_nothing_is_added_to_what_is_no_stream(stream: bool | None) -> None:
     found = request(CHAT, stream=stream)
@@ -268,8 +278,14 @@ def test_embeddings_never_stream() -> None:
         (CHAT, {}, 0),
         (CHAT, {"max_tokens": 5}, 5),
         (CHAT, {"max_tokens": 5, "max_completion_tokens": 7, "n": 3}, 21),
+        (CHAT, {"max_tokens": 7, "max_completion_tokens": 5}, 7),
         (CHAT, {"max_tokens": 5, "n": 128}, 640),
         (COMPLETIONS, {"max_tokens": 5, "n": 2}, 10),
+        (COMPLETIONS, {"max_tokens": 5, "n": 2, "best_of": 3}, 15),
+        (COMPLETIONS, {"max_tokens": 5, "prompt": ["a", "b", "c"], "n": 2}, 30),
+        (COMPLETIONS, {"max_tokens": 5, "prompt": [1, 2, 3]}, 5),
+        (COMPLETIONS, {"max_tokens": 5, "prompt": [[1, 2], [3]]}, 10),
+        (COMPLETIONS, {"max_tokens": 5, "prompt": []}, 5),
     ],
 )
 def test_what_may_be_generated(path: bytes, fields: dict[str, Any], expected: int) -> None:
@@ -404,6 +420,11 @@ def test_writing_texts_makes_the_inside_of_messages_unambiguous() -> None:
         (b"{}", None),
         (b"no json", None),
         (b'{"usage":{"prompt_tokens":"many"}}', None),
+        (b'{"usage":{"prompt_tokens":null,"completion_tokens":null}}', None),
+        (b'{"usage":{"prompt_tokens":null,"completion_tokens":2}}', Usage(0, 2, 0)),
+        (b'{"usage":{"prompt_tokens":-5,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":-2}}}', Usage(0, 0, 0)),
+        (b'{"usage":{"prompt_tokens":1000000000000000000000000000000,"completion_tokens":2}}', Usage(MAX_USAGE, 2, 0)),
+        (b'{"usage":{"prompt_tokens":1,"\xff":1}}', Usage(1, 0, 0)),
     ],
 )
 def test_usage_of_an_answer(body: bytes, expected: Usage | None) -> None:
@@ -439,3 +460,17 @@ def test_an_answer_without_texts(document: dict[str, Any]) -> None:
 def test_every_operation_has_a_decoder_that_names_the_forbidden() -> None:
     for _, view in openai.OPERATIONS.values():
         assert {"api_base", "base_url", "api_key", "api_version", "extra_headers"} <= set(view.__struct_fields__)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"model":"m","messages":[{"role":"u"}],"x":[1e999]}', "x"),
+        (b'{"model":"m","messages":[{"role":"u","x":-1e999}]}', "messages"),
+    ],
+)
+def test_a_value_that_guardrails_cannot_read_is_the_clients_error(body: bytes, param: str) -> None:
+    found = parse(CHAT, body)
+    with pytest.raises(RequestError) as caught:
+        Passages(found)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, "invalid_value", param)

@@ -51,7 +51,9 @@ def test_which_paths_are_inference(path: bytes, expected: bool) -> None:
     assert is_inference(path) is expected
 
 
-@pytest.mark.parametrize("path", [b"/v2/models/infer", b"/v2/models//infer", b"/v2/models/a/b/infer", b"/v2/models/m/versions//infer"])
+@pytest.mark.parametrize(
+    "path", [b"/v2/models/infer", b"/v2/models//infer", b"/v2/models/a/b/infer", b"/v2/models/m/versions//infer", b"/v2/models/%ff/infer"]
+)
 def test_odd_infer_paths_are_not_found(path: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         parse(path, b"{}", {})
