@@ -29,10 +29,17 @@ SINGLE: Final = frozenset(
 )
 """Headers that may stand once only: a second one could be read differently by somebody else."""
 MAX_PIPELINED: Final = 16
+"""Requests that wait for their turn, from which no further read is made."""
+MAX_WAITING: Final = 256
+"""Requests that may wait: one read can bring thousands of small ones, each forty times as large in memory."""
+MAX_PIPELINED_BODY: Final = 64 * 1024
+"""Bytes of a body from which no further request is read while this one waits for its turn."""
 WRITE_HIGH: Final = 64 * 1024
 WRITE_LOW: Final = 16 * 1024
 NEVER: Final = float("inf")
 LINGER_SECONDS: Final = 2.0
+STALL_SECONDS: Final = 30.0
+"""A closing connection whose client takes nothing of what is still unsent for so long is cut."""
 
 
 class Handler(Protocol):
@@ -111,6 +118,8 @@ class Connection:
         self._closing = False
         self._advancing = False
         self._failed = False
+        self._held = False
+        self._unsent = -1
         self._url = b""
         self._headers: Headers = {}
         self._head_bytes = self._unparsed_bytes = 0
@@ -157,8 +166,8 @@ class Connection:
     def shutdown(self) -> None:
         """uvicorn asks for a graceful end: an idle connection closes, a busy one after its answer."""
         self._closing = True
-        if self.serving is None and self.reading is None:
-            self.transport.close()
+        if self.serving is None and (self.reading is None or self.paused):
+            self._end()
         elif self.serving is not None and self.serving.handler is not None:
             self.serving.handler.keep_alive = False
 
@@ -171,6 +180,11 @@ class Connection:
         self.paused = False
         if self.serving is not None and self.serving.handler is not None:
             self.serving.handler.resume()
+        if (self._held or self.waiting) and not self.transport.is_closing():
+            if self._held:
+                self._read_on()
+            if self.serving is None and not self._advancing:
+                self._advance()
 
     # --- reading
 
@@ -194,10 +208,14 @@ class Connection:
         return False
 
     def too_slow(self) -> None:
-        """The deadline of what is being read has come."""
-        if self._failed or (self.reading is None and not self._in_head):
-            self.read_by = NEVER
-            self.transport.close()
+        """The deadline of what is being read has come, or of what is still to be sent on a connection that closes."""
+        if self._failed or self.transport.is_closing() or (self.reading is None and not self._in_head):
+            self._end()
+        elif self._held:  # it is us who do not read; `_read_on` sets the deadline again
+            if self.serving is None:
+                self._end()
+            else:
+                self.read_by = NEVER
         else:
             self._refuse(RequestError("The request was not received in time.", code="request_timeout", status=408))
 
@@ -247,12 +265,14 @@ class Connection:
             raise self._reject(error)
         self.reading = request
         self.read_by = plane.now + limits.body_timeout
-        if self.serving is None:
+        if self.serving is None and not self.paused:
             self.serving = self._fresh = request
         else:
             self.waiting.append(request)
-            if len(self.waiting) >= MAX_PIPELINED:
-                self.transport.pause_reading()
+            if self.paused or len(self.waiting) >= MAX_PIPELINED:
+                self._hold()
+                if len(self.waiting) > MAX_WAITING:
+                    raise self._reject(RequestError(f"More than {MAX_WAITING} requests wait on this connection.", code="invalid_request"))
 
     def _old_version(self, version: str, headers: Headers) -> None:
         """What is no HTTP/1.1 (RFC 9112, 2.3 and 6.1): HTTP/1.0 has no transfer codings, and nothing else is spoken here."""
@@ -260,6 +280,7 @@ class Connection:
             raise self._reject(RequestError(f"HTTP/{version} is not spoken here; use HTTP/1.1.", code="invalid_request"))
         if b"transfer-encoding" in headers:
             raise self._reject(RequestError("HTTP/1.0 has no Transfer-Encoding.", code="invalid_header"))
+        headers.pop(b"expect", None)  # it means nothing here (RFC 9110, 10.1.1), and such a client knows no 100
         headers[b":version"] = b"1.0"  # no client can send this name
 
     def on_body(self, data: bytes) -> None:
@@ -286,6 +307,28 @@ class Connection:
         request.complete = True
         if request.handler is not None:
             request.handler.body_complete(body)
+        elif request is not self.serving:
+            if self.serving is None:  # it waits for the client to take what was written
+                self.read_by = self.plane.now + self.limits.keep_alive_timeout
+            if request.size > MAX_PIPELINED_BODY:
+                self._hold()
+
+    def _hold(self) -> None:
+        """Reads no more until those that wait have had their turn: what they hold, and what their answers will, is bounded."""
+        if not self._held:
+            self._held = True
+            self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Reads again when there is room."""
+        if self.paused or len(self.waiting) >= MAX_PIPELINED or any(r.size > MAX_PIPELINED_BODY for r in self.waiting):
+            return
+        self._held = False
+        self.transport.resume_reading()
+        if self.reading is not None:
+            self.read_by = self.plane.now + self.limits.body_timeout
+        elif self._in_head:
+            self.read_by = self.plane.now + self.limits.header_timeout
 
     def _reject(self, error: GatehouseError) -> GatehouseError:
         self._error = error
@@ -315,10 +358,23 @@ class Connection:
         if self.transport.is_closing():
             return
         if self.transport.can_write_eof():
+            if self._held:
+                self._held = False
+                self.transport.resume_reading()
             self.transport.write_eof()
             self.read_by = self.plane.now + LINGER_SECONDS
         else:
-            self.transport.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Closes when all that was written is sent, or when the client has stopped taking it."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent and unsent == self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self.read_by = self.plane.now + STALL_SECONDS
+        self.transport.close()
 
     # --- serving
 
@@ -364,7 +420,7 @@ class Connection:
         if self._failed or not keep_alive or self._closing or request is None:
             if request is not None and request.complete:
                 self._failed = True
-                self.transport.close()
+                self._end()
             else:
                 self._close()
         elif self.waiting:
@@ -377,13 +433,15 @@ class Connection:
         """Serves the requests that wait. A loop, not a recursion: some are answered before `_start` returns."""
         self._advancing = True
         try:
-            while self.waiting and self.serving is None and not self._failed and not self._closing:
+            while self.waiting and self.serving is None and not (self.paused or self._failed or self._closing):
                 waiting = self.waiting.popleft()
-                if len(self.waiting) == MAX_PIPELINED - 1:
-                    self.transport.resume_reading()
+                if self._held:
+                    self._read_on()
                 self._start(waiting)
         finally:
             self._advancing = False
+        if self.serving is None and self.waiting:  # for as long as the client takes nothing
+            self.read_by = self.plane.now + self.limits.keep_alive_timeout
 
 
 def _not_connected(data: bytes) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import GatehouseError, Overloaded
-from gateway.server.protocol import LINGER_SECONDS, MAX_PIPELINED, NEVER, WRITE_HIGH, WRITE_LOW, plain_error
+from gateway.server.protocol import LINGER_SECONDS, MAX_PIPELINED, MAX_WAITING, NEVER, WRITE_HIGH, WRITE_LOW, plain_error
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
 from tests.unit.gateway.server.wires import Transport, Wire, get, post
 
@@ -106,21 +106,31 @@ def test_too_many_pipelined_requests_pause_the_reading() -> None:
 def test_many_pipelined_requests_need_no_stack() -> None:
     wire = Wire()
     wire.receive(get(b"/0"))
-    wire.receive(b"".join(get(b"/%d" % i) for i in range(1, 3000)))
+    wire.receive(b"".join(get(b"/%d" % i) for i in range(1, MAX_WAITING + 1)))
     wire.application.at_once = True
     wire.application.handlers[0].answer()
-    assert wire.written == b"".join(b"</%d>" % i for i in range(3000))
+    assert wire.written == b"".join(b"</%d>" % i for i in range(MAX_WAITING + 1))
     assert wire.transport.reading
 
 
 def test_many_pipelined_denials_need_no_stack() -> None:
     wire = Wire()
     wire.receive(get(b"/0"))
-    wire.receive(post(CHAT, b"{}") * 1000)
+    wire.receive(post(CHAT, b"{}") * MAX_WAITING)
     wire.application.handlers[0].answer()
-    assert wire.written.count(b"HTTP/1.1 400 ") == 1000
-    assert len(wire.world.audit.outcomes) == 1000
+    assert wire.written.count(b"HTTP/1.1 400 ") == MAX_WAITING
+    assert len(wire.world.audit.outcomes) == MAX_WAITING
     assert wire.plane.exchanges == set()
+
+
+def test_more_requests_than_may_wait_are_refused() -> None:
+    wire = Wire()
+    wire.receive(get(b"/0"))
+    wire.receive(b"".join(get(b"/%d" % i) for i in range(1, MAX_WAITING + 2)))
+    assert not wire.connection.waiting
+    wire.application.handlers[0].answer()
+    assert wire.written.startswith(b"</0>HTTP/1.1 400") and code(wire) == "invalid_request"
+    assert wire.transport.closed and len(wire.application.handlers) == 1
 
 
 REQUESTS = st.lists(

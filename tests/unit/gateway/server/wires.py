@@ -13,12 +13,16 @@ from tests.unit.gateway.pipeline.world import World
 
 
 class Transport:
-    """Keeps what is written. `half_closed`: our end of file was sent; `closed`: the connection is over."""
+    """Keeps what is written. `half_closed`: our end of file was sent; `closed`: the connection is over.
+
+    unsent: bytes that the client has not taken; `aborted`: they were thrown away.
+    """
 
     def __init__(self, address: str = "192.0.2.1", certificate: bytes | None = None) -> None:
         self.address, self.certificate = address, certificate
         self.written = bytearray()
-        self.closed = self.half_closed = False
+        self.closed = self.half_closed = self.aborted = False
+        self.unsent = 0
         self.reading = True
         self.can_eof = True
         self.limits: tuple[int, int] | None = None
@@ -45,6 +49,12 @@ class Transport:
 
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closed
