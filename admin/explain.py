@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from gateway.core.specs import Name, RateSpec, Seconds
+from gateway.core.specs import DURATIONS, Name, RateSpec
 from gateway.core.units import DURATION, SIZE, duration, number, size
 
-_SECONDS: Final = inspect.type_info(Seconds)
+_DURATIONS: Final = tuple(map(inspect.type_info, DURATIONS))
 _NAME: Final = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
 _WORDS: Final = {
     getattr(inspect.type_info(Name), "pattern", ""): _NAME,
@@ -59,7 +59,7 @@ def _field(value: Any, owner: type, field: inspect.Field) -> Any:
 
 
 def _is_duration(owner: type, field: inspect.Field) -> bool:
-    return any(one == _SECONDS for one in _members(field.type)) or (owner is RateSpec and field.name == "per")
+    return any(one in _DURATIONS for one in _members(field.type)) or (owner is RateSpec and field.name == "per")
 
 
 def _is_size(field: inspect.Field) -> bool:

@@ -120,7 +120,7 @@ class SidecarProcess:
         """Whoever waits for the first time that it is ready hears why that does not come."""
         if not self._first.done():
             code = "insufficient_memory" if self.reason_code == "insufficient_memory" else "engine_failed"
-            self._first.set_exception(EngineChangeFailed(f"engine {self.spec.name!r}: {reason}", code=code))
+            self._first.set_exception(EngineChangeFailed(f"engine {self.spec.name!r}: {reason}", code=code, engine=self.spec.name))
             self._first.exception()
 
     async def stop(self, timeout: float, *, silent: bool = False) -> None:

@@ -128,10 +128,13 @@ class Assembly:
     async def guardrails(self, spec: ConfigSpec, old: Guardrails) -> Guardrails:
         """Builds each guardrail once, in a thread (a large list takes long); those whose settings did not change are kept."""
         found: Guardrails = {}
-        for wanted in spec.guardrails:
+        for number, wanted in enumerate(spec.guardrails):
             key = key_of(wanted)
             known = None if reads_files(wanted) else old.get(key)
-            found[key] = known if known is not None else await asyncio.to_thread(self.guardrail, wanted)
+            try:
+                found[key] = known if known is not None else await asyncio.to_thread(self.guardrail, wanted)
+            except ConfigError as error:
+                raise ConfigError(f"the guardrail {wanted.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
         return found
 
     def guardrail(self, spec: GuardrailSpec) -> Guardrail:

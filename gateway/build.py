@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from admin.permissions import ROLES
 from engines.catalogue.library import Library
 from engines.catalogue.scan import Place
 from engines.supervisor import Supervisor
@@ -29,7 +30,7 @@ from gateway.config.merge import Which
 from gateway.config.reload import Reloader, Steps
 from gateway.control import Control, Whole, touches_configuration
 from gateway.core.clock import SystemClock, SystemEntropy
-from gateway.core.errors import ConfigError
+from gateway.core.errors import ConfigError, EngineChangeFailed
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change, EngineClient
 from gateway.core.slices import at_once, in_slices
@@ -58,8 +59,8 @@ SWITCH_SECONDS = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop; Python's own
 5 ms are the whole of a request's time."""
 log = logging.getLogger("gatehouse")
-PLUGINS = PluginSchemas(guardrails=guardrails.schemas(), engines=OPTIONS)
-"""The settings' schemas of every plug-in, for whoever reads a configuration."""
+PLUGINS = PluginSchemas(guardrails=guardrails.schemas(), engines=OPTIONS, roles=ROLES.keys())
+"""The settings' schemas of every plug-in and the names of the roles, for whoever reads a configuration."""
 EXPIRY_SECONDS = 60.0
 DEMO_MODELS = Path(__file__).parent.parent / "engines" / "demo" / "artefacts"
 
@@ -107,7 +108,8 @@ class Gateway:
     """
 
     def __init__(self, loaded: Loaded, environ: Mapping[str, str]) -> None:
-        self.loaded, self.environ = loaded, environ
+        self.loaded = self._read = loaded
+        self.environ = environ
         self.spec = spec = loaded.spec
         self.base = Path(loaded.file).resolve().parent
         self.version = 0
@@ -215,7 +217,7 @@ class Gateway:
 
     def _steps(self) -> Steps[Built]:
         return Steps(
-            read=lambda: self._noted(lambda: load(self.loaded.file, self.environ, PLUGINS)),
+            read=lambda: self._noted(self._load),
             parse=lambda text: self._noted(lambda: parse(text, file=self.loaded.file, environ=self.environ, schemas=PLUGINS)),
             check=self._check,
             build=self._prepare,
@@ -239,6 +241,18 @@ class Gateway:
             await self.reloader.refresh("store")
         except ConfigError as error:
             log.error("changes of the store were not put into force, what was before stays: %s", error)
+
+    def _load(self) -> Loaded:
+        self._read = load(self.loaded.file, self.environ, PLUGINS)
+        return self._read
+
+    def place(self, error: ConfigError) -> ConfigError:
+        """The error of what the file says, with the place in the file as it was read last."""
+        if isinstance(error, EngineChangeFailed) and error.path is None:
+            names = [engine.name for engine in self._read.spec.engines]
+            error.path = f"engines[{names.index(error.engine)}]" if error.engine in names else None
+        self._read.place(error)
+        return error
 
     def _noted(self, read: Callable[[], R]) -> R:
         """Reads in a thread; a refusal is counted and recorded on the loop."""
@@ -266,7 +280,7 @@ class Gateway:
                 going = (e for e in before.file.engines if e.name not in names)
                 await self.supervisor.apply((*built.file.engines, *going), wait=True, keep=self._stored())
         except ConfigError as error:
-            self._refused(error)
+            self._refused(self.place(error) if spec is self._read.spec else error)
             raise
         return built
 

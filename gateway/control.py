@@ -182,7 +182,7 @@ def _usable(kind: str, parts: Mapping[str, Mapping[str, Part]], wanted: type[P])
     """All of a kind. Raises ConfigError when one cannot be used: without it, less would be protected."""
     for name, part in parts[kind].items():
         if part.error is not None:
-            raise ConfigError(part.error.message, path=f"{kind}.{name}")
+            raise ConfigError(part.error.message, path=f"{kind}.{name}", file="the store")
     return tuple(_specs(parts[kind], wanted))
 
 

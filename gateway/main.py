@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,12 +10,39 @@ import typer
 
 from admin.cli.app import register
 from gateway import administration, process
+from gateway.audit.sinks import local_sink
 from gateway.build import PLUGINS, resolve_models
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
+from gateway.core.specs import ConfigSpec
+from gateway.server.listener import tls_context as server_tls
+from gateway.store.database import make_engine
+from gateway.transport.address import tls_context as client_tls
+from policies import guardrails
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
+
+
+def check_parts(spec: ConfigSpec, base: Path) -> None:
+    """What `serve` would refuse while it builds, as far as that shows without writing, connecting or starting. Raises ConfigError."""
+    resolve_models(spec, base)
+    local_sink(spec.audit, spec.state_dir, "0")
+    if spec.store.url != "sqlite":
+        make_engine(spec.store.url, Path(spec.state_dir), 1.0)
+    if spec.listen.tls is not None:
+        server_tls(spec.listen.tls)
+    for number, engine in enumerate(spec.engines):
+        if engine.tls is not None:
+            try:
+                client_tls(engine.tls)
+            except ConfigError as error:
+                raise ConfigError(error.message, path=f"engines[{number}].tls") from None
+    for number, guardrail in enumerate(spec.guardrails):
+        try:
+            guardrails.build(guardrail, lambda name: (base / name).read_text(encoding="utf-8"))
+        except ConfigError as error:
+            raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
 
 
 @app.command("check-config")
@@ -24,10 +50,13 @@ def check_config(file: Annotated[Path, typer.Argument(help="The configuration fi
     """Checks a configuration file as `serve` would, without starting anything."""
     try:
         loaded = load(file, dict(os.environ), PLUGINS)
-        resolve_models(loaded.spec, file.resolve().parent)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(process.fail(str(error))) from None
+    try:
+        check_parts(loaded.spec, file.resolve().parent)
+    except ConfigError as error:
+        loaded.place(error)
+        raise typer.Exit(process.fail(str(error))) from None
     print(f"{file}: ok ({len(loaded.spec.engines)} engines, {len(loaded.spec.models)} models)")
 
 

@@ -16,7 +16,7 @@ from admin.app import create_app
 from gateway import administration, compiled
 from gateway.build import PLUGINS, Gateway
 from gateway.config.load import Loaded, load
-from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec
 from gateway.quickstart import Credentials, environment, greeting
@@ -33,7 +33,7 @@ log = logging.getLogger("gatehouse")
 
 def fail(message: str) -> int:
     """One line on standard error; the exit code 1."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {one_line(message)}", file=sys.stderr)
     return 1
 
 
@@ -46,6 +46,8 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
             credentials = environment(environ)
         except OSError as error:
             return fail(f"the state directory cannot be used: {error.strerror}: {error.filename}")
+        except ConfigError as error:
+            return fail(str(error))
     try:
         loaded = load(config, environ, PLUGINS)
     except ConfigError as error:
@@ -54,8 +56,11 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
     try:
         code: int = uvloop.run(Process(loaded, environ, credentials).run())
+    except ConfigError as error:
+        loaded.place(error)
+        return fail(str(error))
     except GatehouseError as error:
-        return fail(str(error) if isinstance(error, ConfigError) else error.message)
+        return fail(error.message)
     return code
 
 
@@ -79,7 +84,12 @@ class Process:
         except ConfigError:
             data.close()
             raise
-        gateway = Gateway(self.loaded, self.environ)
+        try:
+            gateway = Gateway(self.loaded, self.environ)
+        except ConfigError:
+            data.close()
+            admin.close()
+            raise
         try:
             await gateway.start()
             await self._serve(gateway, data, admin)
@@ -138,7 +148,7 @@ class Process:
         try:
             await gateway.start_engines()
         except ConfigError as error:
-            self.fatal = error
+            self.fatal = gateway.place(error)
             self.stop.set()
             return
         first = await administration.bootstrap(gateway)

@@ -7,7 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gateway.core.clock import SystemEntropy
+from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec
 from gateway.identity import keys
 
@@ -27,11 +30,13 @@ class Credentials:
 
 def environment(environ: dict[str, str]) -> Credentials:
     """Reads or makes the keys, and puts them and GATEHOUSE_PORT, GATEHOUSE_ADMIN_PORT and GATEHOUSE_STATE_DIR where the
-    configuration finds them. Raises OSError when the state directory cannot be used."""
-    state_dir = environ.get("GATEHOUSE_STATE_DIR") or "./var"
-    environ["GATEHOUSE__STATE_DIR"] = state_dir
-    for name, setting, port in (("GATEHOUSE_PORT", "DATA", "8080"), ("GATEHOUSE_ADMIN_PORT", "ADMIN", "8081")):
-        environ.setdefault(f"GATEHOUSE__LISTEN__{setting}", f"127.0.0.1:{environ.get(name) or port}")
+    configuration finds them. Raises OSError when the state directory cannot be used, ConfigError for what is damaged or no port."""
+    state_dir = environ.setdefault("GATEHOUSE__STATE_DIR", environ.get("GATEHOUSE_STATE_DIR") or "./var")
+    for name, setting, default in (("GATEHOUSE_PORT", "DATA", "8080"), ("GATEHOUSE_ADMIN_PORT", "ADMIN", "8081")):
+        port = environ.get(name) or default
+        if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+            raise ConfigError("is no port; it must be a number from 0 to 65535", file=f"environment variable {name}")
+        environ.setdefault(f"GATEHOUSE__LISTEN__{setting}", f"127.0.0.1:{port}")
     credentials = _credentials(Path(state_dir))
     environ["GATEHOUSE_QUICKSTART_API_KEY"] = credentials.api_key
     environ["GATEHOUSE_QUICKSTART_ADMIN_KEY"] = credentials.admin_key
@@ -41,8 +46,7 @@ def environment(environ: dict[str, str]) -> Credentials:
 def _credentials(state_dir: Path) -> Credentials:
     path = state_dir / FILE
     if path.exists():
-        found = json.loads(path.read_text())
-        return Credentials(found["api_key"], found["admin_key"])
+        return _kept(path)
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     entropy = SystemEntropy()
     made = Credentials(keys.generate(entropy), keys.generate(entropy))
@@ -54,15 +58,25 @@ def _credentials(state_dir: Path) -> Credentials:
     return made
 
 
+def _kept(path: Path) -> Credentials:
+    if path.stat().st_mode & 0o077:
+        raise ConfigError("can be read by others: chmod 600 it", file=str(path))
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        return Credentials(found["api_key"], found["admin_key"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+        raise ConfigError("does not hold the two keys; delete it, and the next start makes new ones", file=str(path)) from None
+
+
 def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials | None) -> str:
     """The lines that `serve` prints when it is ready."""
     lines = [f"gateway: http://{data}", f"admin: http://{admin}"]
-    if credentials is None:
+    if credentials is not None:
+        lines += [f"api key: {credentials.api_key}", f"admin key: {credentials.admin_key}"]
+    if credentials is None or not spec.models:
         return "\n".join(lines)
     body = {"model": spec.models[0].name, "messages": [{"role": "user", "content": "What is a circuit breaker?"}], "stream": True}
     lines += [
-        f"api key: {credentials.api_key}",
-        f"admin key: {credentials.admin_key}",
         "",
         f"curl -N http://{data}/v1/chat/completions \\",
         f"  -H 'Authorization: Bearer {credentials.api_key}' -H 'Content-Type: application/json' \\",

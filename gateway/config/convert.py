@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,11 +22,11 @@ from gateway.config.environment import resolve
 from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
-from gateway.core.specs import EngineSpec, GuardrailSpec, Name, RateSpec, Seconds, SinkSpec, Spec
+from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, Name, RateSpec, SinkSpec, Spec
 from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
-_SECONDS = inspect.type_info(Seconds)
+_DURATIONS = tuple(map(inspect.type_info, DURATIONS))
 _type_info = functools.cache(inspect.type_info)
 """To look through all settings takes ten times as long as to read a file, and would hold the interpreter at each reload."""
 _PATTERNS = {
@@ -45,11 +45,13 @@ class PluginSchemas:
     """The `settings` of each plug-in by its type's name, handed in by the composition root. A type that is absent is unknown.
 
     engines: the `options` of each runtime. What a runtime that is absent takes is not known here: its options are left as they are.
+    roles: the names that `roles` of a key may have; None where they are not known.
     """
 
     guardrails: Mapping[str, type[Spec]] = field(default_factory=dict)
     sinks: Mapping[str, type[Spec]] = field(default_factory=lambda: {"file": Spec})
     engines: Mapping[str, type[Spec]] = field(default_factory=dict)
+    roles: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class Converter:
         """One field: durations and sizes are read by what the field is."""
         bare = _without_none(target)
         reader: Callable[[str], float | None] | None = None
-        if bare == _SECONDS or (owner is RateSpec and name == "per"):
+        if bare in _DURATIONS or (owner is RateSpec and name == "per"):
             reader, words = values.duration, DURATION
         elif name.endswith("_bytes") and isinstance(bare, inspect.IntType):
             reader, words = values.size, SIZE
@@ -187,7 +189,7 @@ class Converter:
         value = reader(node.text)
         if value is None:
             raise node.origin.error(path, f"{_shown(node)} is not {words}")
-        return _bounded(value, bare, node, path)
+        return _bounded(value, bare, node, path, "a size" if reader is values.size else "a duration")
 
     def _settings(self, node: Node, kind: str, plugin: _Plugin, path: str) -> dict[str, Any]:
         """The settings of a plug-in, by its own schema; what was written is kept, in plain values."""
@@ -266,12 +268,14 @@ def _scalar(node: Node, target: inspect.Type, path: str) -> Any:
     return _bounded(value, target, node, path)
 
 
-def _bounded(value: Any, target: inspect.Type, node: Node, path: str) -> Any:
+def _bounded(value: Any, target: inspect.Type, node: Node, path: str, measure: str = "") -> Any:
+    """The value, if it lies within the type's bounds. measure: what it is, where it is written with a unit."""
     if isinstance(target, inspect.IntType | inspect.FloatType):
         below = (target.ge is not None and value < target.ge) or (target.gt is not None and value <= target.gt)
         above = (target.le is not None and value > target.le) or (target.lt is not None and value >= target.lt)
         if below or above:
-            raise node.origin.error(path, f"{_shown(node)} is not allowed; it must be {_expected(target)}")
+            expected = measure + _range(target, " s" if measure == "a duration" else " bytes") if measure else _expected(target)
+            raise node.origin.error(path, f"{_shown(node)} is not allowed; it must be {expected}")
     return value
 
 
@@ -340,9 +344,12 @@ def _expected(target: inspect.Type) -> str:
     return "a mapping" if isinstance(bare, inspect.StructType | inspect.DictType) else "a value"
 
 
-def _range(target: inspect.IntType | inspect.FloatType) -> str:
-    low = f" of at least {target.ge:g}" if target.ge is not None else f" above {target.gt:g}" if target.gt is not None else ""
-    high = f" at most {target.le:g}" if target.le is not None else f" below {target.lt:g}" if target.lt is not None else ""
+def _range(target: inspect.IntType | inspect.FloatType, unit: str = "") -> str:
+    def bound(word: str, number: float | None) -> str:
+        return "" if number is None else f" {word} {number:.15g}{unit}"
+
+    low = bound("of at least", target.ge) or bound("above", target.gt)
+    high = bound("at most", target.le) or bound("below", target.lt)
     return low + (" and" if low and high else "") + high
 
 

@@ -7,7 +7,7 @@ shows a secret.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -26,11 +26,24 @@ _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration with the text and the file that it came from."""
+    """A configuration with the text and the file that it came from. places: where each setting was written, by its path."""
 
     spec: ConfigSpec
     text: str
     file: str
+    places: Mapping[str, nodes.Origin] = field(default_factory=dict, repr=False)
+
+    def place(self, error: ConfigError) -> None:
+        """Tells an error of a later check where its setting was written, or the section that it has its default in."""
+        path = error.path
+        if path is None or error.file is not None:
+            return
+        while path not in self.places:
+            if not path or path.endswith("]"):  # a member of a list that stands elsewhere
+                return
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        found = self.places[path].error(path, "")
+        error.file, error.line = found.file, found.line
 
 
 def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> Loaded:
@@ -44,7 +57,8 @@ def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = 
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"is not UTF-8 text (byte {error.start})", file=str(path)) from None
-    return Loaded(parse(text, file=str(path), environ=environ, schemas=schemas), text, str(path))
+    spec, places = _parsed(text, str(path), environ, schemas)
+    return Loaded(spec, text, str(path), places)
 
 
 def parse(text: str, *, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> ConfigSpec:
@@ -52,12 +66,18 @@ def parse(text: str, *, file: str | None, environ: Mapping[str, str], schemas: P
 
     Raises ConfigError with path, line and what would be right, for the first thing that is wrong.
     """
+    return _parsed(text, file, environ, schemas)[0]
+
+
+def _parsed(
+    text: str, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas
+) -> tuple[ConfigSpec, Mapping[str, nodes.Origin]]:
     root = nodes.read(text, file=file)
     environment.override(root, environ)
     converter = Converter(environ, Path(file).parent if file else Path(), schemas)
     spec = converter.convert(root, ConfigSpec)
-    validate.check(spec, lambda path, message: converter.error(path, message, root.origin))
-    return spec
+    validate.check(spec, lambda path, message: converter.error(path, message, root.origin), schemas.roles)
+    return spec, converter.places
 
 
 def describe(spec: msgspec.Struct) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import re
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from urllib.parse import urlsplit
@@ -31,17 +32,24 @@ ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
 
 MIN_KEY_LENGTH = 32
+OWN_HEADERS = frozenset(
+    {"host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
+)
+"""What a request to an engine has from Gatehouse itself; another one beside it would make the request ambiguous."""
+_ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?")
+_HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 
-def check(spec: ConfigSpec, error: ErrorAt) -> None:
-    """Raises ConfigError for the first contradiction."""
+def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None) -> None:
+    """Raises ConfigError for the first contradiction. roles: the names of all roles; None where they are not known."""
     _unavailable(spec, error)
     _listeners(spec, error)
+    _upstreams(spec, error)
     _unique((engine.name for engine in spec.engines), "engines", "engine", error)
     for index, settings in enumerate(spec.engines):
         engine(settings, f"engines[{index}]", error)
     _models(spec, error)
-    _static_keys(spec, error)
+    _static_keys(spec, error, roles)
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
     for index, limit in enumerate(spec.limits):
         _limit(limit, f"limits[{index}]", error)
@@ -76,6 +84,9 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
             raise error(
                 f"listen.trusted_peers[{index}]", f"{quoted(peer)} is no address or network; write 10.0.0.1 or 10.0.0.0/8"
             ) from None
+    for index, origin in enumerate(spec.listen.cors.origins):
+        if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+            raise error(f"listen.cors.origins[{index}]", f"{quoted(origin)} is no origin; write https://HOST or http://HOST:PORT")
     tls = spec.listen.tls
     if tls is not None and tls.require_client and tls.client_ca is None:
         raise error("listen.tls.require_client", "needs listen.tls.client_ca: without it no client certificate can be verified")
@@ -87,7 +98,7 @@ def _address(text: str, path: str, error: ErrorAt) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
     valid_host = _is_ipv6(bare) if bracketed else bool(bare) and ":" not in bare and bare.isprintable() and " " not in bare
-    if not colon or not valid_host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not colon or not valid_host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise error(path, f"{quoted(text)} is no address to listen on; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
     return bare, int(port)
 
@@ -98,6 +109,16 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _upstreams(spec: ConfigSpec, error: ErrorAt) -> None:
+    for index, upstream in enumerate(spec.store.upstreams):
+        try:
+            ipaddress.ip_network(upstream, strict=False)
+        except ValueError:
+            if not _HOST_PATTERN.fullmatch(upstream):
+                place = f"store.upstreams[{index}]"
+                raise error(place, f"{quoted(upstream)} is no network or name; write 10.1.0.0/16 or *.models.example") from None
 
 
 def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
@@ -121,14 +142,20 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         raise error(f"{path}.tls", "is set, but the url is not https://")
     if spec.tls is not None and (spec.tls.cert is None) != (spec.tls.key is None):
         raise error(f"{path}.tls", "needs 'cert' and 'key' together")
+    if spec.api_key is not None and not spec.api_key.reveal():
+        raise error(f"{path}.api_key", "is empty; remove it where the engine asks for none")
     if spec.api_key is not None and not ((key := spec.api_key.reveal()).isascii() and key.isprintable()):
         raise error(f"{path}.api_key", "holds characters that a header cannot carry; use printable ASCII")
     for name, value in spec.headers.items():
         if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
             raise error(join(f"{path}.headers", name), "is no valid header; names are letters, digits and '-', values printable ASCII")
+        if name.lower() in OWN_HEADERS:
+            raise error(join(f"{path}.headers", name), "is a header that Gatehouse sets itself; remove it")
 
 
 def _url(url: str, path: str, error: ErrorAt) -> None:
+    if " " in url or not url.isprintable():
+        raise error(path, "must not hold spaces or control characters; write http://HOST:PORT or https://HOST:PORT")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -200,7 +227,7 @@ def _no_cycle(models: tuple[ModelSpec, ...], error: ErrorAt) -> None:
                 pending.append(iter(fallbacks[following]))
 
 
-def _static_keys(spec: ConfigSpec, error: ErrorAt) -> None:
+def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None) -> None:
     keys = spec.identity.api_keys.static
     base = "identity.api_keys.static"
     _unique((key.id for key in keys), base, "key", error, name="id")
@@ -210,6 +237,9 @@ def _static_keys(spec: ConfigSpec, error: ErrorAt) -> None:
             raise error(path, "needs exactly one of 'key' and 'key_sha256'")
         if key.key is not None:
             _key_text(key.key.reveal(), f"{path}.key", error)
+        for place, role in enumerate(key.roles):
+            if roles is not None and role not in roles:
+                raise error(f"{path}.roles[{place}]", f"there is no role {quoted(role)}; {nearest(role, roles)}")
     digests: dict[str, str] = {}
     for index, key in enumerate(keys):
         digest = (key.key_sha256 or "").lower() or hashlib.sha256((key.key or Secret("")).reveal().encode()).hexdigest()

@@ -28,6 +28,11 @@ from __future__ import annotations
 import json
 
 
+def one_line(text: str) -> str:
+    """The text as one line for a terminal: line breaks, control characters and whatever else cannot be printed are escaped."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class GatehouseError(Exception):
     """Base of all errors that reach a client or an operator.
 
@@ -75,21 +80,21 @@ class ConfigError(GatehouseError):
 
     def __str__(self) -> str:
         place = ":".join(str(p) for p in (self.file, self.line) if p is not None)
-        return ": ".join(p for p in (place, self.path, self.message) if p)
+        return one_line(": ".join(p for p in (place, self.path, self.message) if p))
 
 
 class EngineChangeFailed(ConfigError):
     """A change was not put into force because of one of its engines; what was in force before still is.
 
     code: `engine_failed` (it did not start), `insufficient_memory` (507: it does not fit), `rolled_back` (its new process did not answer
-    the warm-up, failed requests or ended).
+    the warm-up, failed requests or ended). engine: its name, where it is one.
     """
 
     default_code = "engine_failed"
 
-    def __init__(self, message: str, *, code: str = "engine_failed") -> None:
+    def __init__(self, message: str, *, code: str = "engine_failed", engine: str | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.engine = code, engine
         self.status = 507 if code == "insufficient_memory" else 502
 
 

@@ -14,6 +14,10 @@ from gateway.core.secret import Secret
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
+Timeout = Annotated[float, Meta(ge=0.001, le=86400 * 366)]
+"""Seconds of what cannot be done in no time: a deadline, a period."""
+DURATIONS = (Seconds, Timeout)
+"""What may be written as a duration ("1m30s")."""
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 DEFAULT_SLOTS = 8
@@ -54,10 +58,10 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_headers: Positive = 64
     max_body_bytes: Positive = 8 * 1024 * 1024
     max_json_depth: Positive = 64
-    header_timeout: Seconds = 10.0
-    body_timeout: Seconds = 30.0
+    header_timeout: Timeout = 10.0
+    body_timeout: Timeout = 30.0
     keep_alive_timeout: Seconds = 75.0
-    request_timeout: Seconds = 600.0
+    request_timeout: Timeout = 600.0
     drain_timeout: Seconds = 30.0
 
 
@@ -68,7 +72,7 @@ class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     url: str = "sqlite"
-    poll_interval: Seconds = 0.5
+    poll_interval: Timeout = 0.5
     upstreams: tuple[str, ...] = ()
 
 
@@ -89,8 +93,8 @@ class BatchingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class HealthSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Active probing and passive outlier detection of an endpoint."""
 
-    interval: Seconds = 1.0
-    timeout: Seconds = 2.0
+    interval: Timeout = 1.0
+    timeout: Timeout = 2.0
     rise: Positive = 1
     fall: Positive = 3
     path: str | None = None
@@ -100,10 +104,10 @@ class HealthSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class TimeoutsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Deadlines of an exchange with an engine, each bounded by the request's own."""
 
-    connect: Seconds = 2.0
-    first_byte: Seconds = 120.0
-    between_bytes: Seconds = 60.0
-    total: Seconds = 600.0
+    connect: Timeout = 2.0
+    first_byte: Timeout = 120.0
+    between_bytes: Timeout = 60.0
+    total: Timeout = 600.0
 
 
 class ClientTlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -121,7 +125,7 @@ class WarmupSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     enabled: bool = True
     prompt: Annotated[str, Meta(min_length=1, max_length=8192)] = "Hello"
     max_tokens: Annotated[int, Meta(ge=1, le=1024)] = 4
-    timeout: Seconds = 60.0
+    timeout: Timeout = 60.0
 
 
 class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -320,7 +324,7 @@ class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How often the head of the audit chain is signed."""
 
-    every: Seconds = 60.0
+    every: Timeout = 60.0
 
 
 class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -332,7 +336,7 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     checkpoint: CheckpointSpec = CheckpointSpec()
     body_hashes: bool = True
     queue: Positive = 65536
-    timeout: Seconds = 5.0
+    timeout: Timeout = 5.0
 
 
 class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -355,7 +359,7 @@ class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_bytes: Annotated[int, Meta(ge=1, le=1 << 42)] = 64 * 1024**3
     max_open: Annotated[int, Meta(ge=1, le=1000)] = 8
     reserve_bytes: Natural = 1024**3
-    expire_after: Seconds = 86400.0
+    expire_after: Timeout = 86400.0
 
 
 class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -363,7 +367,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     version: Literal[1]
     listen: ListenSpec = ListenSpec()
-    state_dir: str = "./var"
+    state_dir: Annotated[str, Meta(min_length=1)] = "./var"
     store: StoreSpec = StoreSpec()
     redis: RedisSpec | None = None
     engines: tuple[EngineSpec, ...] = ()

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, alive, configuration, external, until
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, alive, configuration, external
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 DEMO = Path(__file__).parents[2] / "engines" / "demo" / "artefacts" / "demo-chat.gguf"
@@ -50,7 +51,7 @@ def test_a_truncated_model(tmp_path: Path, launch: Launch) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(DEMO.read_bytes()[:100_000])
     gatehouse = launch(sidecar_config(tmp_path, str(cut)))
-    refused(gatehouse, "chat", "cut.gguf")
+    refused(gatehouse, "gatehouse.yaml:", "engines[0]", "chat", "cut.gguf")
     assert not list((tmp_path / "state" / "run").glob("*.sock"))
 
 
@@ -65,7 +66,7 @@ def test_a_checksum_that_does_not_fit(tmp_path: Path, launch: Launch) -> None:
 
 
 def test_a_missing_model(tmp_path: Path, launch: Launch) -> None:
-    refused(launch(sidecar_config(tmp_path, "nowhere.gguf")), "nowhere.gguf")
+    refused(launch(sidecar_config(tmp_path, "nowhere.gguf")), "gatehouse.yaml:", "engines[0].model", "nowhere.gguf")
 
 
 def test_a_device_that_is_not_there(tmp_path: Path, launch: Launch) -> None:
@@ -85,14 +86,14 @@ def test_a_port_in_use(tmp_path: Path, engine: EngineThread, launch: Launch, lis
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        refused(launch(fake_config(tmp_path, engine, listen={listener: address})), f"listen.{listener}", address)
+        refused(launch(fake_config(tmp_path, engine, listen={listener: address})), "gatehouse.yaml:", f"listen.{listener}", address)
 
 
 def test_a_state_directory_that_cannot_be_written(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:
     (tmp_path / "file").write_text("")
     config = fake_config(tmp_path, engine)
     config["state_dir"] = str(tmp_path / "file" / "state")
-    refused(launch(config), "state_dir", "state directory")
+    refused(launch(config), "gatehouse.yaml:", "state_dir", "state directory")
 
 
 def test_configurations_that_cannot_be(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import quickstart
+from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.identity import keys
 
@@ -47,6 +48,38 @@ def test_an_address_that_was_set_in_full_stays(tmp_path: Path) -> None:
     assert environ["GATEHOUSE__LISTEN__DATA"] == "0.0.0.0:80"
 
 
+def test_a_state_directory_that_was_set_in_full_stays(tmp_path: Path) -> None:
+    environ = {"GATEHOUSE_STATE_DIR": str(tmp_path / "short"), "GATEHOUSE__STATE_DIR": str(tmp_path / "full")}
+    quickstart.environment(environ)
+    assert environ["GATEHOUSE__STATE_DIR"] == str(tmp_path / "full")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+@pytest.mark.parametrize("name", ["GATEHOUSE_PORT", "GATEHOUSE_ADMIN_PORT"])
+@pytest.mark.parametrize("port", ["http", "70000", "-1", "80 80", "9" * 5000])
+def test_what_is_no_port_names_its_variable(tmp_path: Path, name: str, port: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        quickstart.environment({"GATEHOUSE_STATE_DIR": str(tmp_path), name: port})
+    assert str(caught.value) == f"environment variable {name}: is no port; it must be a number from 0 to 65535"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"api_key": 1, "admin_key": 2}', b"\xff\xfe"])
+def test_kept_keys_that_are_damaged_are_said_to_be_so(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / quickstart.FILE
+    file.write_bytes(text)
+    file.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        quickstart.environment({"GATEHOUSE_STATE_DIR": str(tmp_path)})
+    assert str(caught.value) == f"{file}: does not hold the two keys; delete it, and the next start makes new ones"
+
+
+def test_kept_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
+    quickstart.environment({"GATEHOUSE_STATE_DIR": str(tmp_path)})
+    (tmp_path / quickstart.FILE).chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read by others: chmod 600 it"):
+        quickstart.environment({"GATEHOUSE_STATE_DIR": str(tmp_path)})
+
+
 def test_a_state_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError):
@@ -69,6 +102,11 @@ def test_the_greeting_has_each_fact_on_a_line_of_its_own() -> None:
     assert json.loads(body)["model"] == "demo-chat"
     assert "Bearer gh_one" in lines[6]
     assert not any("gh_two" in line for line in lines[4:])
+
+
+def test_the_greeting_where_there_is_no_model_to_show() -> None:
+    lines = quickstart.greeting("a:1", "b:2", ConfigSpec(version=1), quickstart.Credentials("gh_one", "gh_two")).splitlines()
+    assert lines == ["gateway: http://a:1", "admin: http://b:2", "api key: gh_one", "admin key: gh_two"]
 
 
 def test_the_greeting_without_keys() -> None:

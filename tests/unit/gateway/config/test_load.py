@@ -127,11 +127,11 @@ def test_the_same_in_json() -> None:
         ),
         ("watch: yes", "gate.yaml:3: watch: 'yes' is not allowed; it must be true or false"),
         ("listen: {header_timeout: soon}", "listen.header_timeout: 'soon' is not a duration such as 50ms, 1s, 1m30s or 2h"),
-        ("listen: {header_timeout: 367d}", "listen.header_timeout: '367d' is not allowed; it must be a number of at least 0"),
+        ("listen: {header_timeout: 367d}", "listen.header_timeout: '367d' is not allowed; it must be a duration of at least 0.001 s"),
         ("listen: {header_timeout: null}", "listen.header_timeout: is empty; it must be a number"),
         ("listen: {max_body_bytes: 8 parsecs}", "listen.max_body_bytes: '8 parsecs' is not a size such as 65536, 64KiB or 8MiB"),
-        ("stream: {buffer_bytes: 1KiB}", "stream.buffer_bytes: '1KiB' is not allowed; it must be a whole number of at least 16384"),
-        ("limits: [{name: a, requests: {rate: 1, per: 0s}}]", "limits[0].requests.per: '0s' is not allowed; it must be a number above 0"),
+        ("stream: {buffer_bytes: 1KiB}", "stream.buffer_bytes: '1KiB' is not allowed; it must be a size of at least 16384 bytes"),
+        ("limits: [{name: a, requests: {rate: 1, per: 0s}}]", "limits[0].requests.per: '0s' is not allowed; it must be a duration above 0 s"),
         ("models: [{name: a, pool: [[x]]}]", "models[0].pool[0]: is a sequence; it must be a text"),
         ("models: [{name: a, pool: [{engin: x}]}]", "models[0].pool[0].engin: unknown key 'engin'; did you mean 'engine'?"),
         ("guardrails: [{name: g, type: filtr}]", "guardrails[0].type: there is no guardrail 'filtr'; did you mean 'filter'?"),
@@ -238,6 +238,40 @@ def test_load_names_the_file(tmp_path: Path) -> None:
     path.write_text("\ufeff" + BASE)
     loaded = load(path, {})
     assert loaded.spec.version == 1 and loaded.file == str(path)
+
+
+def test_an_error_is_one_line_that_a_terminal_can_show() -> None:
+    assert error(BASE + '"a\\nb": 1\n').startswith("gate.yaml:3: a\\nb: unknown key 'a\\nb'; known: ")
+    assert error(BASE + 'audit: {durability: "\\e[31mx\\u2028"}\n').startswith("gate.yaml:3: audit.durability: '\\x1b[31mx\\u2028' is not")
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("engines[1].model", "c.yaml:5"),
+        ("engines[1].slots", "c.yaml:5"),  # a default: the engine's own place
+        ("engines[1]", "c.yaml:5"),
+        ("engines[0]", "c.yaml:4"),
+        ("engines[2].model", None),  # stands in the store
+        ("listen.admin", "environment variable GATEHOUSE__LISTEN__ADMIN"),
+        ("state_dir", "c.yaml:1"),
+        (None, None),
+    ],
+)
+def test_what_is_found_out_later_has_its_place_too(tmp_path: Path, path: str | None, place: str | None) -> None:
+    file = tmp_path / "c.yaml"
+    engine = "{name: %s, runtime: external, url: 'http://h'}"
+    file.write_text(BASE + f"engines:\n  - {engine % 'a'}\n  - {engine % 'b'}\n")
+    late = ConfigError("no", path=path)
+    load(file, {"GATEHOUSE__LISTEN__ADMIN": "127.0.0.1:0"}).place(late)
+    assert str(late).replace(f"{tmp_path}/", "") == ": ".join(part for part in (place, path, "no") if part)
+
+
+def test_an_error_that_has_a_place_keeps_it(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(BASE)
+    late = ConfigError("no", path="version", file="the store")
+    load(tmp_path / "c.yaml", {}).place(late)
+    assert str(late) == "the store: version: no"
 
 
 def test_describe_shows_no_secret() -> None:

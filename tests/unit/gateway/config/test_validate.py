@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+from gateway.config.convert import PluginSchemas
 from gateway.config.load import parse
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec
@@ -36,6 +37,26 @@ def read(text: str) -> ConfigSpec:
         ("listen: {data: '[::1]'}", "is no address to listen on"),
         ("listen: {data: '[zz]:80'}", "is no address to listen on"),
         ("listen: {data: 'h:8_0'}", "is no address to listen on"),
+        (f"listen: {{data: 'h:{'9' * 5000}'}}", "listen.data: a text of 5002 characters is no address to listen on"),
+        ("listen: {cors: {origins: ['*', chat.example]}}", "listen.cors.origins[1]: 'chat.example' is no origin; write https://HOST"),
+        ("listen: {cors: {origins: ['https://chat.example/']}}", "'https://chat.example/' is no origin"),
+        ("store: {upstreams: [10.0.0.0/99]}", "store.upstreams[0]: '10.0.0.0/99' is no network or name; write 10.1.0.0/16 or *.models"),
+        ("listen: {header_timeout: 0}", "listen.header_timeout: '0' is not allowed; it must be a duration of at least 0.001 s and at most"),
+        ("store: {poll_interval: 0s}", "store.poll_interval: '0s' is not allowed; it must be a duration of at least 0.001 s"),
+        ("audit: {timeout: 0}", "audit.timeout: '0' is not allowed; it must be a duration of at least 0.001 s"),
+        (
+            "stream: {buffer_bytes: 1}",
+            "stream.buffer_bytes: '1' is not allowed; it must be a size of at least 16384 bytes and at most 262144",
+        ),
+        ("state_dir: ''", "state_dir: '' is not allowed"),
+        ('engines: [{name: a, runtime: external, url: "http://h/x\\ny"}]', "engines[0].url: must not hold spaces or control characters"),
+        ("engines: [{name: a, runtime: external, url: 'http://h h'}]", "engines[0].url: must not hold spaces or control characters"),
+        ("engines: [{name: a, runtime: external, url: 'http://h', api_key: ''}]", "engines[0].api_key: is empty"),
+        ("engines: [{name: a, runtime: external, url: 'http://h', headers: {Host: z}}]", "engines[0].headers.Host: is a header that Gate"),
+        (
+            "engines: [{name: a, runtime: external, url: 'http://h', headers: {content-length: '5'}}]",
+            "engines[0].headers.content-length: is a header that Gatehouse sets itself",
+        ),
         ("listen: {data: 'h:1', admin: 'h:1'}", "listen.admin: is the same address as listen.data"),
         ("listen: {trusted_peers: [10.0.0.0/8, nowhere]}", "listen.trusted_peers[1]: 'nowhere' is no address or network"),
         ("listen: {tls: {cert: a, key: b, require_client: true}}", "listen.tls.require_client: needs listen.tls.client_ca"),
@@ -93,6 +114,23 @@ def test_contradictions(text: str, expected: str) -> None:
         read(GOOD + text + "\n")
     assert expected in str(caught.value)
     assert str(caught.value).startswith("c.yaml:")
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "https://chat.example", "http://localhost:3000", "https://[::1]:8443"])
+def test_origins_of_browsers(origin: str) -> None:
+    assert read(GOOD + f"listen: {{cors: {{origins: ['{origin}']}}}}\n").listen.cors.origins == (origin,)
+
+
+def test_waits_that_may_be_none_at_all() -> None:
+    spec = read(GOOD + "listen: {keep_alive_timeout: 0, drain_timeout: 0}\nstream: {keep_alive: 0}\n")
+    assert (spec.listen.keep_alive_timeout, spec.listen.drain_timeout, spec.stream.keep_alive) == (0, 0, 0)
+
+
+def test_a_role_that_is_not_there_is_named() -> None:
+    text = "version: 1\n" + with_keys(f"{{id: ci, key: {KEY}, tenant: t, models: ['*'], roles: [admin, amin]}}")
+    with pytest.raises(ConfigError) as caught:
+        parse(text, file="c.yaml", environ={}, schemas=PluginSchemas(roles=("admin", "viewer")))
+    assert str(caught.value) == "c.yaml:2: identity.api_keys.static[0].roles[1]: there is no role 'amin'; did you mean 'admin'?"
 
 
 @pytest.mark.parametrize("name", ["oidc: [{}]", "ldap: [{}]", "mtls: {}", "gateway_tokens: {ttl: 1}"])
