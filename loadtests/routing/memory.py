@@ -18,7 +18,8 @@ from pathlib import Path
 
 from loadtests.relay.processes import free_port, need
 from loadtests.relay.run import ANSWER, ENGINE, MODELS
-from tests.e2e.harness import KEY, Gatehouse, configuration, external, until
+from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.waiting import until
 
 SCRIPT = """
 wrk.method = "POST"

@@ -27,7 +27,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration, until
+from tests.e2e.harness import DEMO_MODEL, KEY, Gatehouse, configuration
+from tests.waiting import until
 
 WIDTH = 8
 FIELDS = ("model", "messages", "max_tokens", "max_completion_tokens", "temperature", "stream", "stream_options")

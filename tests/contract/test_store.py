@@ -24,6 +24,7 @@ from gateway.store.store import Store
 from gateway.store.tables import metadata
 from gateway.store.upgrade import settings
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import reached
 
 PEPPER = "p" * 32
 ANY = KeySettings(models=("*",))
@@ -598,8 +599,6 @@ async def test_a_caller_that_leaves_does_not_hide_its_write(place: Place) -> Non
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)  # the last ones may be done before they are cancelled
-    async with asyncio.timeout(60):
-        while store.pending:
-            await asyncio.sleep(0.001)
+    await reached(lambda: not store.pending)
     assert list((await store.changes_since(0)).changes) == heard
     assert len((await store.list("models")).items) == len(heard)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external, until
+from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external
 from tests.fakes.answers import parse_script
 from tests.fakes.engine import FakeEngine
 from tests.fakes.ports import empty_port
+from tests.waiting import until
 
 
 class EngineThread:

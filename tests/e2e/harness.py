@@ -10,31 +10,19 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import yaml
 
+from tests.waiting import until
+
 ROOT = Path(__file__).parents[2]
 KEY = "test-key-0123456789abcdef0123456789abcdef"
 OTHER_KEY = "other-key-0123456789abcdef0123456789abcde"
 NARROW_KEY = "narrow-key-0123456789abcdef0123456789abcd"
 DEMO_MODEL = "demo-chat.gguf"
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0, what: str = "the condition") -> Any:
-    """The first true value of `condition`, asked again and again until the deadline."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"{what} did not come within {seconds} s")
-        time.sleep(0.02)
 
 
 def configuration(state_dir: Path, **parts: Any) -> dict[str, Any]:

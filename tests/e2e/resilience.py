@@ -17,7 +17,8 @@ import yaml
 
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, Gatehouse, until
+from tests.e2e.harness import KEY, Gatehouse
+from tests.waiting import until
 
 
 def many(

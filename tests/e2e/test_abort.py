@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from gateway.main import app
 from tests.e2e.adminapi import KEYS, admin, problem
-from tests.e2e.harness import Gatehouse, until
+from tests.e2e.harness import Gatehouse
 from tests.e2e.resilience import Load, uncut
 from tests.e2e.test_cli import environment
 from tests.e2e.test_rollouts import Launch, config, engine, events
+from tests.waiting import until
 
 SLOW = {"steps": [0.5], "step_seconds": 3600}
 

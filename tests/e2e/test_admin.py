@@ -17,7 +17,8 @@ from admin.resources import table
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, external, until
+from tests.e2e.harness import Gatehouse, configuration, external
+from tests.waiting import until
 
 KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
 LIMIT: dict[str, Any] = {"name": "l", "match": {"key": "nobody"}, "requests": {"rate": 5}}

@@ -13,7 +13,8 @@ import pytest
 from tests.e2e import adminapi
 from tests.e2e.adminapi import problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, external, until
+from tests.e2e.harness import Gatehouse, external
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

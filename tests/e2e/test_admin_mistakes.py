@@ -11,7 +11,8 @@ import pytest
 from tests.e2e import adminapi
 from tests.e2e.adminapi import admin, problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, until
+from tests.e2e.harness import Gatehouse
+from tests.waiting import until
 
 KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
 

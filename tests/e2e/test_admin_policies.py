@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, external, until
+from tests.e2e.harness import Gatehouse, configuration, external
+from tests.waiting import until
 
 ROOT_KEY = "root-key-0123456789abcdef0123456789abcdef"
 LIMIT = {"name": "few", "per": "key", "match": {"key": "narrow"}, "requests": {"rate": 1, "per": 3600}}

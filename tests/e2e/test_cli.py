@@ -20,7 +20,8 @@ from gateway.main import app
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, until
+from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse
+from tests.waiting import until
 
 Cli = Callable[..., Result]
 

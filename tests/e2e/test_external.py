@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, errors_of, until
+from tests.e2e.harness import Gatehouse, configuration, errors_of
 from tests.unit.gateway.transport.conftest import Certificates
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 ENGINE_KEY = "engine-key-0123456789abcdef"

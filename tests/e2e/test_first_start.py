@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from gateway.main import app
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, errors_of, external, until
+from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.e2e.test_cli import environment
+from tests.waiting import until
 
 
 def test_a_newcomer_with_keys_of_the_store_only(tmp_path: Path, engine: EngineThread) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external
 from tests.e2e.test_streams import events
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

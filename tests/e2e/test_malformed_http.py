@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, Gatehouse, configuration, external, until
+from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.waiting import until
 
 BODY = b'{"model":"m1","messages":[{"role":"user","content":"x"}]}'
 AUTH = f"Authorization: Bearer {KEY}\r\n".encode()

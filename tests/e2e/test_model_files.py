@@ -24,7 +24,8 @@ from loadtests.llamacpp.random_gguf import Shape, metadata, write
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import ROOT, Gatehouse, until
+from tests.e2e.harness import ROOT, Gatehouse
+from tests.waiting import until
 
 ARTEFACTS = ROOT / "engines" / "demo" / "artefacts"
 CHAT = (ARTEFACTS / "demo-chat.gguf").read_bytes()

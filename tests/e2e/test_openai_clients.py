@@ -12,7 +12,8 @@ import httpx
 import openai
 import pytest
 
-from tests.e2e.harness import KEY, Gatehouse, alive, until
+from tests.e2e.harness import KEY, Gatehouse, alive
+from tests.waiting import until
 
 CLIENTS = Path(__file__).parents[1] / "clients"
 QUESTION = [{"role": "user", "content": "What is Gatehouse?"}]

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.adminapi import KEYS, admin
-from tests.e2e.harness import Gatehouse, configuration, errors_of, until
+from tests.e2e.harness import Gatehouse, configuration, errors_of
 from tests.e2e.test_lifecycle import DEMO, refused
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external
 from tests.e2e.resilience import asking, busiest, changed, many, places, queued, reload, statuses, with_operator
 from tests.fakes.answers import Step
+from tests.waiting import until
 
 HEALTH = {"interval": 0.2, "timeout": 30}
 SLOTS = {"health": {**HEALTH, "path": "/v1/models"}}

@@ -12,9 +12,10 @@ import pytest
 
 from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external, until
+from tests.e2e.harness import DEMO_MODEL, Gatehouse, configuration, external
 from tests.e2e.resilience import Load, changed, changes, reload, uncut, with_operator
 from tests.fakes.answers import Step
+from tests.waiting import until
 
 HEALTH = {"interval": 0.2, "timeout": 30}
 SLOW = Step(chunks=8, interval=0.02)

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, configuration, external, until
+from tests.e2e.harness import DEMO_MODEL, ROOT, Gatehouse, configuration, external
 from tests.e2e.resilience import Load, changed
 from tests.fakes.ports import empty_port
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.e2e.adminapi import admin
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external, until
+from tests.e2e.harness import KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external
 from tests.e2e.resilience import asking, busiest, changed, changes, many, places, queued, reload, statuses, with_operator
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 LAZY = {"interval": 3600, "timeout": 30}

@@ -15,10 +15,11 @@ import httpx
 import yaml
 
 from tests.e2e.adminapi import KEYS, admin, problem
-from tests.e2e.harness import Gatehouse, alive, configuration, errors_of, until
+from tests.e2e.harness import Gatehouse, alive, configuration, errors_of
 from tests.e2e.resilience import Load, uncut
 from tests.e2e.test_lifecycle import DEMO
 from tests.e2e.test_placement import long_model
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 STEPS = {"steps": [0.2, 0.5], "step_seconds": 0.5}
@@ -109,7 +110,7 @@ def test_a_new_model_that_does_not_work_changes_nothing(tmp_path: Path, launch: 
 
 
 def test_the_first_request_loads_a_lazy_model_and_silence_unloads_it(tmp_path: Path, launch: Launch) -> None:
-    with launch(config(tmp_path, lifecycle={"load": "lazy", "idle_ttl": 1})) as gatehouse:
+    with launch(config(tmp_path, lifecycle={"load": "lazy", "idle_ttl": 5})) as gatehouse:
         assert gatehouse.engines() == []
         with gatehouse.client(None) as client:
             assert client.get("/readyz").json()["models"] == {"demo-chat": "ready"}
@@ -126,7 +127,7 @@ def test_the_first_request_loads_a_lazy_model_and_silence_unloads_it(tmp_path: P
         until(lambda: not gatehouse.engines(), what="the unload")
         until(lambda: engine(gatehouse)["state"] == "stopped", what="the stopped state")
         (unloaded,) = until(lambda: events(gatehouse, "engine_unloaded"), what="the event")
-        assert unloaded["reason"] == "idle for 1 s"
+        assert unloaded["reason"] == "idle for 5 s"
         assert chat(gatehouse).status_code == 200
         assert engine(gatehouse)["pid"] != first["pid"]
 

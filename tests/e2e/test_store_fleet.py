@@ -8,8 +8,9 @@ import pytest
 
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, external, until
+from tests.e2e.harness import Gatehouse, external
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import until
 
 PEPPER = "a pepper that two replicas share in the tests"
 

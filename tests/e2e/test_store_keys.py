@@ -13,8 +13,9 @@ from gateway.core.storage import ControlStore, KeySettings
 from gateway.identity import keys
 from gateway.store.store import Store
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, errors_of, external, until
+from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import until
 
 T = TypeVar("T")
 PEPPER = "a pepper that two replicas share in the tests"
@@ -116,13 +117,14 @@ def test_a_key_that_was_unknown_is_good_once_it_is_made(replicas: Replicas) -> N
 
 
 def test_rotation_lets_both_keys_work_until_the_overlap_ends(replicas: Replicas) -> None:
-    id, old = replicas.make_key()
-    assert set(replicas.statuses(old)) == {200}
-    _, secret = replicas.store(lambda store: store.rotate_key(id, actor="test", overlap=1.5))
-    assert set(replicas.statuses(secret.reveal())) == {200} == set(replicas.statuses(old))
+    id, first = replicas.make_key()
+    assert set(replicas.statuses(first)) == {200}
+    record, second = replicas.store(lambda store: store.rotate_key(id, actor="test", overlap=3600))
+    assert set(replicas.statuses(second.reveal())) == {200} == set(replicas.statuses(first))
+    _, third = replicas.store(lambda store: store.rotate_key(record.id, actor="test", overlap=0.5))
     for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=old).status_code == 401, what="the end of the overlap")
-    assert set(replicas.statuses(secret.reveal())) == {200}
+        until(lambda gateway=gateway: gateway.chat(key=second.reveal()).status_code == 401, what="the end of the overlap")
+    assert set(replicas.statuses(third.reveal())) == {200} == set(replicas.statuses(first))
 
 
 def test_an_updated_key_has_its_new_scope(replicas: Replicas) -> None:

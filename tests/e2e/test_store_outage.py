@@ -13,8 +13,9 @@ from gateway.core.storage import KeySettings
 from gateway.identity import keys
 from gateway.store.store import Store
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, errors_of, external, until
+from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import until
 
 PEPPER = "a pepper that two replicas share in the tests"
 Launch = Callable[..., Gatehouse]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, Gatehouse, until
+from tests.e2e.harness import KEY, Gatehouse
+from tests.waiting import until
 
 
 def events(text: str) -> list[Any]:

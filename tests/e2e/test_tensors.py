@@ -12,7 +12,8 @@ import openai
 import pytest
 from onnx import TensorProto, helper
 
-from tests.e2e.harness import KEY, NARROW_KEY, Gatehouse, configuration, until
+from tests.e2e.harness import KEY, NARROW_KEY, Gatehouse, configuration
+from tests.waiting import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -17,6 +17,7 @@ from gateway.core.errors import AuditUnavailable
 from gateway.core.specs import AuditSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
+from tests.waiting import reached
 
 SMALL, LARGE = 256 * 1024, 8 * 1024 * 1024
 Disk = tuple[Path, Callable[[], None]]
@@ -80,9 +81,7 @@ async def test_a_full_disk_refuses_and_heals(small_disk: Disk, durability: str) 
         broker.intent(IntentRecord(1.0, "late", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200))
     broker.outcome(OutcomeRecord(2.0, refused, "failed", 503, code="audit_unavailable"))
     enlarge()
-    async with asyncio.timeout(60):
-        while not broker.accepting:
-            await asyncio.sleep(0.01)
+    await reached(lambda: broker.accepting)
     await settled(broker.intent(IntentRecord(3.0, "after", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200)))
     await broker.aclose()
     signer = load_signer(str(place))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import select
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,9 @@ from onnx import helper
 
 from tests.integration.onnx_process import OnnxProcess
 from tests.unit.engines.onnx import models
+from tests.waiting import until
 
 DEADLINE = 300.0
-
-
-def until(condition: Any) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        select.select([], [], [], 0.01)
 
 
 def slow(path: Path, rounds: int) -> Path:

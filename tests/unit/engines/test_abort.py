@@ -11,7 +11,8 @@ from engines.replacement import Replacement
 from gateway.core.errors import GatehouseError
 from gateway.core.specs import EngineSpec, RolloutSpec, WarmupSpec
 from tests.unit.engines.test_replacement import SLOW, changed, kinds, refused, started
-from tests.unit.engines.test_supervisor import House, gone, house, until
+from tests.unit.engines.test_supervisor import House, gone, house
+from tests.waiting import reached
 
 __all__ = ["house"]
 REASON = "aborted by acme/root"
@@ -28,7 +29,7 @@ async def aborted(house: House, *engines: str) -> None:
 
 
 async def in_phase(house: House, phase: str, name: str = "e") -> None:
-    await until(lambda: (rollout := house.engine(name)["rollout"]) is not None and rollout["phase"] == phase)
+    await reached(lambda: (rollout := house.engine(name)["rollout"]) is not None and rollout["phase"] == phase)
 
 
 async def nothing_is_under_way(house: House, *engines: str) -> None:
@@ -43,8 +44,8 @@ async def test_in_the_middle_of_the_shift_the_old_process_has_everything_again(h
     old = house.engine()["pid"]
     await nothing_is_under_way(house)
     task = change(house, changed(spec, version="2"))
-    (shift,) = await until(lambda: house.observer.shifts)
-    await until(lambda: shift.shares == [0.1])
+    (shift,) = await reached(lambda: house.observer.shifts)
+    await reached(lambda: shift.shares == [0.1])
     house.observer.busy.add(shift.address)
     await aborted(house)
     error = await refused(task)
@@ -60,7 +61,7 @@ async def test_in_the_middle_of_the_shift_the_old_process_has_everything_again(h
         await asyncio.sleep(0)
     assert not gone(new), "what it carries goes to its end"
     house.observer.busy.clear()
-    await until(lambda: gone(new))
+    await reached(lambda: gone(new))
     await nothing_is_under_way(house)
 
 
@@ -70,11 +71,11 @@ async def test_before_any_traffic_nobody_waits_for_the_new_process(house: House,
     await started(house, spec)
     task = change(house, changed(spec, version="2"))
     await in_phase(house, phase)
-    await until(lambda: phase == "loading" or (house.directory / "e.asked").exists())
+    await reached(lambda: phase == "loading" or (house.directory / "e.asked").exists())
     await aborted(house)
     assert (await refused(task)).message == f"engine 'e': rolled back: {REASON}"
     assert house.observer.shifts == [] and house.supervisor.specs() == {"e": spec}
-    await until(lambda: all(gone(start["pid"]) for start in house.starts()[1:]))
+    await reached(lambda: all(gone(start["pid"]) for start in house.starts()[1:]))
     assert kinds(house).count("engine_rolled_back") == 1
 
 
@@ -83,7 +84,7 @@ async def test_all_engines_of_a_change_go_back_and_no_other(house: House) -> Non
     await started(house, one, two, other)
     task = asyncio.ensure_future(house.supervisor.reload(["one", "two"]))
     apart = asyncio.ensure_future(house.supervisor.reload(["other"]))
-    await until(lambda: len(house.observer.shifts) == 3 and all(shift.shares for shift in house.observer.shifts))
+    await reached(lambda: len(house.observer.shifts) == 3 and all(shift.shares for shift in house.observer.shifts))
     await aborted(house, "two", "nobody")
     assert REASON in (await refused(task)).message
     assert sorted(target for kind, target, _ in house.events if kind == "engine_rolled_back") == ["one", "two"]
@@ -104,7 +105,7 @@ async def test_one_that_is_ready_goes_back_while_another_one_loads(house: House)
     await aborted(house, "one")
     assert REASON in (await refused(task)).message
     assert house.supervisor.specs() == {"one": one, "two": two}
-    await until(lambda: all(gone(start["pid"]) for name in ("one", "two") for start in house.starts(name)[1:]))
+    await reached(lambda: all(gone(start["pid"]) for name in ("one", "two") for start in house.starts(name)[1:]))
 
 
 class TestStopFirst:
@@ -129,11 +130,11 @@ class TestStopFirst:
         spec = house.spec("ready", "short", "load", "ready", gate=str(house.gate()))
         await started(house, spec)
         task = change(house, changed(spec, version="2", rollout=FOREVER))
-        await until(lambda: len(house.starts()) == 3)
+        await reached(lambda: len(house.starts()) == 3)
         await aborted(house)
         assert REASON in (await refused(task)).message
         assert (house.engine()["state"], house.engine()["version"], house.engine()["pid"]) == ("ready", "1", house.starts()[3]["pid"])
-        await until(lambda: gone(house.starts()[2]["pid"]))
+        await reached(lambda: gone(house.starts()[2]["pid"]))
 
     async def test_one_that_is_in_force_already_is_emptied_and_not_cut_off(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
         """It has the engine's traffic, while another one of its change still loads."""
@@ -141,12 +142,12 @@ class TestStopFirst:
         two = house.spec("ready", "short", "load", "ready", name="two", gate=str(house.gate()))
         await started(house, one, two)
         task = asyncio.ensure_future(house.supervisor.reload(["one", "two"], stop_first=True))
-        await until(lambda: len(house.starts("two")) == 3)
+        await reached(lambda: len(house.starts("two")) == 3)
         assert house.engine("one")["rollout"]["phase"] == "in force"
         new = house.starts("one")[2]
         house.observer.busy.add(f"unix:{new['socket']}")
         waiting = asyncio.ensure_future(aborted(house, "two"))
-        await until(lambda: gone(house.starts("two")[2]["pid"]) and house.engine("one")["rollout"]["phase"] == "rolling back")
+        await reached(lambda: gone(house.starts("two")[2]["pid"]) and house.engine("one")["rollout"]["phase"] == "rolling back")
         assert not gone(new["pid"]) and house.engine("one")["state"] == "ready"
         house.observer.busy.clear()
         await refused(task)
@@ -196,6 +197,6 @@ async def test_what_has_failed_by_itself_keeps_its_reason(house: House, monkeypa
 
     monkeypatch.setattr(Replacement, "give_up", late)
     task: Any = change(house, changed(spec, version="2"))
-    (shift,) = await until(lambda: house.observer.shifts)
+    (shift,) = await reached(lambda: house.observer.shifts)
     shift.fail(3)
     assert "3 of 3 requests" in (await refused(task)).message

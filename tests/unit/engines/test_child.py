@@ -12,6 +12,7 @@ import pytest
 
 from engines import priority
 from engines.child import Child
+from tests.waiting import reached
 
 SECONDS = 60.0
 
@@ -26,9 +27,7 @@ async def test_the_line_reaches_a_child_whose_input_stays_open(tmp_path: Path) -
     script = "import sys; print(sys.stdin.readline().strip(), flush=True); sys.stdin.read(); print('closed')"
     with log.open("wb") as file:
         child = Child((sys.executable, "-c", script), line=b"settings\n", log=file)
-    async with asyncio.timeout(SECONDS):
-        while "settings" not in log.read_text():
-            await asyncio.sleep(0.01)
+    await reached(lambda: "settings" in log.read_text())
     assert child.returncode is None
     child.terminate()
     assert await ended(child) == -15

@@ -13,7 +13,8 @@ import pytest
 from engines import supervisor as supervisor_module
 from gateway.core.errors import EngineChangeFailed, GatehouseError
 from gateway.core.specs import EngineSpec, LifecycleSpec
-from tests.unit.engines.test_supervisor import House, gone, house, until
+from tests.unit.engines.test_supervisor import House, gone, house
+from tests.waiting import reached
 
 __all__ = ["house"]
 
@@ -46,7 +47,7 @@ async def test_it_is_loaded_once_when_it_is_wanted(house: House) -> None:
     await house.supervisor.apply((lazy(house, "ready"),), wait=True)
     for _ in range(3):
         house.supervisor.wanted("e")
-    await until(lambda: ("ready", "e") in house.observer.heard)
+    await reached(lambda: ("ready", "e") in house.observer.heard)
     await house.supervisor.load("e")
     assert len(house.starts()) == 1
     assert house.observer.awaited == ["e"]
@@ -62,16 +63,16 @@ async def test_a_load_that_fails_is_told_and_rests_longer_each_time(house: House
         assert house.observer.pauses[-1] == pause
     assert "no room" in house.engine()["reason"]
     house.supervisor.wanted("e")
-    await until(lambda: house.observer.heard[-1] == ("ready", "e"))
+    await reached(lambda: house.observer.heard[-1] == ("ready", "e"))
     assert house.engine()["reason"] is None
     os.kill(house.engine()["pid"], signal.SIGKILL)
-    await until(lambda: house.observer.heard[-3:] == [("ready", "e"), ("down", "e"), ("ready", "e")])
+    await reached(lambda: house.observer.heard[-3:] == [("ready", "e"), ("down", "e"), ("ready", "e")])
 
 
 async def test_nobody_is_left_waiting_when_a_wanted_load_fails(house: House) -> None:
     await house.supervisor.apply((lazy(house, "fail"),), wait=True)
     house.supervisor.wanted("e")
-    await until(lambda: house.observer.heard[-1] == ("unloaded", "e", "engine_failed"))
+    await reached(lambda: house.observer.heard[-1] == ("unloaded", "e", "engine_failed"))
 
 
 async def test_silence_unloads_and_the_next_request_loads(house: House) -> None:
@@ -89,7 +90,7 @@ async def test_silence_unloads_and_the_next_request_loads(house: House) -> None:
     assert next(d for kind, _, d in house.events if kind == "engine_unloaded")["reason"] == "idle for 60 s"
     await unload_idle(house)
     house.supervisor.wanted("e")
-    await until(lambda: house.engine()["state"] == "ready")
+    await reached(lambda: house.engine()["state"] == "ready")
 
 
 async def test_an_eager_engine_can_be_unloaded_when_idle_too(house: House) -> None:

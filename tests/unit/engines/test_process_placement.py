@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from engines.supervisor import Supervisor
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec, HealthSpec
 from tests.unit.engines.traffic import Traffic
+from tests.waiting import reached
 
 ROOT = Path(__file__).resolve().parents[3]
 MIB = 1024 * 1024
@@ -26,13 +26,6 @@ MODEL = Metadata(
     weights=1200 * MIB, layer_sizes=(100 * MIB,) * 10, input_size=100 * MIB, output_size=100 * MIB, kv_per_token=(1024,) * 10,
 )  # fmt: skip
 KV = 512 * 2 * 1024 * 10
-
-
-async def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := condition()):
-            await asyncio.sleep(0.002)
-    return found
 
 
 class Observer(Traffic):
@@ -145,16 +138,16 @@ async def test_a_restart_that_does_not_fit_fails_with_the_reason_and_waits_longe
     await machine.supervisor.apply((machine.spec("sick", "ready", sick=str(sick)),), wait=True)
     machine.gpus = [100 * MIB]
     sick.touch()
-    await until(lambda: len(machine.pauses) >= 4)
+    await reached(lambda: len(machine.pauses) >= 4)
     assert machine.pauses[:4] == [1, 2, 3, 4]
     assert len(machine.told()) == 1
-    await until(lambda: machine.engine()["state"] == "failed")
+    await reached(lambda: machine.engine()["state"] == "failed")
     engine = machine.engine()
     assert engine["reason_code"] == "insufficient_memory" and "100 MiB free" in engine["reason"] and engine["plan"] is None
     down = next(heard for heard in machine.observer.heard if heard[0] == "down" and "100 MiB free" in heard[2])
     assert down[3] == "insufficient_memory"
     machine.gpus = [10_000 * MIB]
-    await until(lambda: machine.engine()["state"] == "ready")
+    await reached(lambda: machine.engine()["state"] == "ready")
     assert machine.engine()["reason"] is machine.engine()["reason_code"] is None
 
 
@@ -163,7 +156,7 @@ async def test_an_engine_that_says_it_failed_after_it_was_ready_is_started_again
     await machine.supervisor.apply((machine.spec("sick", "ready", sick=str(sick)),), wait=True)
     first = machine.engine()["pid"]
     sick.touch()
-    await until(lambda: machine.engine()["restarts"] == 1 and machine.engine()["state"] == "ready")
+    await reached(lambda: machine.engine()["restarts"] == 1 and machine.engine()["state"] == "ready")
     assert machine.engine()["pid"] != first
     assert machine.observer.heard == [
         ("starting", "e"), ("ready", "e"), ("down", "e", "three steps in a row failed", "engine_failed"), ("starting", "e"), ("ready", "e"),

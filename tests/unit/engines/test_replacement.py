@@ -14,7 +14,8 @@ import pytest
 
 from gateway.core.errors import EngineChangeFailed, GatehouseError
 from gateway.core.specs import EngineSpec, LifecycleSpec, RolloutSpec, WarmupSpec
-from tests.unit.engines.test_supervisor import House, gone, house, until
+from tests.unit.engines.test_supervisor import House, gone, house
+from tests.waiting import reached
 
 __all__ = ["house"]
 SLOW = RolloutSpec(steps=(0.1, 0.5), step_seconds=3600.0, max_failures=2)
@@ -59,7 +60,7 @@ async def test_operators_see_a_rollout_and_others_are_changed_meanwhile(house: H
     spec = changed(house.spec("ready"), rollout=SLOW)
     await started(house, spec, house.spec("ready", name="other"))
     task = asyncio.ensure_future(house.supervisor.apply((changed(spec, version="2"), house.spec("ready", name="other")), wait=True))
-    await until(lambda: house.observer.shifts and house.observer.shifts[0].shares)
+    await reached(lambda: house.observer.shifts and house.observer.shifts[0].shares)
     seen = house.engine()["rollout"]
     assert {k: seen[k] for k in ("phase", "version", "from_version", "share", "step", "steps")} == {
         "phase": "shifting", "version": "2", "from_version": "1", "share": 0.1, "step": 1, "steps": 2,
@@ -79,13 +80,13 @@ async def test_the_models_of_a_change_that_is_under_way_are_in_use(house: House)
     gate = house.gate()
     wanted = (changed(spec, model="new"), house.spec("load", name="added", model="third", gate=str(gate)))
     task = asyncio.ensure_future(house.supervisor.apply(wanted, wait=True))
-    await until(lambda: house.supervisor.models() >= {("e", "old"), ("added", "third")})
+    await reached(lambda: house.supervisor.models() >= {("e", "old"), ("added", "third")})
     gate.touch()
-    await until(lambda: house.supervisor.models() == {("e", "old"), ("e", "new"), ("added", "third")})
-    await until(lambda: house.observer.shifts)
+    await reached(lambda: house.supervisor.models() == {("e", "old"), ("e", "new"), ("added", "third")})
+    await reached(lambda: house.observer.shifts)
     house.observer.shifts[0].fail(3)
     await refused(task)
-    await until(lambda: house.supervisor.models() == {("e", "old")})
+    await reached(lambda: house.supervisor.models() == {("e", "old")})
 
 
 async def test_too_many_failures_roll_back(house: House) -> None:
@@ -93,7 +94,7 @@ async def test_too_many_failures_roll_back(house: House) -> None:
     await started(house, spec)
     old = house.engine()["pid"]
     task = asyncio.ensure_future(house.supervisor.apply((changed(spec, version="2"),), wait=True))
-    (shift,) = await until(lambda: house.observer.shifts)
+    (shift,) = await reached(lambda: house.observer.shifts)
     shift.fail(2)
     await asyncio.sleep(0)
     assert not task.done()
@@ -107,14 +108,14 @@ async def test_too_many_failures_roll_back(house: House) -> None:
     assert house.observer.heard == [("ready", "e")], "the routing heard of the old one only"
     back = next(detail for kind, _, detail in house.events if kind == "engine_rolled_back")
     assert (back["version"], back["to_version"]) == ("2", "1") and "3 of 3" in back["reason"]
-    await until(lambda: gone(house.starts()[1]["pid"]))
+    await reached(lambda: gone(house.starts()[1]["pid"]))
 
 
 async def test_a_new_process_that_dies_rolls_back_and_is_not_started_again(house: House) -> None:
     spec = changed(house.spec("ready"), rollout=SLOW)
     await started(house, spec)
     task = asyncio.ensure_future(house.supervisor.apply((changed(spec, version="2"),), wait=True))
-    await until(lambda: house.observer.shifts and house.observer.shifts[0].shares)
+    await reached(lambda: house.observer.shifts and house.observer.shifts[0].shares)
     os.kill(house.starts()[1]["pid"], signal.SIGKILL)
     error = await refused(task)
     assert "rolled back: its new process ended: the process ended with code -9" in error.message
@@ -126,7 +127,7 @@ async def test_the_new_process_takes_over_at_once_when_the_old_one_dies(house: H
     spec = changed(house.spec("ready"), rollout=SLOW)
     await started(house, spec)
     task = asyncio.ensure_future(house.supervisor.apply((changed(spec, version="2"),), wait=True))
-    await until(lambda: house.observer.shifts and house.observer.shifts[0].shares)
+    await reached(lambda: house.observer.shifts and house.observer.shifts[0].shares)
     os.kill(house.starts()[0]["pid"], signal.SIGKILL)
     async with asyncio.timeout(60):
         await task
@@ -161,7 +162,7 @@ async def test_several_engines_come_into_force_together_or_not_at_all(house: Hou
     assert house.observer.shifts == [], "all are ready and warm before one gets traffic"
     assert {name: house.engine(name)["pid"] for name in ("one", "two")} == pids
     assert house.supervisor.specs() == {"one": one, "two": two}
-    await until(lambda: gone(house.starts("one")[1]["pid"]))
+    await reached(lambda: gone(house.starts("one")[1]["pid"]))
 
 
 async def test_one_that_fails_in_the_shift_takes_the_others_back(house: House) -> None:
@@ -169,7 +170,7 @@ async def test_one_that_fails_in_the_shift_takes_the_others_back(house: House) -
     two = changed(house.spec("ready", name="two"), rollout=SLOW)
     await started(house, one, two)
     task = asyncio.ensure_future(house.supervisor.reload(["one", "two"]))
-    await until(lambda: len(house.observer.shifts) == 2 and house.observer.shifts[1].shares)
+    await reached(lambda: len(house.observer.shifts) == 2 and house.observer.shifts[1].shares)
     house.observer.shifts[1].fail(3)
     await refused(task)
     assert [shift.ended for shift in house.observer.shifts] == [True, True]
@@ -193,7 +194,7 @@ async def test_an_old_process_ends_when_what_it_carries_has_ended(house: House) 
         await asyncio.sleep(0)
     assert not gone(old["pid"])
     house.observer.busy.clear()
-    await until(lambda: gone(old["pid"]))
+    await reached(lambda: gone(old["pid"]))
 
 
 async def test_settings_that_need_no_process_change_in_place(house: House) -> None:
@@ -253,7 +254,7 @@ class TestMemory:
         two = house.spec("ready", "short", "fail", "ready", name="two")
         await started(house, one, two)
         await refused(house.supervisor.reload(["one", "two"], stop_first=True))
-        await until(lambda: {e["state"] for e in house.supervisor.engines()} == {"ready"})
+        await reached(lambda: {e["state"] for e in house.supervisor.engines()} == {"ready"})
         assert house.engine("one")["pid"] == house.starts("one")[3]["pid"]
         assert house.engine("two")["pid"] == house.starts("two")[3]["pid"]
 
@@ -280,7 +281,7 @@ class TestOneEngine:
         await house.supervisor.remove("e")
         await house.supervisor.remove("e")
         assert house.supervisor.engines() == []
-        await until(lambda: all(gone(start["pid"]) for start in house.starts()))
+        await reached(lambda: all(gone(start["pid"]) for start in house.starts()))
 
     async def test_one_that_fails_leaves_what_was(self, house: House) -> None:
         spec = house.spec("fail", "ready", "fail")
@@ -295,7 +296,7 @@ async def test_close_in_the_middle_of_a_rollout_ends_everything(house: House, tm
     spec = changed(house.spec("ready"), rollout=SLOW)
     await started(house, spec)
     task = asyncio.ensure_future(house.supervisor.apply((changed(spec, version="2"),), wait=True))
-    await until(lambda: house.observer.shifts)
+    await reached(lambda: house.observer.shifts)
     await house.supervisor.aclose(0.0)
     await asyncio.gather(task, return_exceptions=True)
     assert all(gone(start["pid"]) for start in house.starts())

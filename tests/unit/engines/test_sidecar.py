@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -20,19 +19,10 @@ import pytest
 
 from engines.sidecar import LoadError, read_spec, verify_sha256
 from engines.sidecar_http import Request, Response, Router
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 DEADLINE = 60.0
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.005)
-    raise AssertionError("the condition did not come true in time")
 
 
 class Process:
@@ -214,6 +204,22 @@ def test_the_end_of_the_lifeline_ends_the_process_even_with_a_stuck_loop(start: 
         sidecar.process.stdin.close()
         sidecar.ended()
     assert not sidecar.socket.exists()
+
+
+def test_one_that_ends_late_leaves_the_socket_to_its_successor(start: Callable[..., Process]) -> None:
+    late = start()
+    late.in_state("ready")
+    late.process.send_signal(signal.SIGSTOP)  # so it does not see that its supervisor has died
+    assert late.process.stdin is not None
+    late.process.stdin.close()
+    successor = start()
+    successor.in_state("ready")
+    late.process.send_signal(signal.SIGCONT)
+    late.ended()
+    assert successor.socket.exists() and successor.health()["state"] == "ready"
+    successor.process.terminate()
+    successor.ended()
+    assert not successor.socket.exists()
 
 
 @pytest.mark.parametrize("how", ["signal", "request"])

@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, Version
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.specs import UploadsSpec
 from loadtests.llamacpp.random_gguf import Shape, metadata, write
+from tests.waiting import reached
 
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
 
@@ -297,7 +298,7 @@ async def test_another_file_system_is_copied_to(world: World, model: bytes, monk
         assert (await world.add("m.gguf", model))["problem"] is None
         assert called and sorted(p.name for p in shm.iterdir()) == ["m.gguf"]
         await world.library.remove("m.gguf", version=None, dry_run=False)
-        await until(lambda: not list(shm.iterdir()) and not world.waiting)
+        await reached(lambda: not list(shm.iterdir()) and not world.waiting)
     finally:
         shutil.rmtree(shm)
 
@@ -326,7 +327,7 @@ async def test_removing(world: World, model: bytes) -> None:
     await world.library.remove("m.gguf", version=view["version"], dry_run=False)
     with pytest.raises(NotFound):
         await world.library.model("m.gguf")
-    await until(lambda: not world.waiting)
+    await reached(lambda: not world.waiting)
 
 
 async def test_a_split_model_part_by_part(world: World, tmp_path: Path) -> None:
@@ -354,9 +355,3 @@ async def test_broken_files_are_listed_with_their_reason(world: World, model: by
     assert "truncated" in found["broken.gguf"]["problem"] and found["good.gguf"]["problem"] is None
     assert found["good.gguf"]["sha256"] is None
     assert (await world.library.checksum("good.gguf"))["sha256"] == hashlib.sha256(model).hexdigest()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from engines.onnx.batcher import Batcher, BatchQueue, Full, Job, Key, RunFailed, Unit
 from engines.sidecar import ApiError
 from gateway.core.clock import FakeClock, SystemClock
+from tests.waiting import reached
 
 DELAY = 0.002
 SHORT, LONG = Key("short", 4), Key("long", 2)
@@ -234,12 +235,6 @@ async def batcher(model: Model) -> AsyncIterator[Batcher]:
     await made.aclose()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 def units(*numbers: int) -> list[Unit]:
     return [Unit(SHORT, number) for number in numbers]
 
@@ -275,9 +270,9 @@ async def test_a_request_fails_with_its_first_error_and_leaves_nothing_behind(ba
 async def test_a_full_queue_refuses(batcher: Batcher, model: Model) -> None:
     model.gate.clear()
     tasks = [asyncio.ensure_future(batcher.submit(units(0)))]
-    await until(lambda: batcher.running == 1)
+    await reached(lambda: batcher.running == 1)
     tasks += [asyncio.ensure_future(batcher.submit(units(number))) for number in range(8)]
-    await until(lambda: batcher.queue.jobs == 8)
+    await reached(lambda: batcher.queue.jobs == 8)
     with pytest.raises(ApiError) as caught:
         await batcher.submit(units(9))
     assert (caught.value.status, caught.value.code) == (503, "overloaded")
@@ -288,10 +283,10 @@ async def test_a_full_queue_refuses(batcher: Batcher, model: Model) -> None:
 async def test_a_deadline_that_passed_in_the_queue_is_not_computed(batcher: Batcher, model: Model) -> None:
     model.gate.clear()
     first = asyncio.ensure_future(batcher.submit(units(1)))
-    await until(lambda: batcher.running == 1)
+    await reached(lambda: batcher.running == 1)
     late = asyncio.ensure_future(batcher.submit(units(2), deadline=SystemClock.monotonic()))
     good = asyncio.ensure_future(batcher.submit(units(3), deadline=SystemClock.monotonic() + 60))
-    await until(lambda: batcher.queue.jobs == 2)
+    await reached(lambda: batcher.queue.jobs == 2)
     model.gate.set()
     with pytest.raises(ApiError) as caught:
         await late
@@ -303,10 +298,10 @@ async def test_a_deadline_that_passed_in_the_queue_is_not_computed(batcher: Batc
 async def test_a_cancelled_request_is_forgotten(batcher: Batcher, model: Model) -> None:
     model.gate.clear()
     first = asyncio.ensure_future(batcher.submit(units(1)))
-    await until(lambda: batcher.running == 1)
+    await reached(lambda: batcher.running == 1)
     gone = asyncio.ensure_future(batcher.submit(units(2), client="c"))
     behind = asyncio.ensure_future(batcher.submit(units(3), client="c"))
-    await until(lambda: batcher.queue.jobs == 2)
+    await reached(lambda: batcher.queue.jobs == 2)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
@@ -318,7 +313,7 @@ async def test_a_cancelled_request_is_forgotten(batcher: Batcher, model: Model) 
 async def test_cancelling_what_is_being_computed_harms_nobody(batcher: Batcher, model: Model) -> None:
     model.gate.clear()
     gone = asyncio.ensure_future(batcher.submit(units(1)))
-    await until(lambda: batcher.running == 1)
+    await reached(lambda: batcher.running == 1)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
@@ -331,9 +326,9 @@ async def test_closing_fails_what_waits(model: Model) -> None:
     batcher.start()
     model.gate.clear()
     first = asyncio.ensure_future(batcher.submit(units(1)))
-    await until(lambda: batcher.running == 1)
+    await reached(lambda: batcher.running == 1)
     waiting = asyncio.ensure_future(batcher.submit(units(2)))
-    await until(lambda: batcher.queue.jobs == 1)
+    await reached(lambda: batcher.queue.jobs == 1)
     closing = asyncio.ensure_future(batcher.aclose())
     with pytest.raises(ApiError, match="draining"):
         await waiting

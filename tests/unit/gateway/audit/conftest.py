@@ -21,6 +21,7 @@ from gateway.core.clock import Clock, FakeClock
 from gateway.core.specs import AuditSpec
 from gateway.core.types import EventRecord, IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
+from tests.waiting import reached
 
 
 def intent(request_id: str = "r1", tenant: str = "acme", **more: Any) -> IntentRecord:
@@ -141,14 +142,6 @@ async def settled(signal: Signal[None], timeout: float = 60.0) -> None:
         raise signal.error
 
 
-async def until(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    async def poll() -> None:
-        while not condition():
-            await asyncio.sleep(0.002)
-
-    await asyncio.wait_for(poll(), timeout)
-
-
 class Make:
     """The helpers above, for tests that get them as a fixture."""
 
@@ -156,7 +149,7 @@ class Make:
     outcome = staticmethod(outcome)
     event = staticmethod(event)
     settled: Callable[..., Awaitable[None]] = staticmethod(settled)
-    until: Callable[..., Awaitable[None]] = staticmethod(until)
+    until: Callable[..., Awaitable[Any]] = staticmethod(reached)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.store.database import FILE, MAX_PENDING, Database, make_engine
+from tests.waiting import reached
 
 ROOT = Path(__file__).parents[4]
 
@@ -93,9 +94,7 @@ async def test_a_call_past_its_deadline_is_broken_off(database: Database) -> Non
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     with pytest.raises(StoreUnavailable, match="in time"):
         await database.run(lambda connection: connection.exec_driver_sql(endless).scalar(), deadline=0.05)
-    async with asyncio.timeout(60):
-        while database.pending:
-            await asyncio.sleep(0.001)
+    await reached(lambda: not database.pending)
     assert not database.available
     assert await database.run(lambda connection: connection.exec_driver_sql("SELECT 1").scalar()) == 1
     assert database.available

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +12,7 @@ from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change
 from gateway.core.storage import ChangePage, StoreChange
 from gateway.store.feed import CHANGE, PAGE, RESYNC, ChangePoller
+from tests.waiting import reached
 
 
 class Log:
@@ -56,12 +56,6 @@ async def started(log: Log, interval: float = 3600.0) -> tuple[ChangePoller, Hea
     return poller, Heard(feed)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_what_was_before_the_start_is_not_told() -> None:
     log = Log()
     log.write()
@@ -86,7 +80,7 @@ async def test_changes_of_others_come_with_the_poll() -> None:
     poller, heard = await started(log, 0.01)
     for _ in range(PAGE + 5):
         log.write()
-    await until(lambda: len(heard.changes) == PAGE + 5)
+    await reached(lambda: len(heard.changes) == PAGE + 5)
     assert heard.changes == [(CHANGE, n + 1) for n in range(PAGE + 5)]
     await poller.aclose()
 
@@ -98,7 +92,7 @@ async def test_a_local_write_behind_those_of_others_fetches_them_now() -> None:
     log.write()
     poller.written(log.write())
     assert heard.changes == []
-    await until(lambda: len(heard.changes) == 3)
+    await reached(lambda: len(heard.changes) == 3)
     assert heard.changes == [(CHANGE, 1), (CHANGE, 2), (CHANGE, 3)]
     await poller.aclose()
 
@@ -149,10 +143,10 @@ async def test_polling_goes_on_after_a_failure(error: Exception, caplog: pytest.
     poller, heard = await started(log, 0.01)
     log.error = error
     before = log.reads
-    await until(lambda: log.reads > before + 2)
+    await reached(lambda: log.reads > before + 2)
     log.error = None
     log.write()
-    await until(lambda: heard.changes == [(CHANGE, 1)])
+    await reached(lambda: heard.changes == [(CHANGE, 1)])
     await poller.aclose()
 
 
@@ -170,6 +164,6 @@ async def test_any_interleaving_tells_every_change_once_in_order(seed: int) -> N
                 await poller.poll()
             case _:
                 await asyncio.sleep(0)
-    await until(lambda: len(heard.changes) == len(log.changes))
+    await reached(lambda: len(heard.changes) == len(log.changes))
     assert heard.changes == [(CHANGE, n + 1) for n in range(len(log.changes))]
     await poller.aclose()
