@@ -131,7 +131,10 @@ def test_the_same_in_json() -> None:
         ("listen: {header_timeout: null}", "listen.header_timeout: is empty; it must be a number"),
         ("listen: {max_body_bytes: 8 parsecs}", "listen.max_body_bytes: '8 parsecs' is not a size such as 65536, 64KiB or 8MiB"),
         ("stream: {buffer_bytes: 1KiB}", "stream.buffer_bytes: '1KiB' is not allowed; it must be a size of at least 16384 bytes"),
-        ("limits: [{name: a, requests: {rate: 1, per: 0s}}]", "limits[0].requests.per: '0s' is not allowed; it must be a duration above 0 s"),
+        (
+            "limits: [{name: a, requests: {rate: 1, per: 0s}}]",
+            "limits[0].requests.per: '0s' is not allowed; it must be a duration above 0 s",
+        ),
         ("models: [{name: a, pool: [[x]]}]", "models[0].pool[0]: is a sequence; it must be a text"),
         ("models: [{name: a, pool: [{engin: x}]}]", "models[0].pool[0].engin: unknown key 'engin'; did you mean 'engine'?"),
         ("guardrails: [{name: g, type: filtr}]", "guardrails[0].type: there is no guardrail 'filtr'; did you mean 'filter'?"),
