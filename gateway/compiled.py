@@ -53,6 +53,7 @@ MODULES = (
     "gateway.transport.http1",
     "gateway.transport.pool",
     "gateway.usage",
+    "gateway.wire.answers",
     "gateway.wire.openai",
     "gateway.wire.requests",
     "policies.limits",

@@ -19,7 +19,8 @@ from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
-from gateway.wire.openai import MESSAGE_TEXTS, answer_texts, replace_answer_texts, with_texts
+from gateway.wire.answers import WHOLE, Path, append_text, choice_texts
+from gateway.wire.openai import answer_texts, replace_answer_texts, with_texts
 from gateway.wire.passages import Passages
 from gateway.wire.requests import json_part, parse_answer, summary, texts_of
 
@@ -235,7 +236,7 @@ class InspectedRelay(StreamRelay):
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self._channels: dict[tuple[int, str], _Channel] = {}
+        self._channels: dict[tuple[int, Path], _Channel] = {}
         self._frame: dict[str, Any] = {}
         self._tail = b""
 
@@ -261,6 +262,8 @@ class InspectedRelay(StreamRelay):
         self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
         changed = False
         for choice in choices:
+            if choice.__class__ is not dict:
+                raise EngineError("The engine sent an event that is not a chunk of an answer.")
             changed |= self._choice(choice)
         if not changed:
             return event + b"\n\n"
@@ -272,19 +275,22 @@ class InspectedRelay(StreamRelay):
         if choice.get("logprobs") is not None:  # the same text again, token by token, ahead of what the matchers hold
             choice["logprobs"] = None
             changed = True
-        for kind, holder, key in _texts(choice):
-            channel = self._channels.get((index, kind))
-            if channel is None:
-                channel = self._channels[index, kind] = _Channel(self._matchers())
+        for path, holder, key in choice_texts(choice):
             text = holder[key]
-            released = channel.feed(text)
+            if key == WHOLE:
+                channel = _Channel(self._matchers())
+                released = channel.feed(text) + channel.finish()
+            else:
+                known = self._channels.get((index, path))
+                channel = known or self._channels.setdefault((index, path), _Channel(self._matchers()))
+                released = channel.feed(text)
             if released != text:
                 holder[key] = released
                 changed = True
         if choice.get("finish_reason"):
-            for (number, kind), channel in self._channels.items():
+            for (number, path), channel in self._channels.items():
                 if number == index and (rest := channel.finish()):
-                    _append(choice, kind, rest)
+                    append_text(choice, path, rest)
                     changed = True
         return changed
 
@@ -296,10 +302,10 @@ class InspectedRelay(StreamRelay):
     def _finish_all(self) -> bytes:
         """What is still held when the stream ends without a finish reason."""
         choices: list[dict[str, Any]] = []
-        for (index, kind), channel in self._channels.items():
+        for (index, path), channel in self._channels.items():
             if rest := channel.finish():
-                choice: dict[str, Any] = {"index": index, "delta": {}} if kind != "text" else {"index": index, "text": ""}
-                _append(choice, kind, rest)
+                choice: dict[str, Any] = {"index": index}
+                append_text(choice, path, rest)
                 choices.append(choice)
         return b"data: %b\n\n" % msgspec.json.encode({**self._frame, "choices": choices}) if choices else b""
 
@@ -336,44 +342,3 @@ class _Channel:
         for matcher in self._matchers:
             rest = (matcher.feed(rest) if rest else "") + matcher.finish()
         return rest
-
-
-def _texts(choice: dict[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
-    """(kind, holder, key) of every text in one choice of a chunk."""
-    found: list[tuple[str, dict[str, Any], str]] = []
-    if isinstance(choice.get("text"), str):
-        found.append(("text", choice, "text"))
-    delta = choice.get("delta")
-    if isinstance(delta, dict):
-        found += [(key, delta, key) for key in MESSAGE_TEXTS if isinstance(delta.get(key), str)]
-        for call in delta.get("tool_calls") or ():
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-                found.append((f"tool{call.get('index', 0)}", function, "arguments"))
-        function = delta.get("function_call")
-        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            found.append(("function_call", function, "arguments"))
-    return found
-
-
-def _append(choice: dict[str, Any], kind: str, text: str) -> None:
-    """Adds released text to a choice of a chunk."""
-    if kind == "text":
-        choice["text"] = (choice.get("text") or "") + text
-        return
-    delta = choice["delta"] = choice.get("delta") or {}
-    if kind == "function_call":
-        function = delta["function_call"] = delta.get("function_call") or {}
-        function["arguments"] = (function.get("arguments") or "") + text
-        return
-    if not kind.startswith("tool"):
-        delta[kind] = (delta.get(kind) or "") + text
-        return
-    calls, index = delta.get("tool_calls") or [], int(kind[4:])
-    delta["tool_calls"] = calls
-    for call in calls:
-        if call.get("index", 0) == index:
-            function = call["function"] = call.get("function") or {}
-            function["arguments"] = (function.get("arguments") or "") + text
-            return
-    calls.append({"index": index, "function": {"arguments": text}})

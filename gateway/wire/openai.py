@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
+from gateway.wire.answers import Place, choice_texts
 from gateway.wire.passages import READ, Passages, plain
 from gateway.wire.views import (
     AnswerView,
@@ -186,8 +187,6 @@ def _replace_message(target: dict[str, Any], message: Message) -> None:
 # --- answers
 
 
-MESSAGE_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
-"""Where a message or a delta holds text; `reasoning` is the newer name of `reasoning_content` in vLLM and Ollama."""
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
 CHUNK: Final = msgspec.json.Decoder(ChunkView)
 
@@ -214,31 +213,21 @@ def usage_of(body: bytes) -> Usage | None:
 
 
 def answer_texts(document: dict[str, Any]) -> list[str]:
-    """The texts of a whole answer: contents, reasoning and tool-call arguments of each choice, in order."""
-    return [holder[key] for holder, key in _answer_places(document)]
+    """The texts of a whole answer: contents, reasoning, tool calls and whatever else each choice says, in order."""
+    return [holder[key] for _, holder, key in _answer_places(document)]
 
 
 def replace_answer_texts(document: dict[str, Any], texts: list[str]) -> None:
     """Puts one text in the place of each that `answer_texts` gave. Log probabilities go: they hold the old text, token by token."""
-    for (holder, key), text in zip(_answer_places(document), texts, strict=True):
+    for (_, holder, key), text in zip(_answer_places(document), texts, strict=True):
         holder[key] = text
     for choice in document["choices"]:
         if isinstance(choice, dict) and choice.get("logprobs") is not None:
             choice["logprobs"] = None
 
 
-def _answer_places(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    places: list[tuple[dict[str, Any], str]] = []
+def _answer_places(document: dict[str, Any]) -> list[Place]:
     choices = document.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if not isinstance(choice, dict):
-            continue
-        message = choice.get("message")
-        holders = [(choice, "text")]
-        if isinstance(message, dict):
-            holders += [(message, key) for key in MESSAGE_TEXTS]
-            for call in (*(message.get("tool_calls") or ()), {"function": message.get("function_call")}):
-                if isinstance(call, dict) and isinstance(call.get("function"), dict):
-                    holders.append((call["function"], "arguments"))
-        places += [(holder, key) for holder, key in holders if isinstance(holder.get(key), str)]
-    return places
+    return [
+        place for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict) for place in choice_texts(choice)
+    ]

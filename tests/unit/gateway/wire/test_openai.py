@@ -435,7 +435,7 @@ def answer() -> dict[str, Any]:
     return {
         "choices": [
             {"message": {"content": "a", "reasoning_content": "b", "reasoning": "c", "refusal": "d"}, "logprobs": {"content": []}},
-            {"message": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "e"}}, {"custom": 1}, "odd"]}},
+            {"message": {"content": None, "tool_calls": [{"function": {"name": "n", "arguments": "e"}}, {"custom": 1}, "odd"]}},
             {"text": "f"},
             "odd",
             {"message": None},
@@ -445,11 +445,10 @@ def answer() -> dict[str, Any]:
 
 def test_texts_of_an_answer() -> None:
     document = answer()
-    assert answer_texts(document) == ["a", "b", "c", "d", "e", "f"]
-    replace_answer_texts(document, list("ABCDEF"))
-    assert answer_texts(document) == list("ABCDEF")
+    assert answer_texts(document) == ["a", "b", "c", "d", "n", "e", "odd", "f"]
+    replace_answer_texts(document, list("ABCDNEOF"))
+    assert answer_texts(document) == list("ABCDNEOF")
     assert document["choices"][0]["logprobs"] is None
-    assert document["choices"][1]["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 
 @pytest.mark.parametrize("document", [{}, {"choices": None}, {"choices": 5}, {"choices": []}, {"data": [{"embedding": [1.0]}]}])

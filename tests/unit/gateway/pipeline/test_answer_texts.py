@@ -1,0 +1,140 @@
+"""Every text of an answer is inspected, wherever an engine puts it, whole or split between events at every place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.pipeline.inspect import Guarded
+from gateway.wire.answers import MAX_DEPTH
+from policies.guardrails.denylist import DenyList
+from policies.guardrails.phrases import PhraseSet
+from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, Client, World
+
+PHRASE = "red falcon"
+TEXT = f"a {PHRASE} b"
+MASKED = "a [removed] b"
+
+PLACES: dict[str, Callable[[Any], Any]] = {
+    "content": lambda text: {"content": text},
+    "an unknown name": lambda text: {"thinking": text},
+    "a part of the content": lambda text: {"content": [{"type": "text", "text": text}]},
+    "a part of a part": lambda text: {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]},
+    "a list of texts": lambda text: {"content": [text]},
+    "a tool's arguments": lambda text: {"tool_calls": [{"index": 0, "id": "call-1", "type": "function", "function": {"arguments": text}}]},
+    "a tool's arguments as an object": lambda text: {"tool_calls": [{"index": 1, "function": {"arguments": {"type": text, "n": 1}}}]},
+    "a tool's input": lambda text: {"tool_calls": [{"index": 0, "id": "call-1", "type": "custom", "custom": {"input": text}}]},
+    "a call without an index": lambda text: {"tool_calls": [{"function": {"arguments": text}}]},
+    "a transcript": lambda text: {"audio": {"id": "audio-1", "transcript": text}},
+    "details": lambda text: {"reasoning_details": [{"type": "reasoning.text", "format": None, "index": 0, "text": text}]},
+}
+
+
+def deny(*, mask: bool) -> Guarded:
+    return Guarded(DenyList("words", PhraseSet([PHRASE]), mask=mask, replacement="[removed]"), False, lambda *event: None)
+
+
+def leaves(value: Any) -> list[str]:
+    """All texts in a value, whatever their names."""
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in leaves(inner)]
+    if isinstance(value, list):
+        return [text for inner in value for text in leaves(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def whole(message: dict[str, Any], *, mask: bool = True) -> Client:
+    world = World(response=[deny(mask=mask)])
+    _, client = world.start(BODY)
+    world.call.answer(json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode())
+    return client
+
+
+def stream(deltas: list[Any], *, mask: bool = True, finish: bool = True) -> Client:
+    world = World(response=[deny(mask=mask)])
+    _, client = world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    for delta in deltas:
+        call.body(b"data: %b\n\n" % json.dumps({"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}).encode())
+    if finish:
+        call.body(b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n')
+    call.body(DONE).end()
+    return client
+
+
+def said(client: Client) -> str:
+    events = [json.loads(event[6:]) for event in client.body.split(b"\n\n") if event.startswith(b"data: {")]
+    deltas = [choice["delta"] for event in events for choice in event.get("choices", ())]
+    known = {"call-1", "audio-1", "function", "custom", "text", "thinking", "reasoning.text"}
+    return "".join(text for delta in deltas for text in leaves(delta) if text not in known)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_whole_answer_is_read_everywhere(place: str) -> None:
+    assert MASKED in leaves(json.loads(whole(PLACES[place](TEXT)).body))
+    assert whole(PLACES[place](TEXT), mask=False).status == 400
+
+
+@pytest.mark.parametrize("finish", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_phrase_split_between_events_is_found_everywhere(place: str, finish: bool) -> None:
+    for cut in range(len(TEXT) + 1):
+        deltas = [PLACES[place](part) for part in (TEXT[:cut], TEXT[cut:])]
+        assert said(stream(deltas, finish=finish)) == MASKED, cut
+        blocked = stream(deltas, mask=False, finish=finish)
+        assert b"falcon b" not in blocked.body and b"guardrail_violation" in blocked.body
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_was_held_comes_at_the_end_in_its_place(place: str) -> None:
+    client = stream([PLACES[place]("it is "), PLACES[place]("a red")])
+    events = [json.loads(event[6:]) for event in client.body.split(b"\n\n") if event.startswith(b"data: {")]
+    assert said(client) == "it is a red"
+    last = events[-1]["choices"][0]
+    assert last["finish_reason"] == "stop" and "red" in "".join(leaves(last["delta"]))
+    assert list(last["delta"]) == list(PLACES[place](""))
+
+
+def test_the_name_of_a_tool_is_read_as_a_whole() -> None:
+    def call(name: str) -> dict[str, Any]:
+        return {"tool_calls": [{"index": 0, "id": "call-1", "type": "function", "function": {"name": name, "arguments": ""}}]}
+
+    assert said(stream([call("red")])) == "red"  # nothing of it is held: a client would not put it together
+    assert PHRASE not in said(stream([call(PHRASE)]))
+    assert whole(call(PHRASE), mask=False).status == 400
+
+
+def test_what_only_names_something_is_left_alone() -> None:
+    labels = {"role": PHRASE, "id": PHRASE, "type": PHRASE}
+    assert leaves(json.loads(whole({**labels, "content": "x"}).body))[:3] == [PHRASE] * 3
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"x": nested(depth - 1)} if depth else {"x": PHRASE}
+
+
+def test_what_stands_too_deep_to_be_read_is_not_passed_on() -> None:
+    assert PHRASE.encode() not in whole(nested(MAX_DEPTH - 4)).body
+    assert whole(nested(MAX_DEPTH + 1)).status == 502
+    assert b"engine_error" in stream([nested(MAX_DEPTH + 1)]).body
+
+
+@pytest.mark.parametrize("second", [{"content": "now"}, {"content": {"text": "now"}}])
+def test_an_answer_that_changes_its_form_loses_nothing_or_fails(second: dict[str, Any]) -> None:
+    """What is held of parts cannot go where a text stands in the last delta."""
+    world = World(response=[deny(mask=True)])
+    _, client = world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    call.body(b'data: {"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"red"}]}}]}\n\n')
+    call.body(b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": second, "finish_reason": "stop"}]}).encode())
+    assert b'"engine_error"' in client.body and b"changed its form" in client.body
+
+
+def test_a_chunk_whose_choices_are_none_is_not_passed_on() -> None:
+    world = World(response=[deny(mask=True)])
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(b'data: {"choices":["red falcon"]}\n\n')
+    assert b"red falcon" not in client.body and b'"engine_error"' in client.body
