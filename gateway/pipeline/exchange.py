@@ -323,6 +323,7 @@ def outcome_of(error: GatehouseError) -> str:
 
 _REASONS: Final = {
     200: b"200 OK",
+    204: b"204 No Content",
     400: b"400 Bad Request",
     401: b"401 Unauthorized",
     403: b"403 Forbidden",

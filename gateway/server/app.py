@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
+from math import ceil
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
-from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, RequestError
+from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, RequestError
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import Headers, Peer, Principal
 from gateway.pipeline.fetch import fetch
@@ -51,11 +52,7 @@ class DataApplication:
         status, body, extra = await self._answer(scope, headers)
         if cors.origins and status != 204:
             extra = [*extra, *_lines(cors_headers(cors, headers))]
-        content = (
-            [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            if status != 204
-            else [(b"content-length", b"0")]
-        )
+        content = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())] if status != 204 else []
         await send({"type": "http.response.start", "status": status, "headers": [*content, *extra]})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
@@ -74,12 +71,12 @@ class DataApplication:
             if not known:
                 raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
             if handler is None or method not in ("GET", "HEAD"):
-                allow = "GET" if handler is not None else "POST"
-                raise RequestError(f"Use {allow}.", code="method_not_allowed", status=405, headers=(("allow", allow),))
+                allow, use = ("GET, HEAD", "GET") if handler is not None else ("POST", "POST")
+                raise RequestError(f"Use {use}.", code="method_not_allowed", status=405, headers=(("allow", allow),))
             return await handler(scope)
         except GatehouseError as error:
             self._plane.metrics.denied(error.status, error.code)
-            return error.status, error_body(error, path, headers), [(n.encode(), v.encode()) for n, v in error.headers]
+            return error.status, error_body(error, path, headers), _error_lines(error)
 
     async def _principal(self, scope: Message) -> Principal:
         headers: Headers = scope["state"]["headers"]
@@ -118,6 +115,10 @@ class DataApplication:
             raise ModelNotFound(f"The model {(target.model if target else '')[:128]!r} does not exist.", param="model")
         path = infer_path(entry.name, target.version, "ready" if target.action == "ready" else "")
         status, body = await fetch(entry, principal, path, scope["state"]["request_id"], self._plane.now + DEADLINE_SECONDS)
+        if status in (429, 503):
+            raise EngineError("The model is not ready.", code="no_healthy_endpoint", status=503, retry_after=1.0)
+        if status >= 500 and status != 501:
+            raise EngineError(f"The engine answered with status {status}.")
         if status >= 400:
             raise ModelNotFound(f"The model {entry.name!r} has no such version or does not speak the protocol.", param="model")
         return status, body, []
@@ -133,6 +134,13 @@ class DataApplication:
 def _model(entry: ModelEntry) -> dict[str, Any]:
     """OpenAI's model object."""
     return {"id": entry.name, "object": "model", "created": entry.spec.created, "owned_by": entry.spec.owned_by}
+
+
+def _error_lines(error: GatehouseError) -> list[tuple[bytes, bytes]]:
+    lines = [(name.encode(), value.encode()) for name, value in error.headers]
+    if error.retry_after is not None:
+        lines += [(b"retry-after", b"%d" % ceil(error.retry_after)), (b"retry-after-ms", b"%d" % ceil(error.retry_after * 1000))]
+    return lines
 
 
 def _lines(block: bytes) -> list[tuple[bytes, bytes]]:

@@ -126,7 +126,7 @@ class AsgiCycle:
             self.keep_alive = False
         headers = message.get("headers", [])
         self._started = True
-        self._is_chunked = not any(name == b"content-length" for name, _ in headers)
+        self._is_chunked = message["status"] != 204 and not any(name == b"content-length" for name, _ in headers)
         lines = [b"%b: %b\r\n" % (name, value) for name, value in headers]
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")

@@ -9,7 +9,13 @@ from __future__ import annotations
 from gateway.core.specs import CorsSpec
 from gateway.core.types import Headers
 
-EXPOSED = "x-request-id, x-gatehouse-overhead-us, x-gatehouse-model, x-gatehouse-endpoint, retry-after, retry-after-ms"
+EXPOSED = (
+    "x-request-id, x-gatehouse-overhead-us, x-gatehouse-model, x-gatehouse-endpoint, x-gatehouse-truncated, "
+    "inference-header-content-length, retry-after, retry-after-ms, x-should-retry, www-authenticate, "
+    "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
+    "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+)
+"""Every header of our answers that a page's script may want to read; the OpenAI client retries by some of them."""
 
 
 def allowed_origin(spec: CorsSpec, headers: Headers) -> bytes | None:

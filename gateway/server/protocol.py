@@ -126,6 +126,7 @@ class Connection:
         self._begun = 0
         self._in_head = False
         self._error: GatehouseError | None = None
+        self._refused: ParsedRequest | None = None
 
     # --- connection
 
@@ -262,6 +263,7 @@ class Connection:
         request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
         error = check_framing(request.method, headers, limits.max_body_bytes)
         if error is not None:
+            self._refused = request
             raise self._reject(error)
         self.reading = request
         self.read_by = plane.now + limits.body_timeout
@@ -344,12 +346,21 @@ class Connection:
         self.waiting.clear()
         serving, self.reading = self.serving, None
         if serving is None:
-            self.plane.metrics.denied(error.status, error.code)
-            self.transport.write(plain_error(error, self.plane.date, self.plane.next_id()))
+            self._write_refusal(error)
             self._close()
         elif not serving.complete and serving.handler is not None:
             serving.handler.cancel(error)
         # else: the request before the broken one is answered first, see `finished`
+
+    def _write_refusal(self, error: GatehouseError) -> None:
+        """The error of a request that nothing serves. Where its head was whole it has the identifier and the origin that stand there."""
+        self.plane.metrics.denied(error.status, error.code)
+        request, cors = self._refused, self.limits.cors
+        if request is None:
+            self.transport.write(plain_error(error, self.plane.date, self.plane.next_id()))
+        else:
+            lines = cors_headers(cors, request.headers) if cors.origins else b""
+            self.transport.write(plain_error(error, self.plane.date, request.request_id, lines))
 
     def _close(self) -> None:
         """Closes after what was written. What the client still sends is read and dropped for a while: a reset would take the
@@ -415,8 +426,7 @@ class Connection:
         if self.transport.is_closing():
             return
         if self._failed and self._error is not None and request is not None and request.complete:
-            self.plane.metrics.denied(self._error.status, self._error.code)
-            self.transport.write(plain_error(self._error, self.plane.date, self.plane.next_id()))
+            self._write_refusal(self._error)
         if self._failed or not keep_alive or self._closing or request is None:
             if request is not None and request.complete:
                 self._failed = True
@@ -448,10 +458,10 @@ def _not_connected(data: bytes) -> None:
     raise RuntimeError("the connection is not made yet")
 
 
-def plain_error(error: GatehouseError, date: bytes, request_id: bytes) -> bytes:
-    """The whole response for a request that never became an exchange; the connection closes after it."""
+def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"") -> bytes:
+    """The whole response for a request that never became an exchange, with `lines` more; the connection closes after it."""
     body = error.body()
-    extra = b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+    extra = lines + b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
     if error.retry_after is not None:
         extra += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-error.retry_after // 1), -(-error.retry_after * 1000 // 1))
     return (

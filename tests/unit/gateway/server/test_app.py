@@ -113,8 +113,8 @@ async def test_models_need_a_credential(path: bytes) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "allow"),
     [
-        (b"POST", b"/v1/models", "GET"),
-        (b"DELETE", b"/livez", "GET"),
+        (b"POST", b"/v1/models", "GET, HEAD"),
+        (b"DELETE", b"/livez", "GET, HEAD"),
         (b"GET", b"/v1/chat/completions", "POST"),
         (b"PUT", b"/v2/models/m/infer", "POST"),
     ],
@@ -136,6 +136,7 @@ async def test_cors() -> None:
     for path in (b"/v1/chat/completions", b"/v1/models", b"/v2/models/m/infer"):
         status, headers, body = await site.ask(path, *preflight, method=b"OPTIONS")
         assert (status, body, headers["access-control-allow-origin"]) == (204, b"", "https://app")
+        assert not {"content-length", "transfer-encoding"} & set(headers)  # RFC 9110, 8.6: a 204 has neither
     assert (await site.ask(b"/nothing", *preflight, method=b"OPTIONS"))[0] == 404
     status, headers, _ = await site.ask(b"/v1/models", b"origin: https://evil", b"access-control-request-method: GET", method=b"OPTIONS")
     assert status == 405
@@ -189,12 +190,28 @@ async def test_metadata_of_an_engine_without_the_protocol() -> None:
     assert b"secret page" not in site.wire.written
 
 
+@pytest.mark.parametrize(
+    ("answered", "status", "expected"),
+    [(400, 404, "model_not_found"), (501, 404, "model_not_found"), (503, 503, "no_healthy_endpoint"), (500, 502, "engine_failed")],
+)
+async def test_metadata_that_an_engine_does_not_give(answered: int, status: int, expected: str) -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m")
+    site.world.call.answer(b"secret page", ResponseHead(answered, []))
+    await site.answered()
+    head, _, body = site.wire.written.partition(b"\r\n\r\n")
+    assert (site.wire.status, code(body)) == (status, expected)
+    assert (b"retry-after:" in head) == (status == 503)
+    assert b"secret page" not in body
+
+
 async def test_metadata_of_an_engine_that_fails() -> None:
     site = Site()
     await asked(site, b"/v2/models/m")
-    site.world.call.fail(Overloaded("busy"))
+    site.world.call.fail(Overloaded("busy", retry_after=1.5))
     await site.answered()
     assert site.wire.status == 503
+    assert b"\r\nretry-after: 2\r\nretry-after-ms: 1500\r\n" in site.wire.written
     assert site.world.route.attempts[0].results[0] == "failure"
 
 

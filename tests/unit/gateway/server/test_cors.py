@@ -38,6 +38,12 @@ def test_which_origins_may(spec: CorsSpec, origin: bytes | None, expected: bytes
     assert b"credentials" not in block
 
 
+def test_what_clients_wait_and_retry_by_can_be_read_by_a_page() -> None:
+    exposed = cors_headers(ONE, {b"origin": b"https://app.example"}).decode().rpartition("expose-headers: ")[2].strip().split(", ")
+    buckets = {f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")}
+    assert {"x-request-id", "retry-after", "retry-after-ms", "x-should-retry"} | buckets <= set(exposed)
+
+
 def test_a_preflight() -> None:
     headers = {b"origin": b"https://app.example", b"access-control-request-method": b"POST", b"access-control-request-headers": b"x-a"}
     found = dict(preflight_headers(ONE, headers) or [])

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT
+from gateway.core.specs import CorsSpec
+from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, World
 from tests.unit.gateway.server.wires import Wire, get, post
 
 
@@ -148,3 +149,26 @@ def test_a_request_identifier_is_kept_when_it_has_the_form(given: bytes, kept: b
     found = wire.application.handlers[0].request.request_id
     assert (found == given) is kept
     assert kept or found.startswith(b"req-")
+
+
+@pytest.mark.parametrize("behind", [b"", post(CHAT, BODY)])
+@pytest.mark.parametrize(
+    ("line", "status"), [(b"content-type: text/plain", b"415"), (b"content-length: 9999999", b"413"), (b"expect: tea", b"400")]
+)
+def test_a_request_refused_by_its_head_keeps_its_identifier_and_its_page_may_read_why(behind: bytes, line: bytes, status: bytes) -> None:
+    wire = Wire(World(cors=CorsSpec(origins=("https://app",))))
+    length = b"" if line.startswith(b"content-length") else b"content-length: 2\r\n"
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nx-request-id: mine\r\norigin: https://app\r\n"
+        + line
+        + b"\r\n"
+        + length
+        + b"\r\n"
+    )
+    wire.receive(behind + head)
+    if behind:
+        wire.world.call.answer()
+    answer = wire.written.rpartition(b"HTTP/1.1 ")[2]
+    assert answer.startswith(status)
+    assert b"\r\nx-request-id: mine\r\n" in answer
+    assert b"\r\naccess-control-allow-origin: https://app\r\n" in answer
