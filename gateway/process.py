@@ -23,7 +23,7 @@ from gateway.quickstart import Credentials, environment, greeting
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
 from gateway.server.health import Health
-from gateway.server.listener import QuietServer, address_of, admin_server, bind, data_server
+from gateway.server.listener import address_of, admin_server, bind, data_server
 from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.wire.requests import is_inference
@@ -73,7 +73,6 @@ class Process:
         self.environ, self.credentials = environ, credentials
         self.stop = asyncio.Event()
         self.fatal: ConfigError | None = None
-        self.servers: list[QuietServer] = []
 
     async def run(self) -> int:
         """The exit code; raises ConfigError when the start fails. Nothing is left running either way."""

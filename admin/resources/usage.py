@@ -14,7 +14,6 @@ from admin.resource import Tenant, scope
 from gateway.core.errors import RequestError
 
 Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
-DIMENSIONS = ("tenant", "key", "model", "day")
 
 
 class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -280,12 +280,6 @@ class Route(Protocol):
         ...
 
 
-class Router(Protocol):
-    """All routes of a snapshot."""
-
-    def route(self, model: str) -> Route | None: ...
-
-
 # --- control plane
 
 

@@ -34,11 +34,6 @@ class ApiKeyAuthenticator:
         self._store = store
         self._clock: Clock = clock or SystemClock()
 
-    @property
-    def principals(self) -> tuple[Principal, ...]:
-        """Those of the configuration, for the listing of who may call."""
-        return tuple(self._principals.values())
-
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """The fast path: one bearer credential that is a key of the configuration, or one of the store that is remembered."""
         value = headers.get(b"authorization")

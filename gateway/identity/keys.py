@@ -45,11 +45,6 @@ def fingerprint(key: str, pepper: bytes) -> bytes:
     return hmac.digest(pepper, key.encode(), "sha256")
 
 
-def matches(key: str, pepper: bytes, stored: bytes) -> bool:
-    """Whether `stored` is this key's fingerprint; constant time."""
-    return hmac.compare_digest(fingerprint(key, pepper), stored)
-
-
 def _checksum(body: str) -> str:
     return _base62(zlib.crc32((PREFIX + body).encode()), _CHECK)
 

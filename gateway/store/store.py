@@ -87,11 +87,6 @@ class Store:
         return self._database.available
 
     @property
-    def backend(self) -> str:
-        """`sqlite` or `postgresql`."""
-        return self._database.engine.dialect.name
-
-    @property
     def pending(self) -> int:
         """Calls under way."""
         return self._database.pending

@@ -68,6 +68,4 @@ def test_what_is_stored() -> None:
     assert keys.digest(key) == hashlib.sha256(key.encode()).digest()
     stored = keys.fingerprint(key, b"pepper")
     assert stored == hmac.new(b"pepper", key.encode(), hashlib.sha256).digest()
-    assert keys.matches(key, b"pepper", stored)
-    assert not keys.matches(key, b"other", stored)
-    assert not keys.matches(key + "x", b"pepper", stored)
+    assert stored not in (keys.fingerprint(key, b"other"), keys.fingerprint(key + "x", b"pepper"))
