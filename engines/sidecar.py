@@ -125,8 +125,9 @@ def verify_sha256(path: Path, expected: str | None, further: Sequence[Path] = ()
 class Sidecar:
     """The ASGI application and the life cycle around one runtime."""
 
-    def __init__(self, spec: SidecarSpec, runtime: Runtime) -> None:
+    def __init__(self, spec: SidecarSpec, runtime: Runtime, place: SocketPlace | None = None) -> None:
         self.spec = spec
+        self._place = place or SocketPlace(spec.socket)
         self.runtime = runtime
         self.state = "starting"
         self.reason: str | None = None
@@ -142,7 +143,7 @@ class Sidecar:
 
     async def serve(self) -> int:
         """Listen, load, serve until drained; the exit code."""
-        sock = bind(self.spec.socket)
+        sock = self._place.bind()
         server = _server(self)
         await server.startup(sockets=[sock])
         loop = asyncio.get_running_loop()
@@ -153,7 +154,7 @@ class Sidecar:
             loop.remove_signal_handler(signal.SIGTERM)
             server.should_exit = True
             await server.shutdown(sockets=[sock])
-            Path(self.spec.socket).unlink(missing_ok=True)
+            self._place.leave()
         return code
 
     async def _live(self) -> int:
@@ -203,7 +204,7 @@ class Sidecar:
         waiting: set[asyncio.Future[Any]] = {done, stop}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not done.done():
-            Path(self.spec.socket).unlink(missing_ok=True)
+            self._place.leave()
             os._exit(0)  # nothing was served yet, and a native load cannot be interrupted
         stop.cancel()
         return done.result()
@@ -332,20 +333,41 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         pass
 
 
-def bind(path: str) -> socket.socket:
-    """A listening Unix socket of mode 0600 at `path`; an old one is replaced. Raises OSError or ValueError (too long)."""
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise ValueError(f"socket path is longer than {MAX_SOCKET_PATH} bytes: {path}")
-    Path(path).unlink(missing_ok=True)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o177)
-    try:
-        sock.bind(path)
-    finally:
-        os.umask(mask)
-    sock.listen(2048)
-    sock.setblocking(False)
-    return sock
+class SocketPlace:
+    """The path of the sidecar's Unix socket. A process that ends late leaves it to the one that has taken its place there meanwhile."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._bound: tuple[int, int] | None = None
+
+    def bind(self) -> socket.socket:
+        """A listening socket of mode 0600; an old one is replaced. Raises OSError or ValueError (too long)."""
+        if len(os.fsencode(self._path)) > MAX_SOCKET_PATH:
+            raise ValueError(f"socket path is longer than {MAX_SOCKET_PATH} bytes: {self._path}")
+        self._path.unlink(missing_ok=True)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        mask = os.umask(0o177)
+        try:
+            sock.bind(str(self._path))
+        finally:
+            os.umask(mask)
+        self._bound = self._file()
+        sock.listen(2048)
+        sock.setblocking(False)
+        return sock
+
+    def leave(self) -> None:
+        """Remove the file, if it is still this process' own."""
+        if self._bound is not None and self._file() == self._bound:
+            self._path.unlink(missing_ok=True)
+
+    def _file(self) -> tuple[int, int] | None:
+        """What is there now. A file in use keeps its number, so no other can have it."""
+        try:
+            found = self._path.lstat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
 def _server(app: Sidecar) -> uvicorn.Server:
@@ -368,13 +390,13 @@ def read_spec(line: bytes) -> SidecarSpec:
         raise ValueError(f"settings on standard input: {exc}") from None
 
 
-def watch_lifeline(descriptor: int, socket_path: str) -> threading.Thread:
+def watch_lifeline(descriptor: int, place: SocketPlace) -> threading.Thread:
     """Start the thread that ends the process when `descriptor` reaches end of file, even if the event loop is stuck."""
 
     def wait() -> None:
         while os.read(descriptor, 4096):
             pass
-        Path(socket_path).unlink(missing_ok=True)
+        place.leave()
         os._exit(0)
 
     thread = threading.Thread(target=wait, name="lifeline", daemon=True)
@@ -393,13 +415,14 @@ def run(make: Callable[[SidecarSpec], Runtime]) -> int:
         line += byte
     try:
         spec = read_spec(bytes(line))
-        watch_lifeline(0, spec.socket)
+        place = SocketPlace(spec.socket)
+        watch_lifeline(0, place)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_main(spec, make))
+            return runner.run(_main(spec, make, place))
     except (ValueError, OSError) as exc:
         print(f"sidecar: {exc}", file=sys.stderr, flush=True)
         return 1
 
 
-async def _main(spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime]) -> int:
-    return await Sidecar(spec, make(spec)).serve()
+async def _main(spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace) -> int:
+    return await Sidecar(spec, make(spec), place).serve()

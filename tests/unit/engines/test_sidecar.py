@@ -206,13 +206,22 @@ def test_the_end_of_the_lifeline_ends_the_process_even_with_a_stuck_loop(start: 
     assert not sidecar.socket.exists()
 
 
+def inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
 def test_one_that_ends_late_leaves_the_socket_to_its_successor(start: Callable[..., Process]) -> None:
     late = start()
     late.in_state("ready")
     late.process.send_signal(signal.SIGSTOP)  # so it does not see that its supervisor has died
     assert late.process.stdin is not None
     late.process.stdin.close()
+    its = inode(late.socket)
     successor = start()
+    until(lambda: inode(late.socket) not in (its, None))
     successor.in_state("ready")
     late.process.send_signal(signal.SIGCONT)
     late.ended()
