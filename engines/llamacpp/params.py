@@ -118,13 +118,25 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 def parse(body: bytes, kind: type[T]) -> T:
-    """Decode a body. Raises ApiError 400 naming the parameter."""
+    """Decode a body. A parameter that is null is one that is not sent, known or not. Raises ApiError 400 naming the parameter."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as exc:
+        if (rest := _without_unknown_nulls(body, kind)) is not None:
+            return parse(rest, kind)
         raise _invalid(str(exc)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise ApiError(400, f"the body is not valid JSON: {exc}", code="invalid_json") from None
+
+
+def _without_unknown_nulls(body: bytes, kind: type[Any]) -> bytes | None:
+    """The body without those of its parameters that are null and unknown; None where there is none."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    rest = {name: value for name, value in fields.items() if name in kind.__struct_fields__ or bytes(value) != b"null"}
+    return msgspec.json.encode(rest) if len(rest) < len(fields) else None
 
 
 def _invalid(message: str) -> ApiError:

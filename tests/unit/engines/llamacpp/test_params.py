@@ -46,6 +46,10 @@ def test_missing_and_malformed() -> None:
 def test_parameters_without_effect_are_accepted_and_null_is_absent() -> None:
     body = {**CHAT, "user": "u", "metadata": {"a": "b"}, "safety_identifier": "s", "temperature": None, "stop": None, "tools": None}
     assert parse(json.dumps(body).encode(), ChatRequest).stops() == ()
+    unknown = {**body, "functions": None, "audio": None, "prediction": None, "z": None}
+    assert parse(json.dumps(unknown).encode(), ChatRequest) == parse(json.dumps(body).encode(), ChatRequest)
+    assert refused(ChatRequest, {**unknown, "zz": 0}).param == "zz"
+    assert refused(ChatRequest, {**unknown, "messages": None}).code == "invalid_value"
 
 
 def test_rules_between_parameters() -> None:
