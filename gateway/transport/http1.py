@@ -339,6 +339,12 @@ class Connection:
         elif violation is not None:
             call.fail(failure("The engine's answer is not valid HTTP.", safe=False, cause=violation))
 
+    def pause_writing(self) -> None:
+        """The engine takes a large request slowly. Nothing is left to hold back: the request was written whole."""
+
+    def resume_writing(self) -> None:
+        """It has taken most of it."""
+
     def eof_received(self) -> bool:
         """The engine closes. Leaves the idle list now: `connection_lost` comes only in a later turn of the loop."""
         if self.call is None:
@@ -373,8 +379,8 @@ class Connection:
         parser, headers = self._parser, self._headers
         status = parser.get_status_code()
         if status < 200:
-            if status == 101:
-                raise ProtocolViolation("an upgrade that was not asked for")
+            if status == 101 or status < 100:
+                raise ProtocolViolation("an upgrade that was not asked for" if status == 101 else "a status that is none")
             self._interim = True
             headers.clear()
             return

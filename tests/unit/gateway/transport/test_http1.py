@@ -311,6 +311,8 @@ def test_any_split_gives_the_same_answer(answer: bytes, surplus: bytes, places: 
         b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: 1\r\n" % i for i in range(200)) + b"content-length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000 + b"\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\nx: 1\r\n\r\n" * 5000,
+        b"HTTP/1.1 000 Nothing\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 099 Nothing\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.6\r\n",
         b"\x00\x00\x00\x00",
     ],

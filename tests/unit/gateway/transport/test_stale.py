@@ -120,10 +120,11 @@ async def test_cancelling_a_call_that_is_sent_again(way: Way) -> None:
     assert (way.client.in_flight, sink.calls) == (0, [])
 
 
-async def test_an_answer_before_the_request_was_sent_is_not_reused() -> None:
+async def test_an_answer_before_the_request_was_sent_is_not_reused(caplog: pytest.LogCaptureFixture) -> None:
     async with canned(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\nno", reads=False) as (client, _):
         sink = Sink()
         client.send(HEAD, b"x" * 50_000_000, sink, 60, 60)
         await sink.finished()
         assert sink.head is not None and sink.head.status == 413
         assert client.idle == 0
+    assert caplog.records == [], "a request that an engine takes slowly is nobody's failure"
