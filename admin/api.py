@@ -51,7 +51,7 @@ class Api:
             response = problems.problem(error, request_id)
         except ClientDisconnect:
             return
-        except Exception:
+        except Exception:  # boundary: a handler that fails is 500 with an id that the log has too
             log.exception("%s %s failed (%s)", request.method, scope["path"], request_id)
             response = problems.problem(InternalError(f"Something went wrong on our side; the log has it as {request_id}."), request_id)
         response.headers["x-request-id"] = request_id

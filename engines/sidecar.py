@@ -193,6 +193,7 @@ class Sidecar:
             except LoadError as exc:
                 error = exc
             except Exception as exc:  # noqa: BLE001 - boundary: whatever a native library raises becomes the state `failed`
+                sys.excepthook(type(exc), exc, exc.__traceback__)  # where from, which the reason below does not say
                 error = LoadError("load_failed", f"{self.spec.model}: {type(exc).__name__}: {exc}")
             try:
                 loop.call_soon_threadsafe(finish, error)

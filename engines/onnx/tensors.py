@@ -13,7 +13,7 @@ import numpy as np
 
 from engines.onnx.batcher import Batcher, Key, Unit
 from engines.onnx.offload import BYTES_PER_COST, Offload
-from engines.onnx.session import NUMPY, Array, Port, Session
+from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session
 from engines.onnx.texttask import client_of
 from engines.sidecar import Request, Response
 from gateway.wire import oip
@@ -223,7 +223,7 @@ def rows_independent(session: Session, schema: Schema, tolerance: float, random:
     try:
         together = session.run(arrays, names)
         alone = [session.run({name: array[row : row + 1] for name, array in arrays.items()}, names) for row in range(PROBE_ROWS)]
-    except Exception:  # noqa: BLE001 - boundary: a graph that refuses the sample, however, is simply not batched
+    except RUNTIME_ERRORS:  # a graph that refuses the sample is simply not batched
         return False
     return all(_same(whole, np.concatenate([row[index] for row in alone]), tolerance) for index, whole in enumerate(together))
 
@@ -232,7 +232,7 @@ def warm_up(session: Session, schema: Schema, random: np.random.Generator) -> bo
     """Run once, so that the first request does not pay for the runtime's preparations; False where the graph refuses the sample."""
     try:
         session.run({port.name: _sample(port, 1, random) for port in schema.inputs.values()}, tuple(schema.outputs))
-    except Exception:  # noqa: BLE001 - boundary: the sample is a guess, and a graph may refuse it in any way
+    except RUNTIME_ERRORS:  # the sample is a guess
         return False
     return True
 

@@ -50,7 +50,7 @@ class TaskOwner:
                 await asyncio.sleep(seconds)
                 try:
                     await action()
-                except Exception:
+                except Exception:  # boundary: one round fails, the next one comes
                     log.exception("%s: %s failed", self.name, name)
 
         return self.spawn(loop(), name=name)

@@ -76,7 +76,7 @@ class AsgiCycle:
                 raise RuntimeError("the application did not complete its response")
         except GatehouseError as error:
             self._fail(error)
-        except Exception as error:
+        except Exception as error:  # boundary: an application that fails answers 500, and its connection goes on
             log.error("request %s failed: %r", self.request.request_id.decode(), error, exc_info=error)
             self._fail(InternalError(f"Internal error. The request id is {self.request.request_id.decode()}."))
 

@@ -75,7 +75,7 @@ class ChangePoller:
                     pass
             except GatehouseError as error:
                 log.debug("changes could not be fetched: %s", error.message)  # the store itself says when it is lost and found
-            except Exception:
+            except Exception:  # boundary: one that hears of changes fails, and the next poll comes all the same
                 log.exception("changes could not be published")
 
     async def poll(self) -> bool:
