@@ -16,7 +16,7 @@ REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """(path, query) of a request target in origin form. The path is taken as it is: nothing is decoded or normalised, so that
-    every spelling but the plain one of a path is another path, and 404 (security.md 3)."""
+    every spelling but the plain one of a path is another path, and 404."""
     if QUESTION_MARK not in target and HASH not in target:
         return target, b""
     path, _, query = target.partition(b"?")

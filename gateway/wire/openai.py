@@ -141,7 +141,7 @@ def _asking_for_usage(options: Raw) -> Raw:
 
 
 def _check_media(fields: dict[str, Raw]) -> None:
-    """No engine is made to fetch what a user names (security.md 7). Where a message may name an address, the messages are read whole and
+    """No engine is made to fetch what a user names. Where a message may name an address, the messages are read whole and
     written anew: an address that stands there twice could be one thing here and another for the engine."""
     raw = bytes(fields["messages"])
     if b'url"' not in raw and (b"\\" not in raw or b"\\u00" not in raw):

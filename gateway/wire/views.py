@@ -1,6 +1,6 @@
 """The OpenAI API's requests and answers as typed views (gateway.wire.openai reads and writes with them).
 
-A view declares only the fields that policy, routing and limits need, with their bounds (OpenAI API reference; security.md 8).
+A view declares only the fields that policy, routing and limits need, with their bounds (OpenAI API reference).
 Everything else passes through untouched.
 """
 
@@ -53,11 +53,21 @@ class Message(Struct, gc=False):
     tool_calls: list[ToolCall] | None = None
 
 
-class Generation(Struct, gc=False, kw_only=True):
-    """What chat and completions share. The forbidden names (`api_base` and the like) are declared so that they can be removed."""
+class Inference(Struct, gc=False, kw_only=True):
+    """What every request has, and the names by which one would choose its own upstream: declared so that they can be removed."""
 
     model: ModelName
     stream: bool | None = None
+    api_base: Raw | UnsetType = UNSET
+    base_url: Raw | UnsetType = UNSET
+    api_key: Raw | UnsetType = UNSET
+    api_version: Raw | UnsetType = UNSET
+    extra_headers: Raw | UnsetType = UNSET
+
+
+class Generation(Inference, gc=False, kw_only=True):
+    """What chat and completions share."""
+
     stream_options: StreamOptions | UnsetType | None = UNSET
     max_tokens: Tokens | None = None
     n: Choices | None = None
@@ -68,11 +78,6 @@ class Generation(Struct, gc=False, kw_only=True):
     stop: str | Stops | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
     logit_bias: Annotated[dict[str, float], Meta(max_length=1024)] | None = None
-    api_base: Raw | UnsetType = UNSET
-    base_url: Raw | UnsetType = UNSET
-    api_key: Raw | UnsetType = UNSET
-    api_version: Raw | UnsetType = UNSET
-    extra_headers: Raw | UnsetType = UNSET
 
 
 class ChatRequest(Generation, gc=False, kw_only=True):
@@ -140,17 +145,10 @@ class CompletionRequest(Generation, gc=False, kw_only=True):
         self.prompt = _replaced(self.prompt, texts)
 
 
-class EmbeddingRequest(Struct, gc=False, kw_only=True):
-    model: ModelName
+class EmbeddingRequest(Inference, gc=False, kw_only=True):
     input: str | Annotated[list[str | int | list[int]], Meta(min_length=1, max_length=262_144)]
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
-    stream: bool | None = None
-    api_base: Raw | UnsetType = UNSET
-    base_url: Raw | UnsetType = UNSET
-    api_key: Raw | UnsetType = UNSET
-    api_version: Raw | UnsetType = UNSET
-    extra_headers: Raw | UnsetType = UNSET
 
     def texts(self) -> list[str]:
         return _strings_of(self.input)
@@ -163,19 +161,12 @@ class ClassifyRequest(EmbeddingRequest, gc=False, kw_only=True):
     """POST /v1/classify in vLLM's shape: the same `input` as embeddings."""
 
 
-class RerankRequest(Struct, gc=False, kw_only=True):
+class RerankRequest(Inference, gc=False, kw_only=True):
     """POST /v1/rerank in the shape of Cohere and Jina."""
 
-    model: ModelName
     query: Text
     documents: Annotated[list[str | dict[str, Any]], Meta(min_length=1, max_length=2048)]
     top_n: Annotated[int, Meta(ge=1, le=2048)] | None = None
-    stream: bool | None = None
-    api_base: Raw | UnsetType = UNSET
-    base_url: Raw | UnsetType = UNSET
-    api_key: Raw | UnsetType = UNSET
-    api_version: Raw | UnsetType = UNSET
-    extra_headers: Raw | UnsetType = UNSET
 
     def texts(self) -> list[str]:
         found = [self.query]

@@ -1,4 +1,4 @@
-"""No byte of one caller reaches another, however requests are cancelled, failed and interleaved (security.md 24)."""
+"""No byte of one caller reaches another, however requests are cancelled, failed and interleaved."""
 
 from __future__ import annotations
 
