@@ -14,7 +14,7 @@ from unicodedata import combining
 from gateway.core.errors import GuardrailViolation
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, Verdict
-from policies.guardrails.folding import ASCII_FOLD, HIDDEN_RUN, fold, fold_character, in_order, is_word, trim_hidden
+from policies.guardrails.folding import ASCII_FOLD, HIDDEN_RUN, YPOGEGRAMMENI, fold, fold_character, in_order, is_word, trim_hidden
 from policies.guardrails.phrases import Node, PhraseSet
 
 REASON = "The text contains a phrase that is not allowed here."
@@ -208,7 +208,11 @@ class DenyListStream:
             active[:] = [candidate for candidate in active if candidate.start >= best]
 
     def _released(self, end: int) -> str:
-        cut = (self._active[0].start if self._active else end) - self._base
+        if self._active:
+            end = self._active[0].start
+        elif self._marks and YPOGEGRAMMENI in self._marks:
+            end = self._mark_place  # the letter that it will be may begin a phrase
+        cut = end - self._base
         self._out.append(self._held[:cut])
         self._held = self._held[cut:]
         self._base += cut

@@ -25,7 +25,7 @@ MAX_HIDDEN = 32
 HIDDEN_RUN = re.compile(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1},}}")
 _EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
 _WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD makes all others, and ASCII_BYTES those of ASCII, a space
-_YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter: only once the marks are in order
+YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter: only once the marks are in order
 
 ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if code < 128 else code for code in range(256))
 """For bytes.translate: ASCII folded in one pass."""
@@ -75,7 +75,7 @@ def fold_character(character: str) -> str:
     if IGNORABLE.match(character):
         return ""
     decomposed = normalize("NFKD", character)
-    return _spaced("".join(one if one == _YPOGEGRAMMENI else normalize("NFKD", one.casefold()) for one in decomposed)).decode()
+    return _spaced("".join(one if one == YPOGEGRAMMENI else normalize("NFKD", one.casefold()) for one in decomposed)).decode()
 
 
 def is_word(character: str) -> bool:
@@ -92,7 +92,7 @@ def _is_word(character: str) -> bool:
 def in_order(marks: list[str]) -> list[str]:
     """Combining marks in canonical order (stable by combining class), folded to the end."""
     ordered = sorted(marks, key=combining) if len(marks) > 1 else marks
-    return ["\u03b9" if mark == _YPOGEGRAMMENI else mark for mark in ordered]
+    return ["\u03b9" if mark == YPOGEGRAMMENI else mark for mark in ordered]
 
 
 def trim_hidden(text: str, before: int) -> tuple[str, int, bool]:

@@ -130,6 +130,14 @@ def test_a_planted_phrase_split_at_every_offset_never_leaves(phrase: str, around
                 assert streamed(MASK, parts) == (before + "***" + after, False)
 
 
+@pytest.mark.parametrize("text", ["\u0345a b", "so \u0345a b", "\u0301\u0345a", "x\u0345\u0301a", "\u0345"])
+def test_a_mark_that_folds_to_a_letter_may_begin_a_phrase(text: str) -> None:
+    """The iota that is written below other letters (U+0345) is a letter of its own once case is folded."""
+    guardrail = DenyList("words", PhraseSet(["\u03b9a", "\u03b9"]), mask=True, replacement="***")
+    for cut in range(len(text) + 1):
+        assert streamed(guardrail, pieces(text, [cut])) == streamed(guardrail, [text]) == streamed(guardrail, list(text))
+
+
 @settings(deadline=None)
 @given(st.text(max_size=300), cuts)
 def test_any_text_without_a_phrase_passes_unchanged(text: str, places: list[int]) -> None:
