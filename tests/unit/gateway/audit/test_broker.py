@@ -368,7 +368,7 @@ async def test_new_segments_name_the_configuration(bench: Any, make: Any) -> Non
 
 
 async def test_a_log_can_be_verified_while_it_is_written(bench: Any, make: Any) -> None:
-    broker = await bench.broker(segment_bytes=4000, checkpoint={"every": 0.0}, tick=0.001)
+    broker = await bench.broker(segment_bytes=4000, checkpoint={"every": 0.001}, tick=0.001)
     loop = asyncio.get_running_loop()
     for round_number in range(20):
         report = loop.run_in_executor(None, verify_log, bench.directory, bench.signer.verifier)
