@@ -16,6 +16,7 @@ import uvicorn
 
 from gateway.core.errors import ConfigError
 from gateway.core.specs import TlsSpec
+from gateway.server.accept import TlsAcceptor
 from gateway.server.protocol import Connection, ListenerState
 
 BACKLOG = 4096
@@ -39,6 +40,24 @@ class QuietServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
+
+
+class TlsServer(QuietServer):
+    """The data listener behind TLS: its connections are accepted by an acceptor of our own, which bounds the handshakes."""
+
+    def __init__(self, config: uvicorn.Config, state: ListenerState, context: ssl.SSLContext) -> None:
+        super().__init__(config)
+        self._state, self._context = state, context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        acceptors = [TlsAcceptor(sock, self._context, self._state, self._connection) for sock in sockets or ()]
+        for acceptor in acceptors:
+            acceptor.start()
+        self.servers = acceptors  # type: ignore[assignment]  # of a server, uvicorn uses what an acceptor has
+        self.started = True
+
+    def _connection(self) -> Connection:
+        return Connection(self._state, self.server_state)
 
 
 def bind(address: str, setting: str) -> socket.socket:
@@ -102,9 +121,7 @@ def data_server(state: ListenerState, tls: TlsSpec | None, drain_seconds: float)
         timeout_graceful_shutdown=int(drain_seconds) + 1,
     )
     config.load()
-    if tls is not None:
-        config.ssl = tls_context(tls)
-    return QuietServer(config)
+    return QuietServer(config) if tls is None else TlsServer(config, state, tls_context(tls))
 
 
 def admin_server(app: Any) -> QuietServer:

@@ -1,7 +1,7 @@
 """The data listener's connection: uvicorn's `http=` class, on httptools. Inference paths go straight into the pipeline, every
 other path to the ASGI application (gateway.server.asgi); the ASGI cycle costs about 20 microseconds a request.
 
-Reading is bounded everywhere (RFC 9112; security.md 2, 8 and 9): a request that is malformed, too large or too slow is
+Reading is bounded everywhere (RFC 9112): a request that is malformed, too large or too slow is
 answered with the contract's error and the connection is closed, so that nothing that follows it can be taken for a request.
 """
 
@@ -144,7 +144,11 @@ class Connection:
         self.server_state.connections.add(self)
         count = state.per_peer[address] = state.per_peer.get(address, 0) + 1
         self.transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
-        if len(state.connections) > self.limits.max_connections or count > self.limits.max_connections_per_peer:
+        most, most_of_peer = self.limits.max_connections, self.limits.max_connections_per_peer
+        if len(state.connections) > 2 * most or count > 2 * most_of_peer:
+            self._failed = True
+            transport.abort()  # type: ignore[attr-defined]  # even those that hear of their refusal are bounded
+        elif len(state.connections) > most or count > most_of_peer:
             self._refuse(GatehouseError("Too many connections.", code="overloaded", status=503, retry_after=1.0))
 
     def connection_lost(self, exc: Exception | None) -> None:

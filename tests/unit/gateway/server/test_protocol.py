@@ -197,6 +197,17 @@ def test_connections_are_counted_per_peer_and_refused_beyond_the_bound() -> None
     assert wire.state.per_peer == {} and wire.state.connections == set() == wire.server_state.connections
 
 
+def test_connections_that_hear_of_their_refusal_are_bounded_too() -> None:
+    wire = Wire(max_connections_per_peer=2)
+    more = [wire.connect() for _ in range(3)]
+    assert [transport.half_closed for _, transport in more] == [False, True, True]
+    connection, transport = wire.connect()
+    assert transport.aborted and not transport.written
+    connection.data_received(get())
+    connection.connection_lost(None)
+    assert wire.state.per_peer == {"192.0.2.1": 4}
+
+
 def test_connections_are_bounded_in_all() -> None:
     wire = Wire(max_connections=1)
     _, refused = wire.connect(Transport("192.0.2.9"))
