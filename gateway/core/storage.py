@@ -16,9 +16,6 @@ from gateway.core.types import Priority
 
 T = TypeVar("T")
 
-KINDS = ("tenants", "roles", "bindings", "limits", "guardrails", "models", "engines", "settings", "approvals")
-"""Kinds of resources that the admin API offers; the store takes any kind that is a name."""
-
 
 class Resource(Struct, frozen=True):
     """One thing that operators manage. `version` is its ETag: 1 at first, one more with each write. `actor` wrote it last."""
