@@ -28,6 +28,10 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ENTITY_TAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 
+class NoBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an operation that takes none: nothing at all, or {}."""
+
+
 class Api:
     """The ASGI application below /admin/v1."""
 
@@ -113,6 +117,8 @@ class Api:
         if operation.body is not None and operation.body is not bytes:
             body = values.decode(raw or b"null", operation.body)
             values.refuse_masks(msgspec.to_builtins(body))
+        elif operation.body is None and not operation.streams and request.method == "POST" and (ignored := await _body(request, operation)):
+            values.decode(ignored, NoBody)  # what is sent is never ignored: `force` belongs into the query
         call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request))
         if operation.creates:
             idempotency.key_of(call)

@@ -20,6 +20,8 @@ _WORDS: Final = {
     r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
     r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
     r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$": "any of tenant, key, model and day, with commas between",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$": "1 to 120 letters, digits or any of '._-', beginning with a letter or digit",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": "1 to 64 letters, digits or any of '._-', beginning with a letter or digit",
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "a day such as 2026-01-31",
     r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
     r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -26,8 +28,15 @@ _MAX_SHOWN = 400
 def decode(data: bytes, wanted: type[T]) -> T:
     """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field, for an unknown one with the nearest.
 
-    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration.
+    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration. A field that stands twice is
+    refused.
     """
+    try:
+        json.loads(data, object_pairs_hook=_once)
+    except ValueError:
+        pass  # what is no JSON is said below
+    except RecursionError:
+        raise RequestError("The body is nested too deeply.", code="invalid_json") from None
     try:
         try:
             return msgspec.json.decode(data, type=wanted)
@@ -39,6 +48,14 @@ def decode(data: bytes, wanted: type[T]) -> T:
         raise RequestError(f"The body is not JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise RequestError("The body is nested too deeply.", code="invalid_json") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise RequestError(f"The field {_short(name)!r} stands twice.", code="invalid_json", param=_short(name))
+    return members
 
 
 def _whole(value: Any) -> Any:
@@ -84,7 +101,8 @@ def _explained(message: str, wanted: Any) -> RequestError:
     if unknown:
         field, path = unknown[1], unknown[2] or ""
         near = difflib.get_close_matches(field, list(_fields(wanted)), n=1, cutoff=0.5)
-        hint = f"; the nearest is {near[0]!r}" if near else f"; known here: {', '.join(sorted(set(_own_fields(wanted))))}"
+        known = ", ".join(sorted(set(_own_fields(wanted)))) or "none"
+        hint = f"; the nearest is {near[0]!r}" if near else f"; known here: {known}"
         return RequestError(f"There is no field {_short(field)!r}{hint}.", param=_join(path, _short(field)))
     missing = _MISSING.search(message)
     place = _PLACE.match(message)

@@ -18,10 +18,11 @@ from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.audit.verify import verify_log
 from gateway.build import Gateway
+from gateway.config import validate
 from gateway.config.reload import Status
 from gateway.core.errors import AlreadyExists, ConfigError, StoreUnavailable
 from gateway.core.ports import Authenticator
-from gateway.core.specs import EngineSpec, GuardrailSpec
+from gateway.core.specs import EngineSpec, GuardrailSpec, LimitSpec
 from gateway.core.storage import KeySettings
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
 from gateway.core.waiting import Maybe
@@ -264,6 +265,8 @@ class Check:
     async def __call__(self, kind: str, body: dict[str, Any]) -> None:
         if kind == "guardrails":
             await asyncio.to_thread(self._guardrail, body)
+        elif kind == "limits":
+            validate.bounds(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
         elif kind in ("engines", "models"):
             await self._gateway.check(kind, str(body["name"]), body)
 

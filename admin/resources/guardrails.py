@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from admin.operation import Call
 from admin.resource import Collection
 from gateway.core.specs import GuardrailSpec
@@ -16,7 +18,7 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 async def check(call: Call, settings: GuardrailSpec, before: dict[str, Any] | None) -> None:
-    await call.ports.check("guardrails", call.body_builtins())
+    await call.ports.check("guardrails", msgspec.to_builtins(settings))
 
 
 GUARDRAILS = Collection("guardrails", "guardrail", GuardrailSpec, in_file, lambda body: "", check)

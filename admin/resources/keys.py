@@ -30,6 +30,7 @@ from admin.resource import (
 from admin.resources.tenants import Patterns, tenant_models
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.secret import Secret
+from gateway.core.specs import Overlap
 from gateway.core.storage import KeyRecord, KeySettings, Page
 from gateway.core.types import Priority
 
@@ -38,7 +39,6 @@ Operations = tuple[Literal["chat", "completions", "embeddings", "rerank", "class
 Names = Annotated[tuple[Tenant, ...], Meta(max_length=64)]
 Networks = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=256)]
 Moment = Annotated[float, Meta(ge=0, le=1e11)]
-MAX_OVERLAP = 90 * 86400
 
 
 class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,7 +67,7 @@ class KeyCreation(KeyChange, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """overlap: seconds for which the old key is accepted beside the new one. id: of the new key."""
 
-    overlap: Annotated[float, Meta(ge=0, le=MAX_OVERLAP)] = 0.0
+    overlap: Overlap = 0.0
     id: Tenant | None = None
 
 

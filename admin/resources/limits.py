@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from admin.operation import Call
 from admin.resource import Collection
 from gateway.core.errors import RequestError
@@ -30,7 +32,7 @@ async def check(call: Call, settings: LimitSpec, before: dict[str, Any] | None) 
         raise RequestError("A limit needs at least one of requests, tokens and concurrent.", param="requests")
     if not _PATTERN.fullmatch(settings.match.tenant):
         raise RequestError("This fits no tenant's name.", param="match.tenant")
-    await call.ports.check("limits", call.body_builtins())
+    await call.ports.check("limits", msgspec.to_builtins(settings))
 
 
 LIMITS = Collection("limits", "limit", LimitSpec, in_file, tenant_of, check)

@@ -36,7 +36,8 @@ def _apply(root: Node, variable: str, value: str) -> None:
     for position, segment in enumerate(segments):
         last = position == len(segments) - 1
         if node.is_null:
-            node.kind, node.text, node.origin = "mapping", "", origin
+            node.kind, node.text = "mapping", ""
+            node.origin = node.origin if node is root else origin
         if node.kind == "mapping":
             key = next((known for known in node.entries if known.lower() == segment), segment)
             path = join(path, key)
@@ -59,7 +60,7 @@ def _apply(root: Node, variable: str, value: str) -> None:
 
 def _index(segment: str, node: Node, origin: Origin, path: str) -> int:
     count = len(node.items)
-    if not segment.isascii() or not segment.isdigit() or int(segment) >= count:
+    if not segment.isascii() or not segment.isdigit() or len(segment) > 9 or int(segment) >= count:
         known = f"a number from 0 to {count - 1}" if count else "in the file first: the list is empty"
         raise origin.error(path, f"'{segment}' is no member of this list; it must be {known}")
     return int(segment)

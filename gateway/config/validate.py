@@ -52,7 +52,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _static_keys(spec, error, roles)
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
     for index, limit in enumerate(spec.limits):
-        _limit(limit, f"limits[{index}]", error)
+        bounds(limit, f"limits[{index}]", error)
     _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
     _fail_closed(spec, error)
 
@@ -255,12 +255,13 @@ def _key_text(text: str, path: str, error: ErrorAt) -> None:
         raise error(path, "holds characters that no header can carry; use printable ASCII without spaces")
 
 
-def _limit(limit: LimitSpec, path: str, error: ErrorAt) -> None:
+def bounds(limit: LimitSpec, path: str, error: ErrorAt) -> None:
+    """Whether a limit limits something, and lets something pass."""
     if limit.requests is None and limit.tokens is None and limit.concurrent is None:
         raise error(path, "limits nothing; give it 'requests', 'tokens' or 'concurrent'")
     for name, rate in (("requests", limit.requests), ("tokens", limit.tokens)):
         if rate is not None:
-            _rate(rate, f"{path}.{name}", name, error)
+            _rate(rate, join(path, name), name, error)
 
 
 def _rate(rate: RateSpec, path: str, what: str, error: ErrorAt) -> None:

@@ -16,10 +16,14 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
 Timeout = Annotated[float, Meta(ge=0.001, le=86400 * 366)]
 """Seconds of what cannot be done in no time: a deadline, a period."""
-DURATIONS = (Seconds, Timeout)
+Overlap = Annotated[float, Meta(ge=0, le=86400 * 90)]
+"""Seconds for which two keys are accepted beside one another."""
+DURATIONS = (Seconds, Timeout, Overlap)
 """What may be written as a duration ("1m30s")."""
-Positive = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
+Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
+Amount = Annotated[float, Meta(ge=1e-6, le=1e12)]
+"""Units of a limit: what is beyond could not be counted, nor said in a header."""
 DEFAULT_SLOTS = 8
 """Requests that run at once in an engine when neither the configuration nor the engine says."""
 
@@ -45,7 +49,7 @@ class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The two listeners and the bounds on what they read from a client (security.md 8 and 9)."""
+    """The two listeners and the bounds on what they read from a client."""
 
     data: str = "127.0.0.1:8080"
     admin: str = "127.0.0.1:8081"
@@ -277,9 +281,9 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A token bucket: `rate` units in every `per` seconds, never more than `burst` (default: `rate`) at once."""
 
-    rate: Annotated[float, Meta(gt=0)]
-    per: Annotated[float, Meta(gt=0, le=86400 * 31)] = 1.0
-    burst: Annotated[float, Meta(gt=0)] | None = None
+    rate: Amount
+    per: Annotated[float, Meta(ge=0.001, le=86400 * 31)] = 1.0
+    burst: Amount | None = None
 
 
 class LimitMatchSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -265,7 +265,7 @@ def test_an_idempotency_key_makes_nothing_twice(root: httpx.Client) -> None:
         (b'{"name": "x", "requets": {"rate": 1}}', "invalid_value", "'requets'; the nearest is 'requests'"),
         (b'{"name": "x", "requests": {"rat": 1}}', "invalid_value", "'rat'; the nearest is 'rate'"),
         (b'{"requests": {"rate": 1}}', "missing_required_parameter", "'name'"),
-        (b'{"name": "x", "requests": {"rate": -1}}', "invalid_value", "Expected `float` > 0"),
+        (b'{"name": "x", "requests": {"rate": -1}}', "invalid_value", "Expected `float` >= 1e-06"),
         (b'{"name": "x"}', "invalid_value", "at least one"),
         (b'{"name": "a b", "requests": {"rate": 1}}', "invalid_value", "It must be 1 to 128 letters"),
         (b"{", "invalid_json", "not JSON"),

@@ -63,6 +63,12 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
         ("/guardrails", {"name": "g", "type": "deny"}, 400, "type", "known: denylist"),
         ("/guardrails", {"name": "g", "type": "denylist", "settings": {"phrase": []}}, 400, "settings", "known settings: phrases"),
         ("/limits", {"name": "l", "requests": {"rate": 1, "per": "1 fortnight"}}, 400, "requests.per", "a duration such as"),
+        ("/limits", {"name": "l", "tokens": {"rate": 0.5}}, 400, "tokens", "none would ever pass; set 'burst' to 1 or more"),
+        ("/limits", {"name": "l"}, 400, "requests", "at least one of requests, tokens and concurrent"),
+        ("/limits", {"name": "l", "requests": {"rate": 1e308}}, 400, "requests.rate", "<= 1000000000000"),
+        ("/limits", {"name": "l", "requests": {"rate": 1e-300, "burst": 1}}, 400, "requests.rate", ">= 1e-06"),
+        ("/limits", {"name": "l", "concurrent": 10**30}, 400, "concurrent", "<= 9007199254740992"),
+        ("/model-uploads", {"name": "../x", "size": 1, "sha256": "0" * 64}, 400, "name", "It must be 1 to 120 letters"),
         ("/tenants", {"name": "no spaces"}, 400, "name", "It must be 1 to 128 letters"),
     ],
 )
@@ -72,6 +78,44 @@ def test_errors_name_the_field_and_what_would_be_right(
     for dry_run in ("true", "false"):
         found = root.post(path, json=body, params={"dry_run": dry_run}).json()
         assert (found["status"], found["param"]) == (status, param) and words in found["detail"]
+
+
+def test_a_guardrail_is_patched_and_checked_as_a_whole(root: httpx.Client) -> None:
+    settings = {"phrases": ["never said here"]}
+    assert root.post("/guardrails", json={"name": "patched", "type": "denylist", "settings": settings}).status_code == 201
+    changed = root.patch("/guardrails/patched", json={"fail_mode": "open"})
+    assert changed.status_code == 200 and (changed.json()["fail_mode"], changed.json()["settings"]) == ("open", settings)
+    problem(root.patch("/guardrails/patched", json={"settings": {"phrases": None}}), 400, "invalid_config")
+    problem(root.patch("/guardrails/patched", json={"type": "nothing"}), 400, "invalid_config")
+    assert root.delete("/guardrails/patched").status_code == 200
+
+
+def test_a_limit_is_patched_and_checked_as_a_whole(root: httpx.Client) -> None:
+    assert root.post("/limits", json={"name": "patched", "match": {"key": "nobody"}, "concurrent": 3}).status_code == 201
+    problem(root.patch("/limits/patched", json={"concurrent": None}), 400, "invalid_value")
+    assert root.patch("/limits/patched", json={"requests": {"rate": 5}, "concurrent": None}).json()["requests"]["rate"] == 5
+    problem(root.patch("/limits/patched", json={"requests": {"rate": 5, "burst": 0.5}}), 400, "invalid_config")
+    assert root.delete("/limits/patched").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/engines/fake/drain", "/config/reload", "/models/m1/unload"])
+def test_what_an_operation_does_not_take_is_not_ignored(root: httpx.Client, path: str) -> None:
+    assert problem(root.post(path, json={"force": True}), 400, "invalid_value")["param"] == "force"
+    problem(root.post(path, content=b"{"), 400, "invalid_json")
+
+
+def test_a_field_that_stands_twice_is_refused(root: httpx.Client) -> None:
+    twice = root.post("/tenants", content=b'{"name": "one", "name": "two"}', headers={"content-type": "application/json"})
+    assert problem(twice, 400, "invalid_json")["param"] == "name"
+    assert root.get("/tenants/two").status_code == 404
+
+
+def test_an_overlap_is_a_duration(root: httpx.Client) -> None:
+    assert root.post("/keys", json={**KEY, "id": "turned"}).status_code == 201
+    problem(root.post("/keys/turned/rotate", json={"overlap": "100d"}), 400, "invalid_value")
+    turned = root.post("/keys/turned/rotate", json={"overlap": "1d"})
+    assert turned.status_code == 201
+    assert root.delete("/keys/turned").status_code == root.delete(f"/keys/{turned.json()['id']}").status_code == 200
 
 
 def test_a_limit_is_written_as_in_the_configuration(root: httpx.Client) -> None:

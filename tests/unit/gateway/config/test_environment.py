@@ -72,6 +72,12 @@ def test_an_override_changes_one_use_of_an_anchor_only() -> None:
     assert (spec.engines[0].health.interval, spec.engines[1].health.interval) == (1.0, 9.0)
 
 
+def test_an_empty_file_is_not_the_variables_mistake() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("null", file="gate.yaml", environ={"GATEHOUSE__STATE_DIR": "x"})
+    assert str(caught.value) == "gate.yaml:1: 'version' is missing; it must be 1"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
@@ -88,6 +94,7 @@ def test_an_override_changes_one_use_of_an_anchor_only() -> None:
             "GATEHOUSE__ENGINES__2__SLOTS: engines: '2' is no member of this list; it must be a number from 0 to 1",
         ),
         ("GATEHOUSE__ENGINES__A__SLOTS", "1", "engines: 'a' is no member of this list"),
+        (f"GATEHOUSE__ENGINES__{'9' * 5000}__SLOTS", "1", "is no member of this list; it must be a number from 0 to 1"),
         ("GATEHOUSE__VERSION__X", "1", "version: is a plain value; there is no setting 'x' in it"),
         ("GATEHOUSE__", "1", "names no setting"),
         ("GATEHOUSE__LISTEN____DATA", "1", "names no setting"),

@@ -133,7 +133,7 @@ def test_the_same_in_json() -> None:
         ("stream: {buffer_bytes: 1KiB}", "stream.buffer_bytes: '1KiB' is not allowed; it must be a size of at least 16384 bytes"),
         (
             "limits: [{name: a, requests: {rate: 1, per: 0s}}]",
-            "limits[0].requests.per: '0s' is not allowed; it must be a duration above 0 s",
+            "limits[0].requests.per: '0s' is not allowed; it must be a duration of at least 0.001 s",
         ),
         ("models: [{name: a, pool: [[x]]}]", "models[0].pool[0]: is a sequence; it must be a text"),
         ("models: [{name: a, pool: [{engin: x}]}]", "models[0].pool[0].engin: unknown key 'engin'; did you mean 'engine'?"),
