@@ -29,6 +29,8 @@ from gateway.transport.pool import EndpointClient
 log = logging.getLogger("gatehouse.engines")
 MODULES = {"llama.cpp": "engines.llamacpp", "onnx": "engines.onnx"}
 LOG_BYTES = 8 * 1024 * 1024
+SILENCE_SECONDS = 300.0
+"""A process that starts or loads and answers no health check for so long hangs: a load may take hours, but holds up no answer."""
 
 
 class SidecarProcess:
@@ -242,20 +244,26 @@ class SidecarProcess:
 
     async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
         """Asks for the health until the process ends; often while it loads."""
-        misses = 0
+        misses, heard = 0, time.monotonic()
         while not exit_wait.done():
             report = await self._ask()
             if report is None:
                 misses += 1
-                if self.state == "ready" and misses >= self.spec.health.fall:
+                if self._hangs(misses, time.monotonic() - heard):
                     self.reason = f"no answer to {misses} health checks"
                     self._move("failed")
                     self._kill()
                     return
             else:
-                misses = 0
+                misses, heard = 0, time.monotonic()
                 self._heard(report)
             await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
+
+    def _hangs(self, misses: int, silent: float) -> bool:
+        """Whether so many health checks without an answer, over so many seconds, mean that the process has to be ended."""
+        if self.state == "ready":
+            return misses >= self.spec.health.fall
+        return self.state in ("starting", "loading") and silent >= SILENCE_SECONDS
 
     async def _ask(self) -> dict[str, Any] | None:
         try:

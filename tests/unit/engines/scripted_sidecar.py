@@ -3,7 +3,7 @@
 ready: loads, is ready, and ends when asked. fail: reports a failed load. exit: ends at once with code 3. deaf: is ready, and answers no
 health check once the file `options.deaf` exists. stubborn: does not end when asked. load: is loading until the file `options.gate` exists.
 sick: is ready, and says that it failed once the file `options.sick` exists. mute: is ready, and refuses every request;
-hold: answers none. short: reports that
+hold: answers none. silent: never listens. short: reports that
 its model does not fit. Requests other than health checks are written to the file NAME.asked, one path a line.
 """
 
@@ -28,6 +28,9 @@ def main() -> int:
     life = lives[min(len(log.read_text().splitlines()), len(lives)) - 1]
     if life == "exit":
         return 3
+    if life == "silent":
+        sys.stdin.read()
+        return 0
     if life == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:

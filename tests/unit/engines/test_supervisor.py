@@ -174,6 +174,17 @@ async def test_a_sidecar_that_stops_answering_is_ended(house: House) -> None:
     assert any(kind == "engine_failed" and "no answer" in detail["reason"] for kind, _, detail in house.events)
 
 
+async def test_a_sidecar_that_hangs_while_it_starts_is_ended(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    applied = asyncio.create_task(house.supervisor.apply((house.spec("silent"),), wait=True))
+    await reached(house.starts)
+    (start,) = house.starts()
+    assert not applied.done()
+    monkeypatch.setattr(process, "SILENCE_SECONDS", 0.0)
+    with pytest.raises(ConfigError, match=r"no answer to [0-9]+ health checks"):
+        await applied
+    await reached(lambda: gone(start["pid"]))
+
+
 async def test_a_change_replaces_the_process_without_a_gap(house: House) -> None:
     await house.supervisor.apply((house.spec("ready"),), wait=True)
     old = house.engine()["pid"]

@@ -2,17 +2,24 @@
 
 import asyncio
 import math
+import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines.llamacpp import app
+from engines.llamacpp import batcher as batcher_module
+from engines.llamacpp.app import LlamaRuntime
 from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Job, Mailbox
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
 from engines.llamacpp.sampling import Sampler, SamplingParams
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import ApiError
+from gateway.core.specs import SidecarSpec
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.waiting import reached
 
@@ -39,9 +46,13 @@ def log() -> NativeLog:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, log: NativeLog) -> Iterator[Model]:
-    path = write(tmp_path_factory.mktemp("model") / "m.gguf", Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32))
-    model = Model(str(path), log, gpu_layers=0, use_mmap=True, use_mlock=False)
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("model") / "m.gguf", Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32))
+
+
+@pytest.fixture(scope="module")
+def model(model_file: Path, log: NativeLog) -> Iterator[Model]:
+    model = Model(str(model_file), log, gpu_layers=0, use_mmap=True, use_mlock=False)
     yield model
     model.close()
 
@@ -139,6 +150,54 @@ async def test_an_engine_that_keeps_failing_says_so(make: Maker, model: Model) -
     with pytest.raises(ApiError) as caught:
         batcher.check_room()
     assert caught.value.status == 503 and caught.value.code == "engine_failed"
+
+
+class EndlessSampler(Sampler):
+    """A grammar whose search for the next token ends when the test says so."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model, SamplingParams(temperature=0), [])
+        self.searching, self.found = threading.Event(), threading.Event()
+
+    @property
+    def constrained(self) -> bool:
+        return True
+
+    def sample(self, context: Context, index: int) -> int:
+        self.searching.set()
+        self.found.wait(DEADLINE)
+        return super().sample(context, index)
+
+
+async def test_a_grammar_without_an_end_is_a_failed_engine_until_it_ends(
+    model_file: Path, log: NativeLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """The supervisor ends an engine that says so (test_supervisor.py): nothing else can."""
+    spec = SidecarSpec(name="e", runtime="llama.cpp", model=str(model_file), socket="", state_dir=str(tmp_path), slots=2, context=64)
+    monkeypatch.setattr(app, "NativeLog", lambda: log)  # llama.cpp has one log, and it must outlive the runtime here
+    runtime = LlamaRuntime(spec)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda seconds: None)
+    await asyncio.to_thread(runtime.load)
+    await runtime.start()
+    sampler = EndlessSampler(runtime._generator().model)
+    try:
+        batcher = runtime._generator().batcher
+        item = Job(
+            priority=1, arrival=0, prompt=2, tokens=[1, 300], sampler=sampler, max_tokens=1, mailbox=Mailbox(), ignore_eos=True
+        )  # fmt: skip
+        batcher.submit([item])
+        await reached(sampler.searching.is_set)
+        monkeypatch.setattr(batcher_module, "STUCK_SECONDS", 2 * DEADLINE)
+        assert "state" not in runtime.health()  # it is only slow
+        monkeypatch.setattr(batcher_module, "STUCK_SECONDS", 0.0)
+        report = runtime.health()
+        assert (report["state"], report["reason"], report["reason_code"]) == ("failed", "a grammar has no end", "engine_failed")
+        sampler.found.set()
+        assert (await read(item))[-1].finish is not None
+        assert "state" not in runtime.health()
+    finally:
+        sampler.found.set()
+        await runtime.aclose()
 
 
 async def test_no_room_in_the_memory_costs_the_cached_lines_first(make: Maker, model: Model) -> None:
