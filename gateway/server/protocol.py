@@ -344,6 +344,8 @@ class Connection:
         """Answers with an error and closes: after a request that was not read to its end nothing else is read."""
         if self._fresh is not None:
             self._begin()
+            if self._failed:  # it was answered at once, and that was this connection's last answer
+                return
         self._failed = True
         self._error = error
         self.read_by = NEVER

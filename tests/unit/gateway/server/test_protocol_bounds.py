@@ -122,6 +122,23 @@ def test_a_malformed_chunked_body_reaches_no_engine(body: bytes) -> None:
     assert wire.plane.exchanges == set()
 
 
+@pytest.mark.parametrize("body", [b"zz\r\n", b"1\r\nab\r\n"])
+def test_a_request_refused_at_its_head_is_not_refused_again_for_its_body(body: bytes) -> None:
+    wire = Wire()
+    wire.world.identity.caller = None
+    wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
+    assert wire.status == 401
+    assert wire.written.count(b"HTTP/1.1 ") == 1
+    assert wire.transport.half_closed
+
+
+def test_nothing_is_answered_after_the_last_answer() -> None:
+    wire = Wire()
+    wire.application.at_once = True
+    wire.receive(get(b"/1", b"connection: close") + b"BROKEN\r\n\r\n")
+    assert wire.written == b"</1>" and wire.transport.closed
+
+
 def test_the_request_before_a_broken_one_is_answered_first() -> None:
     wire = Wire()
     wire.receive(post(CHAT, BODY) + b"BROKEN\r\n\r\n" + get(b"/after"))
