@@ -75,7 +75,7 @@ def decode_error(error: msgspec.DecodeError) -> RequestError:
     if missing:
         param = f"{param}.{missing[1]}" if param else missing[1]
         return RequestError(f"{param} is required.", param=param, code="missing_required_parameter")
-    place = f"{param}: {problem}" if param else problem
+    place = f"{param or 'body'}: {problem}"
     return RequestError(f"{place}.", param=param, code="invalid_value")
 
 
@@ -96,6 +96,8 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
         if not body.isascii():
             body.decode()  # values that no view reads have not been looked at: an engine gets nothing that is no UTF-8
     except msgspec.DecodeError as error:
+        if not body or body.isspace():
+            raise RequestError("The body is empty; send a JSON object.", code="invalid_json") from None
         raise decode_error(error) from None
     except (UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None

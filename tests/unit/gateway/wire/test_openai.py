@@ -123,12 +123,13 @@ def test_fields_that_nobody_knows_pass_untouched() -> None:
 @pytest.mark.parametrize(
     ("body", "code", "param", "message"),
     [
-        (b"", "invalid_json", None, "The body is not valid JSON: Input data was truncated."),
+        (b"", "invalid_json", None, "The body is empty; send a JSON object."),
+        (b" \r\n", "invalid_json", None, "The body is empty; send a JSON object."),
         (b"{", "invalid_json", None, "The body is not valid JSON: Input data was truncated."),
         (b"nope", "invalid_json", None, None),
         (b'{"model":"m","messages":[{"role":"\xff"}]}', "invalid_json", None, None),
         (b'{"model":"\\ud800","messages":[{"role":"u"}]}', "invalid_json", None, None),
-        (b"[]", "invalid_value", None, "Expected `object`, got `array`."),
+        (b"[]", "invalid_value", None, "body: Expected `object`, got `array`."),
         (b'{"messages":[{"role":"u"}]}', "missing_required_parameter", "model", "model is required."),
         (b'{"model":"m"}', "missing_required_parameter", "messages", "messages is required."),
         (b'{"model":"m","messages":[{}]}', "missing_required_parameter", "messages[0].role", "messages[0].role is required."),
