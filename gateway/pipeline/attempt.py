@@ -66,10 +66,10 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
                 await Completion(relay.done)
             check(relay.done.error)
         except GatehouseError as error:
-            pause = _after_failure(exchange, entry, attempt, relay, error)
+            tried = (*tried, attempt.endpoint_name)
+            pause = _after_failure(exchange, entry, attempt, relay, error, len(tried))
             if pause is None:
                 raise
-            tried = (*tried, attempt.endpoint_name)
             if pause:
                 await _sleep(pause)
             continue
@@ -91,8 +91,11 @@ async def _queued(entry: ModelEntry, waiting: Any) -> Attempt:
     return attempt
 
 
-def _after_failure(exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, error: GatehouseError) -> float | None:
-    """Ends the failed attempt and its call; seconds to wait before the next one, or None when the failure is final.
+def _after_failure(
+    exchange: Exchange, entry: ModelEntry, attempt: Attempt, relay: AnswerRelay, error: GatehouseError, made: int
+) -> float | None:
+    """Ends the failed attempt and its call; seconds to wait before the next one, or None when the failure is final. made: attempts at this
+    model, as a fallback has its own.
 
     The call is still under way when the failure is not the engine's: the client has left, or the deadline has come.
     """
@@ -104,7 +107,7 @@ def _after_failure(exchange: Exchange, entry: ModelEntry, attempt: Attempt, rela
     attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
     if relay.started:
         return None
-    pause = entry.route.may_retry(error, exchange.attempts)
+    pause = entry.route.may_retry(error, made)
     if pause is not None:
         entry.meter.retries += 1
         exchange.attempt = None

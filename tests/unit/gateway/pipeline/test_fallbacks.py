@@ -34,6 +34,18 @@ def test_an_engine_that_answers_with_an_error_of_its_own_is_no_answer(status: in
     assert client.status == 200
 
 
+def test_a_fallback_has_attempts_of_its_own() -> None:
+    world = World(fallback=True)
+    world.engine.failing = [EngineError("The engine refuses connections.") for _ in range(4)]
+    for error in world.engine.failing:
+        error.safe = error.refused = True
+    world.route.retries, world.other.retries = [0.0, 0.0], [0.0]
+    exchange, client = world.start()
+    world.call.answer()
+    assert (world.route.made, world.other.made) == ([1, 2, 3], [1])
+    assert (client.status, exchange.attempts, world.outcome.attempts) == (200, 5, 5)
+
+
 def test_what_an_engine_says_of_the_request_is_said_to_the_caller() -> None:
     world = World(fallback=True)
     _, client = world.start()

@@ -201,6 +201,7 @@ class Route:
         self.abandoned: list[Signal[Attempt]] = []
         self.errors: list[GatehouseError] = []
         self.retries: list[float] = []
+        self.made: list[int] = []
         self.upstream_model: str | None = None
         self.ready, self.queued = True, 0
 
@@ -226,6 +227,7 @@ class Route:
         self.abandoned.append(waiting)
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
+        self.made.append(attempts)
         return self.retries.pop(0) if self.retries and getattr(error, "safe", False) else None
 
 
