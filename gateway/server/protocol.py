@@ -196,7 +196,8 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         if self._failed or (self._closing and self.reading is None):
             return
-        one_head = self._begun + (not self._in_head) if self.reading is None else -1
+        before = self.reading
+        one_head = self._begun + (not self._in_head) if before is None else -1
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -208,6 +209,10 @@ class Connection:
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > self.limits.max_header_bytes:
                 self._refuse(_head_too_large(self.limits.max_header_bytes))
+        elif before is not None and self.reading is before:  # a body goes on: what stands around its chunks is bounded too
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes - before.size > self.limits.max_body_bytes + self.limits.max_header_bytes:
+                self._refuse(_body_too_large(self.limits.max_body_bytes))
 
     def eof_received(self) -> bool:
         return False

@@ -73,6 +73,27 @@ def test_a_chunked_body_that_becomes_too_large() -> None:
     assert wire.transport.half_closed
 
 
+@pytest.mark.parametrize("framing", [b"e" * 100, b"1\r\na\r\n" * 20])
+def test_what_stands_around_the_chunks_of_a_body_is_bounded(framing: bytes) -> None:
+    wire = Wire(max_body_bytes=1000, max_header_bytes=500)
+    wire.receive(b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + (b"1;" if framing[:1] == b"e" else b""))
+    for _ in range(30):
+        wire.receive(framing)
+    (handler,) = wire.application.handlers
+    assert [error.status for error in handler.errors] == [413]
+    assert wire.transport.half_closed
+
+
+def test_a_body_in_small_chunks_passes() -> None:
+    wire = Wire(max_body_bytes=1000)
+    wire.receive(b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
+    for _ in range(150):
+        wire.receive(b"1;e=f\r\na\r\n")
+    wire.receive(b"0\r\n\r\n")
+    (handler,) = wire.application.handlers
+    assert handler.body == b"a" * 150
+
+
 def test_a_body_at_its_bound_passes() -> None:
     wire = Wire(max_body_bytes=len(BODY))
     wire.receive(post(CHAT, BODY))
