@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +178,16 @@ class Supervisor:
         plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:24]
         path = self._state_dir / "run" / f"{plain}-{short}-{self._generation}.sock"
         if len(str(path).encode()) > MAX_SOCKET_PATH:
-            key = hashlib.sha256(str(self._state_dir).encode()).hexdigest()[:12]
-            path = Path(tempfile.gettempdir()) / f"gatehouse-{key}" / path.name
+            path = self._elsewhere() / path.name
+            _take(path.parent, name)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.chmod(0o700)
         return path
+
+    def _elsewhere(self) -> Path:
+        """Where sockets are when the path of the state directory is too long for them."""
+        key = hashlib.sha256(str(self._state_dir).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"gatehouse-{key}"
 
     # --- replacing: engines.replacement.House
 
@@ -410,10 +417,25 @@ class Supervisor:
         everything = {*self._processes.values(), *self._candidates}
         await asyncio.gather(*(process.stop(timeout) for process in everything))
         await self._owner.aclose()
+        with suppress(OSError):  # it was never made, or a sidecar that had to be killed has left its socket
+            self._elsewhere().rmdir()
 
 
 LOAD_PAUSE = 10.0
 """A load that failed is not tried again before 5 s, then 10, 20 ... 300: `lifecycle.backoff` times this."""
+
+
+def _take(directory: Path, engine: str) -> None:
+    """Makes a directory below a folder where everybody may write. Raises EngineChangeFailed when somebody else was there first: whoever
+    owns it could put a socket of his own in the place of an engine's."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise EngineChangeFailed(
+            f"engine {engine!r}: {directory}, for the sockets as the path of state_dir is too long for them, belongs to somebody else; "
+            "remove it, set TMPDIR to a folder of your own or choose a shorter state_dir",
+            engine=engine,
+        )
 
 
 def _pinned(engine: str) -> GatehouseError:

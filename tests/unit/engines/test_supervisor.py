@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -310,6 +312,36 @@ async def test_a_device_that_is_not_there(house: House) -> None:
     spec = EngineSpec(name="e", runtime="llama.cpp", model="m", device="cuda:97")
     with pytest.raises(ConfigError, match="no device cuda:97"):
         await house.supervisor.apply((spec,), wait=True)
+
+
+@pytest.mark.parametrize("how", ["a link", "another owner"])
+async def test_a_socket_folder_of_somebody_else_is_refused(
+    house: House, monkeypatch: pytest.MonkeyPatch, how: str, request: pytest.FixtureRequest
+) -> None:  # fmt: skip
+    temporary = Path(tempfile.mkdtemp(prefix="gh"))
+    request.addfinalizer(lambda: shutil.rmtree(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None)
+    folder = supervisor._socket("e").parent
+    assert folder.parent == temporary and not folder.is_symlink()
+    if how == "a link":
+        theirs = temporary / "theirs"
+        folder.rename(theirs)
+        folder.symlink_to(theirs)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match="belongs to somebody else"):
+        await supervisor.apply((house.spec("ready"),), wait=True)
+    assert house.starts() == [] and supervisor.specs() == {}
+    await supervisor.aclose(0.0)
+
+
+async def test_a_socket_folder_elsewhere_goes_with_its_supervisor(house: House) -> None:
+    supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None)
+    folder = supervisor._socket("e").parent
+    assert folder.is_dir() and not folder.is_relative_to(house.directory)
+    await supervisor.aclose(0.0)
+    assert not folder.exists()
 
 
 def test_socket_paths_are_new_short_and_private(tmp_path: Path) -> None:
