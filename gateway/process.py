@@ -125,6 +125,7 @@ class Process:
         ]
         self._signals(gateway)
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
+        started.add_done_callback(lambda start: self._start_ended(start, gateway))
         await self.stop.wait()
         started.cancel()
         plane.draining = True
@@ -144,13 +145,16 @@ class Process:
         loop.add_signal_handler(signal.SIGHUP, gateway.reloader.request_reload)
 
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
-        try:
-            await gateway.start_engines()
-        except ConfigError as error:
-            self.fatal = gateway.place(error)
-            self.stop.set()
-            return
+        await gateway.start_engines()
         first = await administration.bootstrap(gateway)
         if first is not None:
             print(f"admin key: {first}", flush=True)
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
+
+    def _start_ended(self, start: asyncio.Task[None], gateway: Gateway) -> None:
+        """A start that fails, however it does, ends the process: nobody would ever hear that it is ready."""
+        error = None if start.cancelled() else start.exception()
+        if error is None:
+            return
+        self.fatal = gateway.place(error) if isinstance(error, ConfigError) else ConfigError(f"the start failed: {error}")
+        self.stop.set()

@@ -106,21 +106,30 @@ def _variable(name: str, node: Node, path: str, environ: Mapping[str, str]) -> s
     return value
 
 
+def read_file(target: Path, limit: int) -> bytes | None:
+    """At least `limit` + 1 bytes of a file that is longer than `limit`, else all of it; None for what is no regular file: a pipe could be
+    waited for without end, and a device has none. Raises OSError."""
+    descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        data = b""
+        while len(data) <= limit and (piece := os.read(descriptor, limit + 1)):
+            data += piece
+        return data
+    finally:
+        os.close(descriptor)
+
+
 def _file(name: str, node: Node, path: str, directory: Path) -> str:
     """The text of a file, relative to the configuration's folder, without one line end at its end."""
     target = directory / name
     try:
-        descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = read_file(target, MAX_FILE_BYTES)
     except OSError as error:
         raise node.origin.error(path, f"cannot read {target}: {error.strerror}") from None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise node.origin.error(path, f"{target} is not a file")
-        data = b""
-        while len(data) <= MAX_FILE_BYTES and (piece := os.read(descriptor, MAX_FILE_BYTES + 1)):
-            data += piece
-    finally:
-        os.close(descriptor)
+    if data is None:
+        raise node.origin.error(path, f"{target} is not a file")
     if len(data) > MAX_FILE_BYTES:
         raise node.origin.error(path, f"{target} is larger than {MAX_FILE_BYTES} bytes")
     try:

@@ -16,6 +16,7 @@ import msgspec
 
 from gateway.config import environment, nodes, validate
 from gateway.config.convert import Converter, PluginSchemas
+from gateway.config.environment import read_file
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec
@@ -50,9 +51,12 @@ def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = 
     """Reads and parses a file. Raises ConfigError, also when it cannot be read."""
     file = Path(path)
     try:
-        if file.stat().st_size > nodes.MAX_BYTES:
+        data = read_file(file, nodes.MAX_BYTES)
+        if data is None:
+            raise ConfigError("is not a file", file=str(path))
+        if len(data) > nodes.MAX_BYTES:
             raise ConfigError(f"is larger than {nodes.MAX_BYTES} bytes", file=str(path))
-        text = file.read_bytes().decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except UnicodeDecodeError as error:

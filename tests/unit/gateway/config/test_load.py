@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,14 @@ def test_load_names_the_file(tmp_path: Path) -> None:
     path.write_text("\ufeff" + BASE)
     loaded = load(path, {})
     assert loaded.spec.version == 1 and loaded.file == str(path)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError) as caught:
+            load(path, {})
+        assert str(caught.value) == f"{path}: is not a file"
 
 
 def test_an_error_is_one_line_that_a_terminal_can_show() -> None:
