@@ -230,9 +230,11 @@ def usable(route: PoolRoute, waiting: Waiting) -> set[str]:
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 3), st.integers(1, 3), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50)), max_size=150))
+@example(1, 1, [(0, 1), (4, 3), (7, 50), (0, 1), (8, 1), (5, 0)])  # the breaker's probe ends while its endpoint is drained
 @example(2, 1, [(0, 0), (0, 1), (3, 0), (0, 3), (5, 2)])  # the slot that becomes free is the one which the first in line avoids
 def test_no_slot_leaks_and_no_wake_up_is_lost(count: int, slots: int, steps: list[tuple[int, int]]):
-    """Random arrivals, ends, cancellations, failures, drains, reloads, time: counts are true, and nobody waits beside a free slot."""
+    """Random arrivals, ends, cancellations, failures, drains, reloads, time: counts are true, nobody waits beside a free slot, and every
+    endpoint comes back."""
     routing = RoutingSpec(queue=QueueSpec(size=6, timeout=3.0))
     fleet = Fleet(count, engine={"slots": slots, "health": HealthSpec(slow_start=1.0)}, routing=routing)
     routes: dict[Waiting, PoolRoute] = {}
@@ -279,6 +281,10 @@ def test_no_slot_leaks_and_no_wake_up_is_lost(count: int, slots: int, steps: lis
     for item in waiting:
         routes[item].abandon(item)
     assert fleet.in_flight() == 0
+    for name in "abc"[:count]:
+        fleet.registry.resume(name)
+    fleet.advance(31, step=1.0)  # longer than a breaker stays open
+    assert all(view["limit"] > 0 for view in fleet.registry.endpoints())
 
 
 @settings(deadline=None, max_examples=150)
