@@ -85,7 +85,7 @@ def _message(message: Mapping[str, Any], where: str, template: str) -> dict[str,
     role = message.get("role")
     if role == "developer":
         role = "system"
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise ApiError(400, f"{where}.role must be one of developer, system, user, assistant, tool", param=f"{where}.role")
     result = {**message, "role": role, "content": _content(message.get("content"), f"{where}.content", role)}
     calls = message.get("tool_calls")

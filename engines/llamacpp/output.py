@@ -205,12 +205,13 @@ def _calls(body: str, dialect: Dialect) -> list[Part] | None:
 
 
 def _part(item: Any, dialect: Dialect) -> Part | None:
-    if not isinstance(item, dict) or item.get("name") not in dialect.tools:
+    name = item.get("name") if isinstance(item, dict) else None
+    if not isinstance(name, str) or name not in dialect.tools:
         return None
     arguments = item.get("arguments", item.get("parameters", {}))
     if isinstance(arguments, str):
-        return Part("call", name=item["name"], arguments=arguments)
-    return Part("call", name=item["name"], arguments=json.dumps(arguments, ensure_ascii=False))
+        return Part("call", name=name, arguments=arguments)
+    return Part("call", name=name, arguments=json.dumps(arguments, ensure_ascii=False))
 
 
 def _mistral_named(body: str, dialect: Dialect) -> list[Part] | None:

@@ -57,6 +57,7 @@ def test_messages_as_templates_expect_them() -> None:
     ("message", "param"),
     [
         ({"content": "x"}, "messages[0].role"), ({"role": "function", "content": "x"}, "messages[0].role"),
+        ({"role": ["user"], "content": "x"}, "messages[0].role"), ({"role": {}, "content": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"), ({"role": "user", "content": []}, "messages[0].content"),
         ({"role": "user", "content": [{"type": "input_audio"}]}, "messages[0].content[0]"),
         ({"role": "user", "content": ["x"]}, "messages[0].content[0]"),

@@ -49,6 +49,8 @@ CASES = [
     ("<tool_call>{broken</tool_call> after", HERMES, [Part("content", "<tool_call>{broken</tool_call> after")]),
     ('<tool_call>{"name": "rm", "arguments": {}}</tool_call>', HERMES,
      [Part("content", '<tool_call>{"name": "rm", "arguments": {}}</tool_call>')]),
+    ('<tool_call>{"name": ["weather"], "arguments": {}}</tool_call>', HERMES,
+     [Part("content", '<tool_call>{"name": ["weather"], "arguments": {}}</tool_call>')]),
     (f"<tool_call>{CALL}", HERMES, [call("weather", city="Oslo")]),  # the end tag was a control token that ended the answer
     ("a < b and <too", HERMES, [Part("content", "a < b and <too")]),
     ("still thinking", Dialect(None, frozenset(), THINK, inside=True), [Part("reasoning", "still thinking")]),
