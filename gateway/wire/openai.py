@@ -94,7 +94,7 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
         view: Any = decoder.decode(body)
         fields: dict[str, Raw] = _FIELDS.decode(body)
         if not body.isascii():
-            body.decode()  # values that no view reads have not been looked at: an engine gets nothing that is no UTF-8
+            _check_unread(operation, fields)
     except msgspec.DecodeError as error:
         if not body or body.isspace():
             raise RequestError("The body is empty; send a JSON object.", code="invalid_json") from None
@@ -127,6 +127,17 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
         if not include_usage:
             fields["stream_options"] = _asking_for_usage(fields["stream_options"]) if isinstance(options, StreamOptions) else _WITH_USAGE
     return InferenceRequest(operation, path, view.model, fields, view, stream, include_usage, len(body) >> 2, wanted)
+
+
+def _check_unread(operation: str, fields: dict[str, Raw]) -> None:
+    """Fields that no view reads have not been looked at, and must be UTF-8 too. Texts are not decoded twice: that costs as much as the rest
+    of the reading. Raises UnicodeDecodeError."""
+    read = READ[operation]
+    for name, raw in fields.items():
+        if name not in read:
+            value = bytes(raw)
+            if not value.isascii():
+                value.decode()
 
 
 def prompts_in(prompt: list[Any]) -> int:
