@@ -163,17 +163,21 @@ async def test_a_write_that_fails_keeps_what_was_forwarded_and_refuses_the_next(
     roomy.disk.error = None
     await make.until(lambda: broker.accepting)
     await make.until(lambda: left_over(journal_path(roomy)) == [])
-    assert kinds(roomy)[-4:] == ["first", "audit.recovered", "forwarded", "forwarded"]
+    await make.until(lambda: kinds(roomy)[-4:] == ["first", "audit.recovered", "forwarded", "forwarded"])  # nobody waits for an outcome
     assert verify_log(roomy.directory, roomy.signer.verifier).ok
 
 
 async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(roomy: Any, make: Any) -> None:
-    broker = await proven(roomy, make, timeout=0.2)
+    broker = await proven(roomy, make, clock=roomy.clock)
     roomy.disk.released.clear()
     assert broker.intent(make.intent("forwarded")).done
     await make.until(lambda: not broker._quick)
-    with pytest.raises(AuditUnavailable):
-        await make.settled(broker.intent(make.intent("refused")))
+    waiting = broker.intent(make.intent("refused"))
+    assert not waiting.done
+    await make.until(lambda: roomy.disk.hanging == 1)
+    roomy.clock.advance(5.0)  # the setting's default
+    with pytest.raises(AuditUnavailable, match="a write has been waiting"):
+        await make.settled(waiting)
     assert len(left_over(journal_path(roomy))) == 1
     roomy.disk.released.set()
     await make.until(lambda: broker.accepting and left_over(journal_path(roomy)) == [])
