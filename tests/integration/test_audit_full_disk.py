@@ -1,10 +1,7 @@
 """A disk that is really full: 503 for every request, nothing acknowledged that is not there, and healing by itself."""
 
 import asyncio
-import os
-import resource
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,30 +14,16 @@ from gateway.core.errors import AuditUnavailable
 from gateway.core.specs import AuditSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
 from gateway.core.waiting import Signal
+from tests.integration.disk import Disk, disk_of
 from tests.waiting import reached
 
 SMALL, LARGE = 256 * 1024, 8 * 1024 * 1024
-Disk = tuple[Path, Callable[[], None]]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """A directory where at most 256 KiB can be written, and the way to get more: a tmpfs where we may mount one (ENOSPC), else a limit
-    on the size of files (EFBIG)."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = (
-        os.geteuid() == 0
-        and subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "none", str(place)], check=False).returncode == 0
-    )
-    if mounted:
-        yield place, lambda: subprocess.run(["mount", "-o", f"remount,size={LARGE}", str(place)], check=True) and None
-        subprocess.run(["umount", "-l", str(place)], check=True)
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, hard))
-    yield place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with disk_of(tmp_path / "disk", SMALL, LARGE) as disk:
+        yield disk
 
 
 async def settled(signal: Signal[None]) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import resource
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,26 +15,15 @@ from gateway.core.errors import GatehouseError
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.specs import UploadsSpec
 from loadtests.llamacpp.random_gguf import Shape, write
+from tests.integration.disk import Disk, disk_of
 
 SMALL, LARGE = 2 * 1024 * 1024, 32 * 1024 * 1024
-Disk = tuple[Path, Callable[[], None]]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """A directory where at most 2 MiB can be written, and the way to get more: a tmpfs where we may mount one (ENOSPC), else a limit on
-    the size of files (EFBIG)."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL}", "none", str(place)]
-    if os.geteuid() == 0 and subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode == 0:
-        yield place, lambda: subprocess.run(["mount", "-o", f"remount,size={LARGE}", str(place)], check=True) and None
-        subprocess.run(["umount", "-l", str(place)], check=True)
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, hard))
-    yield place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with disk_of(tmp_path / "disk", SMALL, LARGE) as disk:
+        yield disk
 
 
 async def parts(data: bytes) -> AsyncIterator[bytes]:
