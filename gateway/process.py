@@ -73,9 +73,13 @@ class Process:
         self.environ, self.credentials = environ, credentials
         self.stop = asyncio.Event()
         self.fatal: ConfigError | None = None
+        self.gateway: Gateway | None = None
+        """What runs, once it has its first configuration in force."""
+        self.reload_asked = False
 
     async def run(self) -> int:
         """The exit code; raises ConfigError when the start fails. Nothing is left running either way."""
+        self._signals()
         self._prepare_state_dir()
         data = bind(self.spec.listen.data, "listen.data")
         try:
@@ -91,6 +95,9 @@ class Process:
             raise
         try:
             await gateway.start()
+            self.gateway = gateway
+            if self.reload_asked:
+                gateway.reloader.request_reload()
             await self._serve(gateway, data, admin)
         finally:
             data.close()
@@ -123,7 +130,6 @@ class Process:
             plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
             plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),
         ]
-        self._signals(gateway)
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
         await self.stop.wait()
@@ -138,11 +144,18 @@ class Process:
         data_side.force_exit = admin_side.force_exit = True
         await asyncio.wait(running, timeout=5.0)
 
-    def _signals(self, gateway: Gateway) -> None:
+    def _signals(self) -> None:
+        """From the beginning: a signal that comes while the gateway starts counts as soon as it has."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop.set)
-        loop.add_signal_handler(signal.SIGHUP, gateway.reloader.request_reload)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        if self.gateway is None:
+            self.reload_asked = True
+        else:
+            self.gateway.reloader.request_reload()
 
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         await gateway.start_engines()

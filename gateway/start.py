@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,8 @@ def main() -> None:
 
         command_line()
     else:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it is served: the file is read soon, and a reload must never end the process
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then nothing needs to be put in order, and nobody wants a traceback
         from gateway.process import serve  # noqa: PLC0415 - as above
 
         sys.exit(serve(asked[0], quickstart=asked[1]))

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def test_configurations_that_cannot_be(tmp_path: Path, engine: EngineThread, lau
     unknown = fake_config(tmp_path, engine)
     unknown["lisen"] = {}
     refused(launch(unknown), "lisen", "listen")
+
+
+def test_a_reload_that_is_asked_for_while_it_starts_does_not_end_it(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:
+    gatehouse = launch(fake_config(tmp_path, engine)).launch()
+    until(lambda: any("the hot path" in line for line in gatehouse.lines), what="the beginning of the start")
+    assert gatehouse.process is not None
+    while not any(line.startswith("admin: ") for line in gatehouse.lines):
+        assert gatehouse.process.poll() is None, gatehouse.lines
+        gatehouse.process.send_signal(signal.SIGHUP)
+        time.sleep(0.01)
+    assert gatehouse.stop() == 0
 
 
 def test_nobody_can_log_in_is_refused(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:
