@@ -118,7 +118,7 @@ class Grammar:
     def _ref(self, schema: dict[str, Any], at: str, depth: int) -> str:
         self._only(schema, {"$ref"}, at)
         target = schema["$ref"]
-        if target not in self._refs:
+        if not isinstance(target, str) or target not in self._refs:
             resolved = self._resolve(target, at)
             name = self.add("")  # first, so that a schema may refer to itself
             self._refs[target] = name
@@ -154,14 +154,22 @@ class Grammar:
     def _merged(self, schema: dict[str, Any], at: str) -> dict[str, Any]:
         """`allOf` of object schemas: their properties together."""
         result: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
+        if not isinstance(schema["allOf"], list):
+            raise SchemaError(f"{at}.allOf: must be a list of schemas")
         parts = [{key: value for key, value in schema.items() if key != "allOf"}, *schema["allOf"]]
         for number, part in enumerate(parts):
+            followed = 0
             while isinstance(part, dict) and "$ref" in part:
-                part = self._resolve(part["$ref"], at)
+                part, followed = self._resolve(part["$ref"], at), followed + 1
+                if followed > MAX_DEPTH:
+                    raise SchemaError(f"{at}.allOf[{number}]: its references lead nowhere")
             if not isinstance(part, dict) or part.get("type", "object") != "object" or set(part) - _NOTES - _KEYS["object"] - {"type"}:
                 raise SchemaError(f"{at}.allOf[{number}]: only plain object schemas can be combined")
-            result["properties"] |= part.get("properties", {})
-            result["required"] += part.get("required", [])
+            properties, required = part.get("properties", {}), part.get("required", [])
+            if not isinstance(properties, dict) or not isinstance(required, list):
+                raise SchemaError(f"{at}.allOf[{number}]: properties must be an object, required a list")
+            result["properties"] |= properties
+            result["required"] += required
         return result
 
     def _typed(self, schema: dict[str, Any], at: str, depth: int) -> str:
@@ -173,7 +181,7 @@ class Grammar:
                 return self.primitive("value")
         if isinstance(kind, list):
             return self.add(" | ".join(self._typed(self._of_type(schema, name), at, depth + 1) for name in kind))
-        if kind not in _KEYS:
+        if not isinstance(kind, str) or kind not in _KEYS:
             raise SchemaError(f"{at}.type: {kind!r} is not a type")
         self._only(schema, _KEYS[kind] | {"type"}, at)
         body = {"object": self._object, "array": self._array, "string": self._string, "integer": self._integer}.get(kind)
@@ -197,7 +205,7 @@ class Grammar:
         more = schema.get("additionalProperties", True)
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise SchemaError(f"{at}: properties must be an object, required a list")
-        missing = [name for name in required if name not in properties]
+        missing = [name for name in required if not isinstance(name, str) or name not in properties]
         if missing:
             raise SchemaError(f"{at}.required: {missing[0]!r} is not among the properties")
         if not properties:
@@ -233,7 +241,7 @@ class Grammar:
     def _string(self, schema: dict[str, Any], at: str, depth: int) -> str:
         form = schema.get("format")
         if form is not None:
-            if form not in _FORMATS:
+            if not isinstance(form, str) or form not in _FORMATS:
                 raise SchemaError(f"{at}.format: {form!r} cannot be expressed by a grammar (date, time, date-time, uuid can)")
             for name in ("date", "time", "uuid"):
                 if name in _FORMATS[form]:

@@ -1,6 +1,7 @@
 """Schemas become grammars that are never wider than the schema, or are refused by name."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,3 +92,17 @@ def test_what_a_grammar_costs_is_bounded() -> None:
     check_grammar('root ::= "a"{3} ("b" | "c")*')
     with pytest.raises(SchemaError, match="may be empty"):
         check_grammar("root ::= ([a-z]*)*")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": {}}, {"type": [{"a": 1}]}, {"$ref": []}, {"$ref": {}}, {"type": "string", "format": []}, {"type": "string", "format": {}},
+        {"type": "object", "properties": {"a": {}}, "required": [[]]}, {"type": "object", "properties": {"a": {}}, "required": [{}]},
+        {"allOf": 5}, {"allOf": [{"properties": []}]}, {"allOf": [{"required": 5}]}, {"allOf": [{"type": []}]},
+        {"$defs": {"a": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]},
+    ],
+)  # fmt: skip
+def test_values_of_the_wrong_kind_and_circles_are_refused(schema: Any) -> None:
+    with pytest.raises(SchemaError):
+        json_schema(schema)
