@@ -10,7 +10,8 @@ from urllib.parse import unquote
 
 from gateway.core.errors import GatehouseError, InternalError
 from gateway.pipeline.exchange import LAST_CHUNK, chunked, status_line
-from gateway.server.protocol import Connection, ParsedRequest, plain_error
+from gateway.server.protocol import Connection, ParsedRequest
+from gateway.server.refusals import plain_error
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

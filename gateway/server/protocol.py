@@ -16,12 +16,14 @@ import httptools
 
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.types import Headers, Peer
-from gateway.pipeline.exchange import Exchange, status_line
+from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.server.cors import cors_headers
 from gateway.server.head import REQUEST_ID, UNDERSCORE, check_framing, split_target
 from gateway.server.peers import forwarded_peer, is_trusted, plain
+from gateway.server.refusals import body_too_large, head_too_large, plain_error
+from gateway.server.upgrade import parser_after
 from gateway.telemetry.metrics import PHASES
 
 SINGLE: Final = frozenset(
@@ -124,7 +126,7 @@ class Connection:
         self._headers: Headers = {}
         self._head_bytes = self._unparsed_bytes = 0
         self._begun = 0
-        self._in_head = False
+        self._in_head = self._upgrade = False
         self._error: GatehouseError | None = None
         self._refused: ParsedRequest | None = None
 
@@ -199,7 +201,7 @@ class Connection:
         before = self.reading
         one_head = self._begun + (not self._in_head) if before is None else -1
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
         except httptools.HttpParserError as error:
             self._refuse(self._error or RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return
@@ -208,11 +210,22 @@ class Connection:
         if self._in_head and self._begun == one_head:  # all of it is a part of this head, which the parser may still hold back
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes > self.limits.max_header_bytes:
-                self._refuse(_head_too_large(self.limits.max_header_bytes))
+                self._refuse(head_too_large(self.limits.max_header_bytes))
         elif before is not None and self.reading is before:  # a body goes on: what stands around its chunks is bounded too
             self._unparsed_bytes += len(data)
             if self._unparsed_bytes - before.size > self.limits.max_body_bytes + self.limits.max_header_bytes:
-                self._refuse(_body_too_large(self.limits.max_body_bytes))
+                self._refuse(body_too_large(self.limits.max_body_bytes))
+
+    def _feed(self, data: bytes) -> None:
+        """Has the parser read this. At a request to change the protocol it stops, and another one goes on."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self._upgrade = False
+                self.parser, head = parser_after(self._headers, self)
+                data = head + data[upgrade.args[0] :]
 
     def eof_received(self) -> bool:
         return False
@@ -241,7 +254,7 @@ class Connection:
         self._url += url
         self._head_bytes += len(url)
         if self._head_bytes > self.limits.max_header_bytes:
-            raise self._reject(_head_too_large(self.limits.max_header_bytes))
+            raise self._reject(head_too_large(self.limits.max_header_bytes))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
@@ -260,9 +273,10 @@ class Connection:
         self._in_head = False
         headers, parser, plane, limits = self._headers, self.parser, self.plane, self.limits
         if len(headers) > limits.max_headers or self._head_bytes > limits.max_header_bytes:
-            raise self._reject(_head_too_large(limits.max_header_bytes))
-        if parser.should_upgrade():
-            raise self._reject(RequestError("Upgrades are not supported.", code="invalid_request"))
+            raise self._reject(head_too_large(limits.max_header_bytes))
+        self._upgrade = parser.should_upgrade()
+        if self._upgrade and parser.get_method() == b"CONNECT":
+            raise self._reject(RequestError("CONNECT is not supported.", code="invalid_request"))
         path, query = split_target(self._url)
         keep_alive = parser.should_keep_alive() and not self._closing
         if (not keep_alive or b"connection" in headers) and (version := parser.get_http_version()) != "1.1":
@@ -300,10 +314,12 @@ class Connection:
             return
         request.size += len(data)
         if request.size > self.limits.max_body_bytes:
-            raise self._reject(_body_too_large(self.limits.max_body_bytes))
+            raise self._reject(body_too_large(self.limits.max_body_bytes))
         request.parts.append(data)
 
     def on_message_complete(self) -> None:
+        if self._upgrade:  # for the parser all is over; the request's body follows
+            return
         request, self.reading = self.reading, None
         self.read_by = NEVER
         if request is None:
@@ -467,24 +483,3 @@ class Connection:
 
 def _not_connected(data: bytes) -> None:
     raise RuntimeError("the connection is not made yet")
-
-
-def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"") -> bytes:
-    """The whole response for a request that never became an exchange, with `lines` more; the connection closes after it."""
-    body = error.body()
-    extra = lines + b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
-    if error.retry_after is not None:
-        extra += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-error.retry_after // 1), -(-error.retry_after * 1000 // 1))
-    return (
-        b"HTTP/1.1 %b\r\ndate: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
-        b"x-gatehouse-overhead-us: 0\r\n%bconnection: close\r\n\r\n%b"
-        % (status_line(error.status), date, len(body), request_id, extra, body)
-    )
-
-
-def _head_too_large(limit: int) -> RequestError:
-    return RequestError(f"The request's head is larger than {limit} bytes or has too many headers.", code="request_too_large", status=431)
-
-
-def _body_too_large(limit: int) -> RequestError:
-    return RequestError(f"The body is larger than {limit} bytes.", code="request_too_large", status=413)

@@ -77,7 +77,7 @@ def check(answer: bytes, wanted: int, code: str | None = None) -> None:
         START + AUTH + LENGTH + b"\r\n" + BODY,
         b"POST /v1/chat/completions HTTP/1.1\r\n" + AUTH + LENGTH + b"\r\n" + BODY,
         START + b"Host: y\r\n" + LENGTH + b"\r\n" + BODY,
-        START + b"Upgrade: h2c\r\nConnection: Upgrade\r\n" + LENGTH + b"\r\n" + BODY,
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GARBAGE\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"POST /v1/chat/completions HTTP/9.9\r\nHost: x\r\n\r\n",

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import GatehouseError, Overloaded
-from gateway.server.protocol import LINGER_SECONDS, MAX_PIPELINED, MAX_WAITING, NEVER, WRITE_HIGH, WRITE_LOW, plain_error
+from gateway.server.protocol import LINGER_SECONDS, MAX_PIPELINED, MAX_WAITING, NEVER, WRITE_HIGH, WRITE_LOW
+from gateway.server.refusals import plain_error
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
 from tests.unit.gateway.server.wires import Transport, Wire, get, post
 

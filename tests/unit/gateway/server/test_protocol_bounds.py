@@ -116,7 +116,6 @@ def test_a_body_at_its_bound_passes() -> None:
         b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: a\r\nauthorization: 1\r\nauthorization: 2\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n",
         b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n",
     ],
 )

@@ -1,0 +1,27 @@
+"""What a request hears that never became an exchange."""
+
+from __future__ import annotations
+
+from gateway.core.errors import GatehouseError, RequestError
+from gateway.pipeline.exchange import status_line
+
+
+def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"") -> bytes:
+    """The whole response for a request that never became an exchange, with `lines` more; the connection closes after it."""
+    body = error.body()
+    extra = lines + b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+    if error.retry_after is not None:
+        extra += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-error.retry_after // 1), -(-error.retry_after * 1000 // 1))
+    return (
+        b"HTTP/1.1 %b\r\ndate: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
+        b"x-gatehouse-overhead-us: 0\r\n%bconnection: close\r\n\r\n%b"
+        % (status_line(error.status), date, len(body), request_id, extra, body)
+    )
+
+
+def head_too_large(limit: int) -> RequestError:
+    return RequestError(f"The request's head is larger than {limit} bytes or has too many headers.", code="request_too_large", status=431)
+
+
+def body_too_large(limit: int) -> RequestError:
+    return RequestError(f"The body is larger than {limit} bytes.", code="request_too_large", status=413)
