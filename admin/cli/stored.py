@@ -134,11 +134,18 @@ def _waited(session: Session, client: Client, kind: str, which: str, deadline: f
             found: dict[str, Any] = client.get(f"/{kind}/{name(which)}")
             if found["failed"]:
                 raise CommandError(f"{kind}/{which} is not in force: {found['reason']}")
-            if found["in_force"] and found.get("state") not in ("starting", "loading"):
+            if found["in_force"] and not _under_way(found):
                 return found
             if time.monotonic() > deadline:
                 raise CommandError(f"{kind}/{which} is not in force yet")
             time.sleep(POLL_SECONDS)
+
+
+def _under_way(found: dict[str, Any]) -> bool:
+    """Whether an engine's state will not stay: it starts, or its process ends because it could not start, which is reported a moment later.
+    One that is not loaded has no process to end."""
+    state = found.get("state")
+    return state in ("starting", "loading", "failed") or (state in ("draining", "stopped") and "pid" in found)
 
 
 @connected
