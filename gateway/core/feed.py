@@ -19,11 +19,17 @@ class LocalFeed:
         self._subscribers: list[Callable[[Change], None]] = []
 
     def publish(self, kind: str, payload: Any) -> int:
-        """Numbers the change, calls every subscriber, returns the number."""
+        """Numbers the change, calls every subscriber, returns the number. Raises what the first one raised, when all have been called."""
         self.sequence += 1
         change = (self.sequence, kind, payload)
+        failure: Exception | None = None
         for subscriber in tuple(self._subscribers):
-            subscriber(change)
+            try:
+                subscriber(change)
+            except Exception as error:  # noqa: BLE001 - boundary: the others hear of it all the same; raised below
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return self.sequence
 
     def subscribe(self, callback: Callable[[Change], None]) -> Callable[[], None]:

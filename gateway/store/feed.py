@@ -39,6 +39,7 @@ class ChangePoller:
     def __init__(self, store: Changes, feed: Feed, interval: float) -> None:
         self._store, self._feed, self._interval = store, feed, interval
         self.position = 0
+        self._missed = False
         self._wake = asyncio.Event()
         self._tasks = TaskOwner("store feed")
 
@@ -60,7 +61,15 @@ class ChangePoller:
 
     def _publish(self, change: StoreChange) -> None:
         self.position = change.seq
-        self._feed.publish(CHANGE, change)
+        self._tell(CHANGE, change)
+
+    def _tell(self, kind: str, payload: StoreChange | int) -> None:
+        """Publishes. When one that hears it fails, the next poll has all fetched anew: no revocation may stay unheard."""
+        try:
+            self._feed.publish(kind, payload)
+        except Exception:  # boundary: the write is committed, and the next poll says `resync` until all have heard it
+            log.exception("a change of the store could not be put into force: everything is fetched anew")
+            self._missed = True
 
     async def _run(self) -> None:
         while True:
@@ -75,17 +84,20 @@ class ChangePoller:
                     pass
             except GatehouseError as error:
                 log.debug("changes could not be fetched: %s", error.message)  # the store itself says when it is lost and found
-            except Exception:  # boundary: one that hears of changes fails, and the next poll comes all the same
-                log.exception("changes could not be published")
+            except Exception:  # boundary: nothing was passed over, the next poll asks for the same again
+                log.exception("changes could not be fetched")
 
     async def poll(self) -> bool:
         """Fetches and publishes one page. True: there may be more."""
+        if self._missed:
+            self._missed = False
+            self._tell(RESYNC, self.position)
         asked = self.position
         page = await self._store.changes_since(asked, PAGE)
         if page.gap and self.position == asked:
             log.warning("changes between %d and %d are not known here: everything is fetched anew", asked, page.head)
             self.position = page.head
-            self._feed.publish(RESYNC, page.head)
+            self._tell(RESYNC, page.head)
             return False
         for change in page.changes:
             if change.seq == self.position + 1:  # not those that were written here meanwhile

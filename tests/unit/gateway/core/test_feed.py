@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change
 
@@ -47,3 +49,17 @@ def test_one_may_unsubscribe_while_it_is_called() -> None:
 def test_numbers_rise_without_a_gap_even_without_subscribers() -> None:
     feed = LocalFeed()
     assert [feed.publish("k", None) for _ in range(3)] == [1, 2, 3]
+
+
+def test_one_that_fails_keeps_it_from_nobody_and_is_not_hidden() -> None:
+    feed = LocalFeed()
+    heard: list[Change] = []
+
+    def fails(change: Change) -> None:
+        raise RuntimeError(change[1])
+
+    feed.subscribe(fails)
+    feed.subscribe(heard.append)
+    with pytest.raises(RuntimeError, match="a"):
+        feed.publish("a", 1)
+    assert heard == [(1, "a", 1)] and feed.sequence == 1

@@ -167,3 +167,29 @@ async def test_any_interleaving_tells_every_change_once_in_order(seed: int) -> N
     await reached(lambda: len(heard.changes) == len(log.changes))
     assert heard.changes == [(CHANGE, n + 1) for n in range(len(log.changes))]
     await poller.aclose()
+
+
+@pytest.mark.parametrize("local", [True, False])
+async def test_a_change_that_somebody_failed_to_take_is_fetched_anew_until_all_have(local: bool) -> None:
+    log, feed = Log(), LocalFeed()
+    poller = ChangePoller(log, feed, 3600.0)
+    await poller.start()
+    failures = [RuntimeError("one"), RuntimeError("two")]
+
+    def fails(change: Change) -> None:
+        if failures:
+            raise failures.pop()
+
+    feed.subscribe(fails)
+    heard = Heard(feed)
+    change = log.write()
+    if local:
+        poller.written(change)  # the write is committed: whoever wrote is not told of a failure
+    else:
+        await poller.poll()
+    assert heard.changes == [(CHANGE, 1)], "those after the one that failed hear it all the same"
+    await poller.poll()  # fails once more
+    await poller.poll()
+    await poller.poll()
+    assert heard.changes == [(CHANGE, 1), (RESYNC, 1), (RESYNC, 1)]
+    await poller.aclose()
