@@ -153,8 +153,8 @@ class Sidecar:
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
             server.should_exit = True
+            self._place.leave()  # while the socket is open: until then nobody else's file can have its number
             await server.shutdown(sockets=[sock])
-            self._place.leave()
         return code
 
     async def _live(self) -> int:
@@ -363,7 +363,7 @@ class SocketPlace:
             self._path.unlink(missing_ok=True)
 
     def _file(self) -> tuple[int, int] | None:
-        """What is there now. A file in use keeps its number, so no other can have it."""
+        """What is there now. While the socket is open its file keeps its number, so no other can have it."""
         try:
             found = self._path.lstat()
         except OSError:

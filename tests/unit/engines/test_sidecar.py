@@ -217,6 +217,7 @@ def test_one_that_ends_late_leaves_the_socket_to_its_successor(start: Callable[.
     late = start()
     late.in_state("ready")
     late.process.send_signal(signal.SIGSTOP)  # so it does not see that its supervisor has died
+    os.waitid(os.P_PID, late.process.pid, os.WSTOPPED)  # all of its threads: the one that watches might be faster than the signal
     assert late.process.stdin is not None
     late.process.stdin.close()
     its = inode(late.socket)
