@@ -249,13 +249,13 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
     """`evidence`: what of the body its hash in the audit record covers."""
-    x.answer_bytes = len(body)
-    x.answer_hash = x.snapshot.audit.hash_body(evidence)
     if len(body) < LARGE:
         x.client.send(answer_head(x, head, len(body)) + body)
     else:
         x.client.send(answer_head(x, head, len(body)))
         x.client.send(body)
     x.head_sent = True
+    x.answer_bytes = len(body)
+    x.answer_hash = x.snapshot.audit.hash_body(evidence)  # the client need not wait for it
     if x.marks is not None:
         x.mark("relay")

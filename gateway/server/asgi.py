@@ -45,6 +45,7 @@ class AsgiCycle:
         if request.complete:
             self._body.set()
         self._gone = False
+        self._head = b""  # what of the response's head is not sent yet: it goes with the first part of the body, in one piece
         self._started = self._finished = self._is_chunked = False
 
     # --- called by the connection
@@ -110,32 +111,37 @@ class AsgiCycle:
         if self._finished or self._gone:
             return
         if message["type"] == "http.response.start":
-            self._head(message)
+            self._begin(message)
             return
         body, more = message.get("body", b""), message.get("more_body", False)
+        data, self._head = self._head, b""
         if self._is_chunked:
-            self.connection.send((chunked(body) if body else b"") + (b"" if more else LAST_CHUNK))
-        elif body:
-            self.connection.send(body)
+            data += (chunked(body) if body else b"") + (b"" if more else LAST_CHUNK)
+        else:
+            data += body
+        if data:
+            self._started = True
+            self.connection.send(data)
         if not more:
             self._finish()
         else:
             await self._writable.wait()
 
-    def _head(self, message: Message) -> None:
+    def _begin(self, message: Message) -> None:
         if not self.request.complete:
             self.keep_alive = False
         headers = message.get("headers", [])
-        self._started = True
         self._is_chunked = message["status"] != 204 and not any(name == b"content-length" for name, _ in headers)
         lines = [b"%b: %b\r\n" % (name, value) for name, value in headers]
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
-        self.connection.send(
-            b"HTTP/1.1 %b\r\ndate: %b\r\nx-request-id: %b\r\nx-gatehouse-overhead-us: 0\r\n%b\r\n"
-            % (status_line(message["status"]), self.connection.plane.date, self.request.request_id, b"".join(lines))
+        self._head = b"HTTP/1.1 %b\r\ndate: %b\r\nx-request-id: %b\r\nx-gatehouse-overhead-us: 0\r\n%b\r\n" % (
+            status_line(message["status"]),
+            self.connection.plane.date,
+            self.request.request_id,
+            b"".join(lines),
         )
 
     def _fail(self, error: GatehouseError) -> None:

@@ -47,6 +47,26 @@ async def test_a_response() -> None:
     assert not wire.transport.closed
 
 
+async def test_head_and_body_are_one_write() -> None:
+    wire = wire_for(simple())
+    writes: list[bytes] = []
+    wire.connection.send = writes.append
+    wire.receive(get())
+    await finished(wire)
+    assert len(writes) == 1 and writes[0].endswith(b"\r\n\r\nok")
+
+
+async def test_a_failure_before_the_body_is_an_error_of_its_own() -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise PermissionDenied("no")
+
+    wire = wire_for(app)
+    wire.receive(get())
+    await finished(wire)
+    assert wire.status == 403
+
+
 async def test_the_scope() -> None:
     seen: list[Message] = []
 
