@@ -227,6 +227,10 @@ class Attempt(Protocol):
     idle_timeout: float
     client: EngineClient
 
+    def answering(self) -> None:
+        """The first event of a stream has come, so the engine works: what waits to hear that need not wait for the stream's end."""
+        ...
+
     def close(self, result: AttemptResult) -> None: ...
 
 

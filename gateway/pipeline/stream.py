@@ -206,7 +206,7 @@ class StreamRelay(AnswerRelay):
                 shape.learn(data)
         exchange = self.exchange
         if not self._events:
-            exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
+            self._begun()
         self._events += events
         exchange.answer_bytes += size
         self._last_write = exchange.plane.now
@@ -238,13 +238,19 @@ class StreamRelay(AnswerRelay):
     def _forward(self, data: bytes) -> None:
         exchange = self.exchange
         if not self._events:
-            exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
+            self._begun()
         self._events += data.count(b"\n\n")
         if data.endswith(END):
             self._ended = True
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _begun(self) -> None:
+        """The first event is here."""
+        exchange = self.exchange
+        exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
+        exchange.attempt.answering()  # type: ignore[union-attr]
 
     def _hold(self, data: bytes) -> None:
         if len(data) > MAX_EVENT_BYTES:

@@ -5,7 +5,7 @@
     closed     trip         open        at once: the engine refuses connections, or a failed request and then a failed probe say it hangs
     open       due          half_open   the time of this opening is over (doubling, from open_for up to open_max)
     half_open  admit        half_open   the one probe request is let through; nothing else until it has ended
-    half_open  success      closed
+    half_open  success      closed      the probe was answered, or its stream has begun
     half_open  failure      open        with a longer time
     half_open  neutral      half_open   the probe told nothing (a client error, a cancellation): another one may go
 

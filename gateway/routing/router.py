@@ -61,6 +61,13 @@ class PoolAttempt:
         self.first_byte_timeout = member.first_byte_timeout
         self.idle_timeout = member.idle_timeout
 
+    def answering(self) -> None:
+        """Tells a breaker whose probe this is. How the stream ends counts again, as that of any other request."""
+        endpoint = self._member.endpoint
+        if endpoint.probing and self._epoch == endpoint.epoch and self.client is endpoint.client:
+            endpoint.ended(_SUCCESS.name, self._epoch, self.client)
+            self._epoch = endpoint.epoch
+
     def close(self, result: AttemptResult) -> None:
         """Gives the slot back, tells the breaker, wakes whoever is next. A second call does nothing."""
         if not self._open:

@@ -387,6 +387,18 @@ def test_time_to_the_first_chunk_is_counted_once() -> None:
     assert sum(world.entry.meter.ttft.counts) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("crlf", [False, True])
+def test_the_attempt_hears_of_the_first_event_only(crlf: bool) -> None:
+    world = World()
+    world.start(STREAM_BODY)
+    events = [event.replace(b"\n", b"\r\n") if crlf else event for event in (chunk("a"), chunk("b"))]
+    call = world.call.head(SSE_HEAD)
+    (attempt,) = world.route.attempts
+    assert attempt.begun == 0  # an engine that hangs may send a head, too
+    call.body(events[0]).body(events[1]).body(DONE).end()
+    assert attempt.begun == 1 and attempt.results[0] == "success"
+
+
 def test_bytes_are_counted_without_the_transfer_coding() -> None:
     _, world = relayed(chunk("a") + USAGE + DONE, [9])
     assert world.outcome.bytes == len(chunk("a") + DONE)

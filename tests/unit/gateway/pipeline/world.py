@@ -183,6 +183,10 @@ class Attempt:
         self.first_byte_timeout, self.idle_timeout = 12.0, 6.0
         self.client = client
         self.results: list[str] = []
+        self.begun = 0
+
+    def answering(self) -> None:
+        self.begun += 1
 
     def close(self, result: AttemptResult) -> None:
         self.results.append(result.name)

@@ -53,6 +53,38 @@ def test_half_open_lets_one_request_through_and_its_fate_decides():
     assert fleet.state("a") == "ready"
 
 
+def test_a_probe_whose_answer_begins_to_stream_closes_the_breaker_and_wakes_who_waits():
+    fleet = Fleet(1)
+    fleet.fail("a", 1, REFUSED)
+    fleet.advance(1.1)
+    probe, waiting = fleet.attempt(), fleet.wait()
+    probe.answering()
+    assert fleet.state("a") == "ready"
+    fleet.scheduler.run()
+    assert waiting.value is not None and fleet.in_flight() == 2
+    waiting.value.close(FAILURE)
+    fleet.fail("a", 3)
+    assert fleet.state("a") == "ready"
+    probe.close(FAILURE)  # its stream broke: that is the fifth failure in a row
+    assert fleet.state("a") == "open"
+
+
+def test_an_answer_that_begins_late_says_nothing_about_the_probe():
+    fleet = Fleet(1)
+    late = fleet.attempt()
+    fleet.fail("a", 5)
+    late.answering()
+    assert fleet.state("a") == "open"
+    fleet.advance(1.1)
+    probe = fleet.attempt()
+    late.answering()
+    assert fleet.state("a") == "half_open"
+    late.close(FAILURE)
+    assert fleet.state("a") == "half_open"
+    probe.close(SUCCESS)
+    assert fleet.state("a") == "ready"
+
+
 def test_a_neutral_probe_lets_another_one_go():
     fleet = Fleet(2)
     fleet.fail("a", 1, REFUSED)
