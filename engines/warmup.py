@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.errors import EngineError
+from gateway.core.errors import GatehouseError
 from gateway.core.specs import EngineSpec
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
@@ -51,7 +51,7 @@ async def warm(socket: Path, spec: EngineSpec, health: Mapping[str, Any]) -> Non
             answer = await ask(client, method, path, headers, data)
     except TimeoutError:
         raise WarmupFailed(f"no answer within {spec.warmup.timeout:g} s") from None
-    except EngineError as error:
+    except GatehouseError as error:
         raise WarmupFailed(error.message if error.__cause__ is None else f"{error.message} ({error.__cause__})") from None
     finally:
         await client.aclose()

@@ -41,7 +41,9 @@ class ProbeResult(Struct, frozen=True):
 class Probe(Protocol):
     """Asks one endpoint how it is. Never raises for the network: that is a result."""
 
-    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult: ...
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
+        """None: it could not be asked, for a reason that is not its own."""
+        ...
 
     async def forget(self, engine: str) -> None:
         """The engine is no longer probed: its connections may go."""
@@ -145,11 +147,11 @@ class Prober:
             self._suspects.discard(endpoint)
 
     async def _ask(self, endpoint: Probed, timeout: float, *, decisive: bool) -> bool:
-        """Probes once and tells the endpoint; whether it is well, or there is nothing to be probed."""
+        """Probes once and tells the endpoint; whether it is well, or nothing could be learnt."""
         address = endpoint.address
-        if address is None:
+        result = None if address is None else await self._probe.probe(endpoint.spec, address, timeout)
+        if result is None:
             return True
-        result = await self._probe.probe(endpoint.spec, address, timeout)
         if endpoint.address == address and endpoint in self._watched:  # else this was about an old process
             endpoint.probed(result, decisive=decisive)
         return result.ok

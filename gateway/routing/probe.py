@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.errors import ConfigError, EngineError
+from gateway.core.errors import ConfigError, EngineError, Overloaded
 from gateway.core.specs import EngineSpec
 from gateway.routing.health import ProbeResult
 from gateway.transport.ask import MAX_BODY, Answer, ask
@@ -31,13 +31,15 @@ class HttpProbe:
         self._clients: dict[str, tuple[EngineSpec, str, EndpointClient]] = {}
         self._without_health: set[str] = set()
 
-    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
         """One probe, `timeout` seconds at most."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._ask(spec, address)
         except TimeoutError:
             return ProbeResult(False, f"no answer within {timeout:g} s")
+        except Overloaded:  # the gateway itself could not ask
+            return None
         except EngineError as error:
             cause = f" ({error.__cause__})" if error.__cause__ is not None and str(error.__cause__) else ""
             return ProbeResult(False, f"{error.message}{cause}", refused=error.refused)

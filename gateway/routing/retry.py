@@ -20,26 +20,28 @@ _CLAIM_WITHIN: Final = 1.0
 
 
 class RetryBudget:
-    """`promise` says yes or no; a retry that begins is `begin`, one that ends `end`."""
+    """`promise` says yes or no; a retry that begins is `begin`, and one that counted there ends with `end`."""
 
-    __slots__ = ("_clock", "_entropy", "_expires", "promised", "running", "spec")
+    __slots__ = ("_clock", "_entropy", "_excused", "_expires", "promised", "running", "spec")
 
     def __init__(self, spec: RetrySpec, clock: Clock, entropy: Entropy) -> None:
         self.spec = spec
         self._clock, self._entropy = clock, entropy
         self.promised = 0
         self.running = 0
+        self._excused = 0
         self._expires = 0.0
 
     def promise(self, error: Exception, attempts: int, in_flight: int) -> float | None:
         """Seconds to wait before the next attempt, or None. attempts: how many were made. in_flight: requests, now."""
         if not isinstance(error, EngineError) or not error.safe or attempts >= self.spec.attempts:
             return None
-        if error.refused:
-            return 0.0
         now = self._clock.monotonic()
         if now > self._expires:
-            self.promised = 0
+            self.promised = self._excused = 0
+        if error.refused:
+            self._excused += 1  # it begins at once, mostly in this very call
+            return 0.0
         if self.promised + self.running >= max(MINIMUM, self.spec.budget * in_flight):
             return None
         delay = self.spec.backoff * 2.0 ** (attempts - 1) * (0.5 + self._entropy.uniform())
@@ -47,9 +49,14 @@ class RetryBudget:
         self._expires = max(self._expires, now + delay + _CLAIM_WITHIN)
         return delay
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
+        """A retry has its slot. Whether it counts, until `end`: one after a refusal does not."""
+        if self._excused:
+            self._excused -= 1
+            return False
         self.promised = max(0, self.promised - 1)
         self.running += 1
+        return True
 
     def end(self) -> None:
         self.running -= 1

@@ -204,11 +204,10 @@ class PoolRoute:
         self.in_flight += 1
         if endpoint.half_open:
             endpoint.admitted()
-        if retry:
-            self.budget.begin()
+        counts = retry and self.budget.begin()
         client = endpoint.client if endpoint.shift is None else endpoint.pick()
         assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
-        return PoolAttempt(self, member, endpoint.epoch, retry, self._now(), client)
+        return PoolAttempt(self, member, endpoint.epoch, counts, self._now(), client)
 
     def observe(self, started: float) -> None:
         """An attempt held its slot from `started` until now."""

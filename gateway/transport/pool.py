@@ -7,6 +7,8 @@ owner of all clients calls every 50 to 100 ms; they are late by up to two ticks 
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import socket
 import ssl
 import time
@@ -14,13 +16,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
-from gateway.core.errors import EngineTimeout
+from gateway.core.errors import EngineTimeout, GatehouseError, Overloaded
 from gateway.core.ports import Receiver
 from gateway.core.specs import ClientTlsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.transport.address import Address, parse_address, tls_context
 from gateway.transport.http1 import Connection, EngineCall, failure
 
+log = logging.getLogger("gatehouse.transport")
+
+OWN_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""What connecting fails with where this machine has nothing left to connect with (descriptors, memory, ports): not the engine's fault."""
 LARGE_BODY: Final = 64 * 1024
 """Bytes from which a body is written beside its head instead of being copied to stand behind it."""
 
@@ -52,6 +58,7 @@ class EndpointClient:
         self._closed = False
         self._emptied: asyncio.Future[None] | None = None
         self._now = time.monotonic()
+        self._quiet_until = 0.0
         self._tls: ssl.SSLContext | None = None
         self._set_address(address)
 
@@ -170,10 +177,9 @@ class EndpointClient:
             async with asyncio.timeout(self._connect_timeout):
                 connection = await self._dial()
         except TimeoutError as error:
-            outcome = failure("The engine did not accept a connection in time.", safe=True, cause=error, kind=EngineTimeout)
+            outcome: GatehouseError = failure("The engine did not accept a connection in time.", safe=True, cause=error, kind=EngineTimeout)
         except OSError as error:
-            refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
-            outcome = failure("The engine does not accept connections.", safe=True, refused=refused, cause=error)
+            outcome = self._not_connected(error)
         else:
             self.opened += 1
             self._connections.add(connection)
@@ -185,6 +191,15 @@ class EndpointClient:
             call.connecting = None
             self._opening.discard(call)
         call.fail(outcome)
+
+    def _not_connected(self, error: OSError) -> GatehouseError:
+        if error.errno in OWN_FAULTS:
+            if self._now >= self._quiet_until:
+                self._quiet_until = self._now + 1.0
+                log.error("no connection to an engine can be opened: %s", error.strerror or error)
+            return Overloaded("The gateway can open no further connection.", retry_after=1.0)
+        refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
+        return failure("The engine does not accept connections.", safe=True, refused=refused, cause=error)
 
     async def _dial(self) -> Connection:
         """A connected connection, to the first address that accepts one. Raises OSError: that of the last address."""

@@ -61,10 +61,10 @@ def test_a_decisive_failure_needs_no_others():
 class Answers:
     """A probe with a script: one list of results for each engine, the last repeated."""
 
-    def __init__(self, **results: list[ProbeResult]) -> None:
+    def __init__(self, **results: list[ProbeResult | None]) -> None:
         self.results, self.asked, self.forgotten, self.closed = results, list[str](), list[str](), False
 
-    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
+    async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
         self.asked.append(spec.name)
         results = self.results[spec.name]
         return results.pop(0) if len(results) > 1 else results[0]
@@ -92,6 +92,14 @@ async def test_probes_at_once_and_then_by_the_interval():
     prober.watch([endpoint])
     async with asyncio.timeout(60):
         assert [await endpoint.seen.get(), await endpoint.seen.get()] == [BAD, GOOD]
+    await prober.aclose()
+
+
+async def test_a_probe_that_could_not_be_made_says_nothing():
+    prober, endpoint = Prober(Answers(a=[None, None, BAD]), FixedEntropy()), Watched("a", interval=0.05)
+    prober.watch([endpoint])
+    async with asyncio.timeout(60):
+        assert await endpoint.seen.get() == BAD
     await prober.aclose()
 
 
@@ -145,7 +153,7 @@ async def test_a_result_about_an_old_address_is_not_believed():
     release = asyncio.Event()
 
     class Slow(Answers):
-        async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult:
+        async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
             await release.wait()
             return await super().probe(spec, address, timeout)
 

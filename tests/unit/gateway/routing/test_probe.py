@@ -12,6 +12,7 @@ import pytest
 from gateway.core.secret import Secret
 from gateway.core.specs import ClientTlsSpec, EngineSpec, HealthSpec
 from gateway.routing.probe import HttpProbe
+from tests.fakes.descriptors import without_descriptors
 from tests.fakes.engine import FakeEngine
 from tests.unit.gateway.transport.conftest import Certificates
 
@@ -76,6 +77,11 @@ async def test_nobody_there_is_a_refusal(probe: HttpProbe, tmp_path: Path):
         address = engine.address
     assert (await probe.probe(spec(), address, 5.0)).refused
     assert (await probe.probe(spec(), f"unix:{tmp_path}/none.sock", 5.0)).refused
+
+
+async def test_when_nothing_is_left_to_ask_with_nothing_is_said(probe: HttpProbe):
+    with without_descriptors():
+        assert await probe.probe(spec(), "http://127.0.0.1:9", 5.0) is None
 
 
 async def test_an_engine_that_was_there_and_went(probe: HttpProbe):

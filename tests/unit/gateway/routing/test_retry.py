@@ -71,6 +71,16 @@ def test_refusals_are_outside_of_the_budget():
     assert retries.promise(failure(), 1, 1) is not None
 
 
+def test_a_retry_after_a_refusal_takes_nothing_from_the_others():
+    retries = budget()
+    for _ in range(100):
+        retries.promise(failure(refused=True), 1, 1)
+        assert not retries.begin()
+    assert retries.running == 0
+    assert retries.promise(failure(), 1, 1) is not None
+    assert retries.begin() and retries.running == 1
+
+
 def test_promises_that_nobody_claims_expire():
     clock = FakeClock()
     retries = budget(clock)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.errors import ConfigError, EngineError, EngineTimeout
+from gateway.core.errors import ConfigError, EngineError, EngineTimeout, Overloaded
 from gateway.core.specs import ClientTlsSpec
 from gateway.transport.pool import EndpointClient
+from tests.fakes.descriptors import without_descriptors
 from tests.fakes.engine import FakeEngine
 from tests.fakes.ports import empty_port
 from tests.fakes.receiver import Sink, until
@@ -104,6 +105,17 @@ async def test_cancelling_at_every_moment_of_connecting_leaks_no_connection(way:
         way.client.replace(way.engine.address)  # so that each turn connects anew
         await until(lambda: not way.client._tasks._tasks and not way.client._connections)
     await way.engine.until(lambda: way.engine.open == 0)
+
+
+async def test_when_nothing_is_left_to_connect_with_the_engine_is_not_blamed(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    sinks = [Sink() for _ in range(3)]
+    with without_descriptors():
+        for sink in sinks:
+            way.send(sink=sink)
+            error = await sink.failed()
+            assert isinstance(error, Overloaded) and (error.status, error.code) == (503, "overloaded") and error.retry_after == 1.0
+    assert [record.message for record in caplog.records] == ["no connection to an engine can be opened: Too many open files"]
+    await way.get()
 
 
 async def test_pausing_before_the_connection_is_there(way: Way) -> None:
