@@ -258,13 +258,17 @@ def metric_lines(values: Iterable[tuple[str, str, float]]) -> str:
     return "".join(f"# TYPE gatehouse_llamacpp_{name} {kind}\ngatehouse_llamacpp_{name} {value}\n" for name, kind, value in values)
 
 
-def _converser(model: Model, template: str | None) -> Converser:
+def _converser(model: Model, configured: str | None) -> Converser:
+    template = configured
     if template is None:
         raw = llama_cpp.llama_model_chat_template(model.handle, None)
         template = raw.decode("utf-8", "replace") if raw else None
     bos = model.special_piece(model.bos).decode("utf-8", "replace") if model.bos >= 0 else ""
     eos = model.special_piece(model.eos).decode("utf-8", "replace") if model.eos >= 0 else ""
-    return Converser(model, ChatTemplate(template, bos=bos, eos=eos) if template else None, bos)
+    compiled = ChatTemplate(template, bos=bos, eos=eos) if template else None
+    if configured is not None and compiled is not None and compiled.error is not None:  # a broken one of the file's fails only chats
+        raise LoadError("load_failed", f"options.template is broken: {compiled.error}")
+    return Converser(model, compiled, bos)
 
 
 def check_file(path: Path) -> tuple[Metadata, list[Path]]:

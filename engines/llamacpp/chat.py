@@ -33,7 +33,10 @@ def _now(form: str) -> str:
 
 
 class ChatTemplate:
-    """A compiled template. `render` is thread-safe and takes time that grows with the messages: not for the event loop."""
+    """A compiled template. `render` is thread-safe and takes time that grows with the messages: not for the event loop.
+
+    `error`: why it is no template, or None.
+    """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
         environment = ImmutableSandboxedEnvironment(
@@ -44,19 +47,19 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _now
         self.source = source
         self._special = {"bos_token": bos, "eos_token": eos}
-        self._error: str | None = None
+        self.error: str | None = None
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as exc:
-            self._error = str(exc)
+            self.error = str(exc)
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None,
         generate: bool = True, extra: Mapping[str, Any] | None = None,
     ) -> str:  # fmt: skip
         """The prompt for these messages. Raises ApiError 400 when the template refuses them or fails."""
-        if self._error is not None:
-            raise ApiError(400, f"the model's chat template is broken: {self._error}", param="messages", code="chat_template_failed")
+        if self.error is not None:
+            raise ApiError(400, f"the model's chat template is broken: {self.error}", param="messages", code="chat_template_failed")
         values = {**(extra or {}), **self._special, "messages": messages, "tools": tools, "add_generation_prompt": generate}
         parts = []
         size = 0

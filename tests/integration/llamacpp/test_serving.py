@@ -2,14 +2,10 @@
 
 import base64
 import concurrent.futures
-import hashlib
 import json
-import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -17,22 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import llama_cpp
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError
 
-from loadtests.llamacpp.random_gguf import CHATML, F32, Shape, metadata, write, write_parts
+from loadtests.llamacpp.random_gguf import metadata, write
+from tests.integration.llamacpp.process import DEADLINE, SHAPE, Sidecar
 from tests.waiting import until
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE = 60.0
-SHAPE = Shape()
-TOOLS_TEMPLATE = CHATML.replace(
-    "{% for message in messages %}",
-    "{% if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
-    "{{ '<tool_call><|im_end|>\n' }}{% endif %}"
-    "{% for message in messages %}",
-)  # fmt: skip
 WEATHER = {
     "type": "function",
     "function": {
@@ -43,57 +30,6 @@ WEATHER = {
 }
 
 
-class Sidecar:
-    def __init__(self, directory: Path, model: Path, **settings: Any) -> None:
-        self.socket = directory / "s.sock"
-        spec = {
-            "name": "tiny", "runtime": "llama.cpp", "model": str(model), "socket": str(self.socket), "state_dir": str(directory),
-            "slots": 4, "context": 512, "threads": 1, **settings,
-        }  # fmt: skip
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "engines.llamacpp"], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(spec).encode() + b"\n")
-        self.process.stdin.flush()
-        self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), base_url="http://sidecar", timeout=DEADLINE)
-        self.openai = OpenAI(base_url="http://sidecar/v1", api_key="none", http_client=self.http, max_retries=0)
-
-    def health(self) -> dict[str, Any]:
-        with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(self.socket)) != 0:
-                return {"state": "unreachable"}
-        return dict(self.http.get("/health").json())
-
-    def wait(self, *states: str) -> dict[str, Any]:
-        until(lambda: self.health()["state"] in states)
-        return self.health()
-
-    def metric(self, name: str) -> float:
-        lines = self.http.get("/metrics").text.splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith(f"gatehouse_llamacpp_{name} "))
-
-    def complete(self, prompt: Any = "hello world", **settings: Any) -> dict[str, Any]:
-        answer = self.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 8, "seed": 7, **settings})
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
-
-    def error(self, path: str, status: int = 400, **body: Any) -> dict[str, Any]:
-        answer = self.http.post(path, json=body)
-        assert answer.status_code == status, answer.text
-        return dict(answer.json()["error"])
-
-    def close(self) -> None:
-        self.openai.close()
-        self.http.close()
-        self.process.kill()
-        self.process.wait(DEADLINE)
-        for pipe in (self.process.stdin, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
-
-
 def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
     """The same greedy text, up to where two tokens were (almost) equally likely: llama.cpp picks kernels by batch size, whose last
     bits differ, and random weights give many ties."""
@@ -101,41 +37,6 @@ def agree(one: dict[str, Any], other: dict[str, Any]) -> None:
     at = next((n for n in tokens if one["tokens"][n] != other["tokens"][n]), len(tokens) - 1)
     for left, right in zip(one["token_logprobs"][: at + 1], other["token_logprobs"][: at + 1], strict=True):
         assert abs(left - right) < 0.2
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("models")
-    write(directory / "tiny.gguf", SHAPE, scale=4.0)
-    write(directory / "long.gguf", SHAPE, scale=4.0, values=metadata(SHAPE, llama__context_length=32768))
-    write(directory / "tools.gguf", SHAPE, scale=4.0, values=metadata(SHAPE, template=TOOLS_TEMPLATE))
-    write(directory / "plain.gguf", SHAPE, values=metadata(SHAPE, template=None))
-    write(directory / "raising.gguf", SHAPE, values=metadata(SHAPE, template="{{ raise_exception('roles must alternate') }}"))
-    write(directory / "embed.gguf", SHAPE, kind=F32, values=metadata(SHAPE, llama__pooling_type=1))
-    return directory
-
-
-@pytest.fixture
-def start(models: Path) -> Iterator[Callable[..., Sidecar]]:
-    started: list[Sidecar] = []
-    with tempfile.TemporaryDirectory(prefix="gh") as path:
-
-        def make(model: str, **settings: Any) -> Sidecar:
-            started.append(Sidecar(Path(path), models / model, **settings))
-            return started[-1]
-
-        yield make
-        for sidecar in started:
-            sidecar.close()
-
-
-@pytest.fixture(scope="module")
-def tiny(models: Path) -> Iterator[Sidecar]:
-    with tempfile.TemporaryDirectory(prefix="gh") as path:
-        sidecar = Sidecar(Path(path), models / "tiny.gguf")
-        assert sidecar.wait("ready", "failed")["state"] == "ready"
-        yield sidecar
-        sidecar.close()
 
 
 def test_health_shows_what_was_loaded(tiny: Sidecar) -> None:
@@ -471,18 +372,6 @@ def test_a_client_cannot_write_control_tokens(tiny: Sidecar) -> None:
             assert tokens(content) == tokens("") + len(content.encode())
 
 
-@pytest.mark.parametrize(
-    ("model", "code", "word"),
-    [("plain.gguf", "no_chat_template", "no chat template"), ("raising.gguf", "chat_template_failed", "must alternate")],
-)
-def test_templates_that_are_missing_or_refuse(start: Callable[..., Sidecar], model: str, code: str, word: str) -> None:
-    sidecar = start(model)
-    sidecar.wait("ready")
-    error = sidecar.error("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}])
-    assert error["code"] == code and word in error["message"]
-    assert sidecar.complete(max_tokens=2)["choices"]
-
-
 def test_chat_messages_are_checked(tiny: Sidecar) -> None:
     for messages, param in [
         ([{"role": "robot", "content": "x"}], "messages[0].role"), ([{"role": "user", "content": 3}], "messages[0].content"),
@@ -536,81 +425,3 @@ def test_what_a_client_writes_into_the_template_is_never_a_control_token(models:
     plain = sidecar.http.post("/v1/chat/completions", json={**settings, "chat_template_kwargs": {"note": "hello"}}).json()
     forged = sidecar.http.post("/v1/chat/completions", json={**settings, "chat_template_kwargs": {"note": "</s>"}}).json()
     assert forged["usage"]["prompt_tokens"] > plain["usage"]["prompt_tokens"], "four characters, not one token"
-
-
-def damaged(models: Path, name: str) -> Path:
-    source = (models / "tiny.gguf").read_bytes()
-    path = models / f"{name}.gguf"
-    if name == "magic":
-        path.write_bytes(b"LMGG" + source[4:])
-    elif name == "truncated":
-        path.write_bytes(source[: len(source) // 2])
-    elif name == "empty":
-        path.write_bytes(b"")
-    elif name == "tensors":
-        path.write_bytes(source[:8] + struct.pack("<Q", 2**60) + source[16:])
-    elif name == "architecture":
-        values = metadata(SHAPE, general__architecture="nosuch")
-        write(path, SHAPE, values={key.replace("llama.", "nosuch."): value for key, value in values.items()})
-    elif name == "layers":
-        write(path, SHAPE, values=metadata(SHAPE, llama__block_count=3))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [("magic", "wrong magic"), ("truncated", "truncated"), ("empty", "truncated"), ("tensors", "tensors are more than"),
-     ("architecture", "nosuch"), ("layers", "blk.2"), ("missing", "no such model file")],
-)  # fmt: skip
-def test_unusable_files_are_named_and_end_with_code_1(start: Callable[..., Sidecar], models: Path, name: str, word: str) -> None:
-    sidecar = start(damaged(models, name).name)
-    report = sidecar.wait("failed")
-    assert word in report["reason"] and name in report["reason"]
-    sidecar.process.terminate()
-    assert sidecar.process.wait(DEADLINE) == 1
-    assert sidecar.process.stderr is not None
-    assert f"engine tiny: {report['reason']}" in sidecar.process.stderr.read().decode()
-
-
-def test_a_model_in_parts_is_served_and_a_missing_part_named(start: Callable[..., Sidecar], tmp_path: Path) -> None:
-    files = write_parts(tmp_path, "m", SHAPE, 3)
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    sidecar = start(str(files[0]), sha256=digest)
-    assert sidecar.wait("ready", "failed")["state"] == "ready"
-    assert sidecar.complete()["usage"]["completion_tokens"] == 8
-    sidecar.close()
-    files[1].unlink()
-    report = start(str(files[0])).wait("failed")
-    assert report["reason_code"] == "model_invalid" and "part 2 of 3 is missing: m-00002-of-00003.gguf" in report["reason"]
-
-
-def test_a_wrong_checksum_is_refused(start: Callable[..., Sidecar]) -> None:
-    report = start("tiny.gguf", sha256="0" * 64).wait("failed")
-    assert report["reason_code"] == "checksum_mismatch"
-
-
-def test_memory_is_checked_before_loading(start: Callable[..., Sidecar], models: Path) -> None:
-    write(models / "wide.gguf", SHAPE, values=metadata(SHAPE, llama__context_length=2**24, llama__attention__key_length=4096))
-    sidecar = start("wide.gguf", context=2**22, slots=64)
-    assert sidecar.wait("failed")["reason_code"] == "insufficient_memory"
-    assert sidecar.error("/v1/completions", 507, prompt="x")["code"] == "insufficient_memory"
-
-
-def test_more_slots_than_llama_cpp_has_sequences_are_refused(start: Callable[..., Sidecar]) -> None:
-    report = start("tiny.gguf", slots=257, context=64).wait("ready", "failed")
-    assert report["state"] == "failed" and "slots: 257 are wanted, llama.cpp runs at most 256" in report["reason"]
-
-
-def test_unknown_options_are_refused(start: Callable[..., Sidecar]) -> None:
-    sidecar = start("tiny.gguf", options={"btach": 3})
-    assert sidecar.process.wait(DEADLINE) == 1
-    assert sidecar.process.stderr is not None and b"btach" in sidecar.process.stderr.read()
-
-
-def test_a_device_that_the_build_cannot_use_is_an_error_never_a_silent_cpu(start: Callable[..., Sidecar]) -> None:
-    if llama_cpp.llama_supports_gpu_offload():
-        report = start("tiny.gguf", device="cuda:0").wait("ready", "failed")
-        assert report["state"] == "ready" and report["placement"]["device_layers"] == SHAPE.layers + 1
-    else:
-        report = start("tiny.gguf", device="cuda:0").wait("failed")
-        assert report["reason_code"] == "device_unavailable" and "cuda:0" in report["reason"]

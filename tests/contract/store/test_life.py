@@ -1,0 +1,83 @@
+"""What every store keeps to: its schema, and its beginning and end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.core.storage import StoreChange
+from gateway.store.migrate import HEAD, migrate
+from gateway.store.tables import metadata
+from gateway.store.upgrade import settings
+from tests.contract.store.place import Place
+from tests.waiting import reached
+
+# --- schema and life
+
+
+async def test_the_migrations_make_the_tables_that_the_code_means(place: Place) -> None:
+    store = await place.open()
+
+    def difference(connection: sa.Connection) -> list[Any]:
+        return list(compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), metadata))
+
+    assert await store._database.run(difference) == []
+
+
+async def test_replicas_that_start_together_migrate_once(place: Place) -> None:
+    stores = [place.make() for _ in range(4)]
+    await asyncio.gather(*(store.start() for store in stores))
+    revisions = await stores[2]._database.run(lambda c: c.execute(sa.text("SELECT version_num FROM alembic_version")).all())
+    assert revisions == [(ScriptDirectory.from_config(settings()).get_current_head(),)] == [(HEAD,)]
+    await stores[0].create("models", "m", {}, actor="x")
+    await stores[1].start()
+    assert (await stores[3].get("models", "m")).version == 1
+
+
+async def test_a_failed_migration_leaves_nothing_behind(place: Place) -> None:
+    store = place.make()
+
+    def fail(connection: sa.Connection) -> None:
+        migrate(connection)
+        raise LookupError("and then the power went")
+
+    with pytest.raises(LookupError):
+        await store._database.run(fail, write=True)
+    assert await store._database.run(lambda connection: sa.inspect(connection).get_table_names()) == []
+
+
+async def test_the_schema_of_a_newer_gatehouse_is_refused(place: Place) -> None:
+    store = await place.open()
+    await store._database.run(lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")).close(), write=True)
+    with pytest.raises(ConfigError, match=r"newer Gatehouse .*9999"):
+        await place.open()
+
+
+async def test_a_closed_store_refuses(place: Place) -> None:
+    store = await place.open()
+    await store.aclose()
+    with pytest.raises(StoreUnavailable):
+        await store.get("models", "m")
+
+
+async def test_a_caller_that_leaves_does_not_hide_its_write(place: Place) -> None:
+    """Cancelled while the write runs: either it happened and was announced, or it did not and was not."""
+    store = await place.open()
+    heard: list[StoreChange] = []
+    store.subscribe(heard.append)
+    for n in range(10):
+        task = asyncio.get_running_loop().create_task(store.create("models", f"m{n}", {}, actor="x"))
+        for _ in range(n):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # the last ones may be done before they are cancelled
+    await reached(lambda: not store.pending)
+    assert list((await store.changes_since(0)).changes) == heard
+    assert len((await store.list("models")).items) == len(heard)
