@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -156,3 +157,13 @@ def names(count: int) -> tuple[str, ...]:
 def chat(text: str = "hello", tokens: int = 10) -> InferenceRequest:
     view = ChatRequest(model="m", messages=[Message(role="system", content="You help."), Message(role="user", content=text)])
     return InferenceRequest("chat", b"/v1/chat/completions", "m", {}, view, prompt_tokens=tokens, max_tokens=0)
+
+
+def sidecar(name: str = "a", **options: object) -> EngineSpec:
+    return EngineSpec(name=name, runtime="llama.cpp", **options)  # type: ignore[arg-type]
+
+
+async def settled() -> None:
+    """Lets tasks that were started run to their end."""
+    for _ in range(5):
+        await asyncio.sleep(0)
