@@ -218,12 +218,16 @@ class Gateway:
     def _steps(self) -> Steps[Built]:
         return Steps(
             read=lambda: self._noted(self._load),
-            parse=lambda text: self._noted(lambda: parse(text, file=self.loaded.file, environ=self.environ, schemas=PLUGINS)),
+            parse=lambda text: self._noted(lambda: self._parse(text)),
             check=self._check,
             build=self._prepare,
             swap=self._apply,
             drain=self._retire,
         )
+
+    def _parse(self, text: str) -> ConfigSpec:
+        """A text that somebody sent; its `${file:...}` are those beside the configuration's file."""
+        return parse(text, file="the text", environ=self.environ, schemas=PLUGINS, folder=self.base)
 
     def _store_changed(self, change: Change) -> None:
         if touches_configuration(change):

@@ -65,20 +65,22 @@ def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = 
     return Loaded(spec, text, str(path), places)
 
 
-def parse(text: str, *, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> ConfigSpec:
-    """Settings from a text. `file` names it in errors; `${file:...}` is relative to its folder.
+def parse(
+    text: str, *, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS, folder: Path | None = None
+) -> ConfigSpec:
+    """Settings from a text. `file` names it in errors; `${file:...}` is relative to `folder`, which is the file's own where none is given.
 
     Raises ConfigError with path, line and what would be right, for the first thing that is wrong.
     """
-    return _parsed(text, file, environ, schemas)[0]
+    return _parsed(text, file, environ, schemas, folder)[0]
 
 
 def _parsed(
-    text: str, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas
+    text: str, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas, folder: Path | None = None
 ) -> tuple[ConfigSpec, Mapping[str, nodes.Origin]]:
     root = nodes.read(text, file=file)
     environment.override(root, environ)
-    converter = Converter(environ, Path(file).parent if file else Path(), schemas)
+    converter = Converter(environ, folder or (Path(file).parent if file else Path()), schemas)
     spec = converter.convert(root, ConfigSpec)
     validate.check(spec, lambda path, message: converter.error(path, message, root.origin), schemas.roles)
     return spec, converter.places

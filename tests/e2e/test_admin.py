@@ -381,6 +381,7 @@ def test_the_configuration_is_masked_applied_and_guarded(running: Gatehouse, roo
     assert [limit["name"] for limit in root.get("/limits?source=file").json()["items"]] == ["applied"]
     problem(root.put("/config", content=text, headers=headers), 412, "version_mismatch")
     wrong = root.put("/config", content=b"version: 1\nlimitz: []", headers={"content-type": "application/yaml"})
+    assert "the text:2: limitz: " in wrong.text and ".yaml" not in wrong.text
     assert "limits" in problem(wrong, 400, "invalid_config")["detail"]
     assert "limits" in root.get("/status").json()["config"]["refused"]
     with admin(running, "viewer") as viewer:
