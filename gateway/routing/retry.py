@@ -29,19 +29,19 @@ class RetryBudget:
         self._clock, self._entropy = clock, entropy
         self.promised = 0
         self.running = 0
-        self._excused = 0
+        self._excused = False
         self._expires = 0.0
 
     def promise(self, error: Exception, attempts: int, in_flight: int) -> float | None:
         """Seconds to wait before the next attempt, or None. attempts: how many were made. in_flight: requests, now."""
         if not isinstance(error, EngineError) or not error.safe or attempts >= self.spec.attempts:
             return None
+        self._excused = error.refused
+        if error.refused:
+            return 0.0
         now = self._clock.monotonic()
         if now > self._expires:
-            self.promised = self._excused = 0
-        if error.refused:
-            self._excused += 1  # it begins at once, mostly in this very call
-            return 0.0
+            self.promised = 0
         if self.promised + self.running >= max(MINIMUM, self.spec.budget * in_flight):
             return None
         delay = self.spec.backoff * 2.0 ** (attempts - 1) * (0.5 + self._entropy.uniform())
@@ -50,9 +50,9 @@ class RetryBudget:
         return delay
 
     def begin(self) -> bool:
-        """A retry has its slot. Whether it counts, until `end`: one after a refusal does not."""
+        """A retry has its slot. Whether it counts, until `end`: one that got it at once, after a refusal, does not."""
         if self._excused:
-            self._excused -= 1
+            self._excused = False
             return False
         self.promised = max(0, self.promised - 1)
         self.running += 1

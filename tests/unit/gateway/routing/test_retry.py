@@ -81,6 +81,16 @@ def test_a_retry_after_a_refusal_takes_nothing_from_the_others():
     assert retries.begin() and retries.running == 1
 
 
+def test_refusals_whose_retry_finds_no_endpoint_excuse_no_other_retry():
+    retries = budget()
+    for _ in range(MINIMUM):
+        for _ in range(10):
+            retries.promise(failure(refused=True), 1, 1)
+        assert retries.promise(failure(), 1, 1) is not None
+        assert retries.begin()
+    assert retries.running == MINIMUM and retries.promise(failure(), 1, 1) is None
+
+
 def test_promises_that_nobody_claims_expire():
     clock = FakeClock()
     retries = budget(clock)
