@@ -26,6 +26,7 @@ MODULES = (
     "gateway.audit.broker",
     "gateway.audit.chain",
     "gateway.audit.crypto",
+    "gateway.audit.encode",
     "gateway.audit.journal",
     "gateway.audit.sinks.file",
     "gateway.audit.worker",

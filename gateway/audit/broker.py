@@ -23,7 +23,7 @@ from collections.abc import Callable
 from time import thread_time
 from typing import Final
 
-from gateway.audit.chain import Entry, payload
+from gateway.audit.chain import Draft, Entry, payload
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
 from gateway.audit.journal import Journal
 from gateway.audit.sinks import local_sink
@@ -48,7 +48,10 @@ BUSY: Final = 0.65
 TICK: Final = 1.0
 _HEAL_BATCH: Final = 4096
 
-Job = list[Entry] | Callable[[], None]
+AHEAD: Final = 8
+"""How many records are linked ahead at one time; what gathered while a write took long is not linked by one request."""
+
+Job = tuple[list[Entry], Draft | None] | Callable[[], None]
 
 
 class AuditBroker:
@@ -91,6 +94,7 @@ class AuditBroker:
         self._journal: Journal | None = None
         self._quick = False
         self._mark = 0
+        self._draft: Draft | None = None
         # when the log was last looked at: how many records had been written, the time, and what the loop had used of its core
         self._doubter: asyncio.TimerHandle | None = None
         self._proofs = 0
@@ -154,7 +158,12 @@ class AuditBroker:
         if len(pending) >= self._outcome_room:
             self._lose()
             return
-        pending.append((self._journaled(record) or record) if self._quick else record)
+        if self._quick:
+            pending.append(self._journaled(record) or record)
+            if self._inflight is None:
+                self._link_ahead()
+        else:
+            pending.append(record)
         if self._timer is None and not self._scheduled:
             self._flush_later()
 
@@ -177,6 +186,19 @@ class AuditBroker:
             return None
         entry = payload(record)
         return entry if journal.append(entry) else None
+
+    def _link_ahead(self) -> None:
+        """Links to the chain what the journal holds of the gathering batch, a request at a time: the thread that would do it for the whole
+        batch keeps the interpreter from the loop meanwhile. The chain may be read, because the writer has nothing to do."""
+        draft = self._draft
+        if draft is None:
+            draft = self._draft = Draft(self._writer.chain)
+        entries: list[bytes] = []
+        for entry in self._pending[draft.count : draft.count + AHEAD]:
+            if not isinstance(entry, bytes):
+                break
+            entries.append(entry)
+        draft.extend(entries)
 
     def _proven(self) -> None:
         """A batch was written: the log is looked at from now on."""
@@ -227,14 +249,14 @@ class AuditBroker:
 
     def _hand_over(self) -> None:
         """Gives the gathered batch to the writer, which must be free."""
-        batch = self._pending
-        self._pending = []
+        batch, draft = self._pending, self._draft
+        self._pending, self._draft = [], None
         self._inflight, self._inflight_signal, self._signal = batch, self._signal, None
         if self._journal is not None:
             self._mark = self._journal.position
         self._make_room()
         self._since = self._clock.monotonic()
-        self._give(batch)
+        self._give((batch, draft))
 
     def _make_room(self) -> None:
         """How many records the gathering batch may hold now."""
@@ -244,8 +266,8 @@ class AuditBroker:
     # --- the writer's thread
 
     def _work(self, job: Job) -> None:
-        if isinstance(job, list):
-            self._writer.write(job)
+        if isinstance(job, tuple):
+            self._writer.write(*job)
         else:
             job()
 
@@ -287,6 +309,7 @@ class AuditBroker:
             log.error("the audit log takes no records: %s", reason)
         self._room = 0
         self._quick = False
+        self._draft = None
         signal, self._signal = self._signal, None
         if signal is not None:
             waiting, self._pending = self._pending, []
@@ -368,7 +391,7 @@ class AuditBroker:
 
     def _order(self, job: Callable[[], None]) -> None:
         """Has the writer do something else than a batch, when it is free."""
-        self._inflight, self._since = [], self._clock.monotonic()
+        self._inflight, self._since, self._draft = [], self._clock.monotonic(), None
         self._give(job)
 
     # --- life

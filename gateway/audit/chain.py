@@ -14,7 +14,8 @@ from typing import BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from gateway.audit.record import KINDS, MAX_LINE, Line, Record, encode, encode_all
+from gateway.audit.encode import encode, encode_all
+from gateway.audit.record import KINDS, MAX_LINE, Line, Record
 
 FORMAT: Final = 1
 GENESIS: Final = "0" * 64
@@ -36,6 +37,47 @@ class ChainError(Exception):
 _decode_line = msgspec.json.Decoder(Line).decode
 
 
+class Draft:
+    """Lines linked to one another and to the line that the chain ended with when the draft was begun. They count as the chain's next
+    lines as long as it still ends there. `count`: how many there are."""
+
+    __slots__ = ("_head", "_pieces", "_root", "_start", "count")
+
+    def __init__(self, chain: Chain) -> None:
+        self._start = chain.seq
+        self._root = self._head = chain.head.encode()
+        self._pieces: list[bytes] = []
+        self.count = 0
+
+    def follows(self, chain: Chain) -> bool:
+        """Whether the chain ends where the draft begins."""
+        return self._start == chain.seq and self._root == chain.head.encode()
+
+    @property
+    def end(self) -> tuple[int, str]:
+        """Number and hash of the last line."""
+        return self._start + self.count, self._head.decode()
+
+    @property
+    def data(self) -> bytes:
+        """The lines."""
+        return b"".join(self._pieces)
+
+    def extend(self, payloads: Sequence[bytes]) -> None:
+        """Links a line for each payload."""
+        seq, head = self._start + self.count, self._head
+        fresh, pieces = _SHA256.copy, self._pieces
+        for encoded in payloads:
+            seq += 1
+            body = b'{"seq":%d' % seq + encoded
+            digest = fresh()
+            digest.update(head + body)
+            head = digest.hexdigest().encode()
+            pieces += (body, _MARK, head, _END)
+        self._head = head
+        self.count += len(payloads)
+
+
 class Chain:
     """The state between two lines: `seq` and `head` of the last one. Sealing changes nothing until `commit`."""
 
@@ -45,21 +87,14 @@ class Chain:
         self.seq, self.head = seq, head
         self._next_seq, self._next_head = seq, head
 
-    def seal(self, records: Sequence[Entry]) -> bytes:
+    def seal(self, records: Sequence[Entry], draft: Draft | None = None) -> bytes:
         """The records as linked lines, ready to be written after the last committed one. Follows on an earlier seal only if that
-        was committed."""
-        seq, head = self.seq, self.head.encode()
-        fresh = _SHA256.copy
-        pieces: list[bytes] = []
-        for encoded in _payloads(records):
-            seq += 1
-            body = b'{"seq":%d' % seq + encoded
-            digest = fresh()
-            digest.update(head + body)
-            head = digest.hexdigest().encode()
-            pieces += (body, _MARK, head, _END)
-        self._next_seq, self._next_head = seq, head.decode()
-        return b"".join(pieces)
+        was committed. `draft`: the first of these records, already linked; used where it still follows."""
+        if draft is None or not draft.follows(self):
+            draft = Draft(self)
+        draft.extend(_payloads(records[draft.count :]))
+        self._next_seq, self._next_head = draft.end
+        return draft.data
 
     def commit(self) -> None:
         """What was sealed last is written."""

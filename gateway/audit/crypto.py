@@ -18,7 +18,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from gateway.audit.record import CheckpointRecord, encode_json
+from gateway.audit.encode import encode_json
+from gateway.audit.record import CheckpointRecord
 from gateway.core.errors import ConfigError
 
 BODY_KEY: Final = "audit-body.key"

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gateway.audit.chain import FORMAT, Chain, Entry
+from gateway.audit.chain import FORMAT, Chain, Draft, Entry
 from gateway.audit.crypto import Signer
+from gateway.audit.encode import encode_json
 from gateway.audit.journal import Journal, journal_name
-from gateway.audit.record import CheckpointRecord, SegmentRecord, encode_json
+from gateway.audit.record import CheckpointRecord, SegmentRecord
 from gateway.audit.repair import Found, examine, last_checkpoint, set_aside, unchained
 from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
 from gateway.core.clock import Clock
@@ -93,13 +94,13 @@ class ChainWriter:
         log.warning("the audit log had a torn tail: %s", detail)
         return [self._event("audit.repaired", detail)]
 
-    def write(self, records: Sequence[Entry]) -> None:
-        """Writes the records as one batch, all or nothing."""
+    def write(self, records: Sequence[Entry], draft: Draft | None = None) -> None:
+        """Writes the records as one batch, all or nothing. `draft`: the first of them, linked ahead."""
         if self.sink.full:
             self._rotate()
         if self.sink.fresh:
-            records = [self._header(), *records]
-        self.sink.write(self.chain.seal(records))
+            records, draft = [self._header(), *records], None
+        self.sink.write(self.chain.seal(records, draft))
         self.chain.commit()
         self.written += len(records)
         self.batches += 1

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.chain import GENESIS, Chain, ChainError, check_line, read_line
+from gateway.audit.chain import GENESIS, Chain, ChainError, Draft, check_line, payload, read_line
 from gateway.core.types import EventRecord
 
 
@@ -45,6 +45,32 @@ def test_batches_and_single_records_make_the_same_chain() -> None:
         apart += single.seal([record])
         single.commit()
     assert together == apart
+
+
+@given(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 4))
+def test_a_draft_makes_the_lines_that_sealing_makes(parts: list[int], rest: int) -> None:
+    chain = Chain(7, "a" * 64)
+    records = [EventRecord(1.0, f"e{n}") for n in range(sum(parts) + rest)]
+    draft, linked = Draft(chain), 0
+    for part in parts:
+        draft.extend([payload(record) for record in records[linked : linked + part]])
+        linked += part
+    assert draft.count == linked
+    plain = Chain(7, "a" * 64)
+    assert chain.seal(records, draft) == plain.seal(records)
+    chain.commit()
+    plain.commit()
+    assert (chain.seq, chain.head) == (plain.seq, plain.head)
+
+
+@pytest.mark.parametrize("moved", [Chain(8, "a" * 64), Chain(7, "b" * 64)], ids=["another number", "another hash"])
+def test_a_draft_that_does_not_follow_is_worth_nothing(moved: Chain) -> None:
+    draft = Draft(Chain(7, "a" * 64))
+    records = [EventRecord(1.0, "a"), EventRecord(1.0, "b")]
+    draft.extend([payload(records[0])])
+    expected = moved.seal(records)
+    assert moved.seal(records, draft) == expected
+    check_line(expected.splitlines(keepends=True)[0], moved.seq + 1, moved.head.encode())
 
 
 def test_every_line_is_accepted_in_its_place_only() -> None:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, load_verifier
-from gateway.audit.record import CheckpointRecord, encode_json
+from gateway.audit.encode import encode_json
+from gateway.audit.record import CheckpointRecord
 from gateway.core.errors import ConfigError
 
 UNSIGNED = CheckpointRecord(time=1.25, writer="0", number=1, segment=1, covers=7, head="ab" * 32, key="")

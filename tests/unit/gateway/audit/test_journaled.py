@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.audit.broker import BUSY, PROOF, STEADY, AuditBroker
+from gateway.audit.broker import AHEAD, BUSY, PROOF, STEADY, AuditBroker
 from gateway.audit.chain import payload
 from gateway.audit.journal import Journal, journal_name, left_over
 from gateway.audit.reader import LogReader
@@ -74,6 +74,50 @@ async def test_the_line_is_the_same_by_both_ways(roomy: Any, make: Any) -> None:
     await make.settled(broker.intent(make.intent("first", "t\u00e9nant\n", detail={"a": 1})))
     one, other = ({**record, "seq": 0, "hash": ""} for record in roomy.records()[-2:])
     assert one == other
+
+
+async def test_what_is_in_the_journal_is_linked_before_the_writer_gets_it(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    await make.until(lambda: broker._inflight is None)
+    for number in range(AHEAD):
+        broker.intent(make.intent(f"r{number}"))
+    broker.outcome(make.outcome("r0"))
+    assert broker._draft is not None and broker._draft.count == AHEAD, "one request links so many records at most"
+    broker.outcome(make.outcome("r1"))
+    draft = broker._draft
+    assert draft.count == len(broker._pending) == AHEAD + 2
+    await make.until(lambda: len(ids(roomy, "outcome")) == 2)
+    assert b"".join(roomy.lines()[-AHEAD - 2 :]) == draft.data
+    assert verify_log(roomy.directory, roomy.signer.verifier).ok
+
+
+async def test_a_checkpoint_between_makes_what_was_linked_void(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    await make.until(lambda: broker._inflight is None)
+    broker.intent(make.intent("a"))
+    broker.outcome(make.outcome("a"))
+    assert broker._draft is not None and broker._draft.count == 2
+    broker._order(broker._writer.checkpoint)
+    broker.intent(make.intent("b"))
+    broker.outcome(make.outcome("b"))
+    assert broker._draft is None, "the writer has the chain"
+    await make.until(lambda: ids(roomy, "outcome") == ["a", "b"])
+    assert kinds(roomy)[-5:] == ["checkpoint", "a", "a", "b", "b"]
+    assert verify_log(roomy.directory, roomy.signer.verifier).ok
+
+
+async def test_what_was_linked_before_a_failure_is_linked_anew(roomy: Any, make: Any) -> None:
+    broker = await proven(roomy, make)
+    await make.until(lambda: broker._inflight is None)
+    roomy.disk.error = errno.EIO
+    broker.intent(make.intent("a"))
+    broker.outcome(make.outcome("a"))
+    assert broker._draft is not None and broker._draft.count == 2
+    await make.until(lambda: not broker.accepting)
+    roomy.disk.error = None
+    await make.until(lambda: broker.accepting)
+    await make.until(lambda: kinds(roomy)[-3:] == ["audit.recovered", "a", "a"])
+    assert verify_log(roomy.directory, roomy.signer.verifier).ok
 
 
 @pytest.mark.parametrize("durability", ["async", "fsync"])

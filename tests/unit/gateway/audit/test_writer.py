@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.audit.chain import Draft, payload
 from gateway.audit.verify import verify_log
 
 
@@ -157,6 +158,19 @@ def test_segments_rotate_and_the_chain_runs_through(log_bench: Any, make: Any) -
     assert report.ok and report.writers[0].segments == len(paths)
     start(log_bench).close()
     assert verified(log_bench).ok
+
+
+def test_a_header_comes_before_what_was_linked_ahead(log_bench: Any, make: Any) -> None:
+    writer = log_bench.writer(segment_bytes=1)
+    writer.open()
+    for number in range(2):
+        record = make.intent(f"r{number}")
+        draft = Draft(writer.chain)
+        draft.extend([payload(record)])
+        writer.write([record], draft)
+    writer.close()
+    assert [record["kind"] for record in log_bench.records(2)] == ["segment", "intent", "checkpoint"]
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
 
 
 @pytest.mark.parametrize("begun", [b"", b'{"seq":9,"ki'])

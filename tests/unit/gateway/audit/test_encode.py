@@ -4,7 +4,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.record import MAX_RECORD, encode, encode_all
+from gateway.audit.encode import encode, encode_all
+from gateway.audit.record import MAX_RECORD
 from gateway.core.secret import Secret
 from gateway.core.types import EventRecord, IntentRecord
 
