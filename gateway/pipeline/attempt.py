@@ -127,15 +127,16 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
     trace = exchange.headers.get(b"traceparent")
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
+    principal: Principal = exchange.principal  # type: ignore[assignment]
     content = request.content
     if request.operation not in GENERATION:
-        content += b"x-gatehouse-client: %b\r\n" % client_name(exchange.principal)  # type: ignore[arg-type]
+        content += b"x-gatehouse-client: %b\r\n" % client_name(principal)
     return b"POST %b%b HTTP/1.1\r\n%bx-request-id: %b\r\nx-gatehouse-priority: %b\r\nx-gatehouse-deadline-ms: %d\r\n%b%b" % (
         attempt.client.base_path,
         path,
         content,
         exchange.request_id,
-        exchange.principal.priority.encode(),  # type: ignore[union-attr]
+        principal.priority.encode(),
         int((exchange.deadline - exchange.plane.now) * 1000),
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",

@@ -63,7 +63,7 @@ class DataPlane:
     def next_id(self) -> bytes:
         """A request identifier: 64 random bits of this process and a count."""
         self._count += 1
-        return b"req-%b-%x" % (self._identifier, self._count)
+        return b"req-%b-%d" % (self._identifier, self._count)
 
     def sampled(self) -> bool:
         """Whether the exchange that has just got its identifier is one whose phases are timed."""
