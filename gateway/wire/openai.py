@@ -46,9 +46,13 @@ _AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
 
 def _count_to(body: bytes, mark: bytes, limit: int) -> int:
-    """How often a byte stands in the body, counted up to one more than `limit`. To split finds it with the processor's search for a byte;
-    `bytes.count` looks at one after the other."""
-    return len(body.split(mark, limit + 1)) - 1
+    """How often a byte stands in the body, counted up to one more than `limit`. `find` has the processor's search for a byte; `bytes.count`
+    and `split` look at one after the other."""
+    count, at = 0, body.find(mark)
+    while at >= 0 and count <= limit:
+        count += 1
+        at = body.find(mark, at + 1)
+    return count
 
 
 def check_depth(body: bytes, limit: int) -> None:
