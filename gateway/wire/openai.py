@@ -45,19 +45,12 @@ _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
 
-def _count_to(body: bytes, mark: bytes, limit: int) -> int:
-    """How often a byte stands in the body, counted up to one more than `limit`. `find` has the processor's search for a byte; `bytes.count`
-    and `split` look at one after the other."""
-    count, at = 0, body.find(mark)
-    while at >= 0 and count <= limit:
-        count += 1
-        at = body.find(mark, at + 1)
-    return count
-
-
 def check_depth(body: bytes, limit: int) -> None:
-    """Refuses JSON nested deeper than `limit`. Exact; the common case is two bounded counts, because depth cannot exceed the brackets."""
-    if _count_to(body, b"{", limit) + _count_to(body, b"[", limit) <= limit:
+    """Refuses JSON nested deeper than `limit`. Exact; the common case is two bounded counts, because depth cannot exceed the brackets.
+
+    To split counts with the processor's search for a byte; `bytes.count` looks at one after the other.
+    """
+    if len(body.split(b"{", limit + 1)) + len(body.split(b"[", limit + 1)) - 2 <= limit:
         return
     depth = 0
     for match in _BRACKETS.finditer(body):
@@ -94,8 +87,8 @@ def parse(path: bytes, body: bytes, max_depth: int = 64) -> InferenceRequest:
     raw values makes every change of the body cheap.
     """
     operation, decoder = _DECODERS[path]
-    lists = _count_to(body, b"[", max_depth)
-    if lists + _count_to(body, b"{", max_depth) > max_depth:
+    lists = body.count(b"[")
+    if body.count(b"{") + lists > max_depth:
         check_depth(body, max_depth)
     try:
         view: Any = decoder.decode(body)
