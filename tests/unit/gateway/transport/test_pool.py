@@ -118,6 +118,17 @@ async def test_when_nothing_is_left_to_connect_with_the_engine_is_not_blamed(way
     await way.get()
 
 
+async def test_a_name_that_cannot_be_looked_up_for_want_of_descriptors_is_not_the_engines_fault() -> None:
+    with empty_port() as port:
+        client = EndpointClient(f"http://localhost:{port}")
+        sink = Sink()
+        with without_descriptors():
+            client.send(HEAD, BODY, sink, 60, 60)
+            error = await sink.failed()
+    assert isinstance(error, Overloaded)
+    await client.aclose()
+
+
 async def test_pausing_before_the_connection_is_there(way: Way) -> None:
     sink = way.send()
     assert sink.call is not None
