@@ -5,10 +5,10 @@ encodes, chains and writes the whole batch and completes its one Signal. While i
 request falls as the load grows. Outcomes wait for the next intent, 5 ms at most.
 
 With `durability: write`, and under a steady load that the log keeps up with, nobody waits for the thread: a record is copied into the
-journal, which outlives the process as what was written does, and is chained within FLUSH_DELAY. That is decided each PROOF: STEADY records
-were written in the last one, and left room on the disk. So a disk that is full, fails or hangs is met by requests that wait for it, but
-for those of one PROOF, whose records are kept. A loop that is BUSY lets requests wait, too: those that go on together are cheaper than
-those that go on one by one, by a fifth of all work.
+journal, which outlives the process as what was written does, and is in the chain within FLUSH_DELAY: linked by the loop after the
+request's answer, written by the thread. That is decided each PROOF: STEADY records were written in the last one, and left room on the
+disk. So a disk that is full, fails or hangs is met by requests that wait for it, but for those of one PROOF, whose records are kept. A
+loop that is BUSY lets requests wait, too: those that go on together are cheaper than those that go on one by one, by a fifth of all work.
 
 When the log cannot be written (an error, or a write that hangs for longer than `timeout`), what waits fails with AuditUnavailable,
 new intents are refused at once, outcomes are kept up to `queue` records, and each second one batch is tried: an event that tells

@@ -2,8 +2,7 @@
 
 A small file beside the segments, its blocks reserved and its pages mapped into memory. An entry is copied there in a microsecond,
 without a system call, and is then the operating system's, as after a `write`: it survives the end of the process at any moment, not a
-loss of power. The writer's thread chains the same record a moment later. What it had not chained when the process ended, the next
-start does.
+loss of power. The same record is in the chain a moment later; what was not when the process ended, the next start chains.
 
 The file: 8 bytes of name, 8 bytes `done`, then a ring of entries. A position counts bytes since the beginning and never falls; the entry
 at position p stands at p modulo the ring's size, and never runs over its end. `done` is the position before which everything is in
