@@ -29,7 +29,8 @@ class EngineProcess:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "tests.fakes.engine", "--port", str(self.port)]
+        # Whole answers: what an engine began to answer is not asked for again, and a kill could fall between head and body.
+        command = [sys.executable, "-m", "tests.fakes.engine", "--port", str(self.port), "--whole"]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("ready ")

@@ -79,6 +79,7 @@ class FakeEngine:
         accept: bool = True,
         accept_delay: float = 0.0,
         backlog: int = 512,
+        whole: bool = False,
     ) -> None:
         self.script: deque[Step] = deque(parse_script(script) if isinstance(script, str) else script)
         self.default = default or Step()
@@ -91,6 +92,8 @@ class FakeEngine:
         self._host, self._port, self._unix, self._tls = host, port, unix, tls
         self._slots, self._service, self._queue = slots, service, queue
         self._accept, self._accept_delay, self._backlog = accept, accept_delay, backlog
+        self.whole = whole
+        """Every answer that is to arrive leaves in one write, so that a kill falls before it or after it."""
         self.holding = 0
         """Requests that wait at the step `hold`."""
         self._gate = asyncio.Event()
@@ -329,6 +332,8 @@ class _Connection(asyncio.Protocol):
         parts = pieces(request.method, request.path, request.body, step, self._engine.health())
         middle = 1 + (len(parts) - 1) // 2
         where = {"before": 0, "head": 1, "mid": middle, "end": len(parts)}[step.at] if step.kind in ACTIONS else -1
+        if self._engine.whole and where < 0:
+            parts = [b"".join(parts)]
         for index, piece in enumerate(parts):
             if index == where:
                 await self._misbehave(request, step)
@@ -388,6 +393,7 @@ async def _run(arguments: argparse.Namespace) -> None:
         service=arguments.service,
         queue=arguments.queue,
         accept_delay=arguments.accept_delay,
+        whole=arguments.whole,
     )
     async with engine:
         print(f"ready {engine.address}", flush=True)
@@ -408,6 +414,7 @@ def main() -> None:
     parser.add_argument("--service", type=float, default=0.0)
     parser.add_argument("--queue", type=int, default=0)
     parser.add_argument("--accept-delay", type=float, default=0.0)
+    parser.add_argument("--whole", action="store_true")
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_run(parser.parse_args()))
 
