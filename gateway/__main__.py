@@ -1,5 +1,5 @@
 """`python -m gateway` is the console script `gatehouse`."""
 
-from gateway.start import main
+from gateway.app.start import main
 
 main()

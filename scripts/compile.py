@@ -1,4 +1,4 @@
-"""Compiles the hot path (gateway/compiled.py names it) with mypyc into a directory: `python scripts/compile.py DIRECTORY`.
+"""Compiles the hot path (gateway/app/compiled.py names it) with mypyc into a directory: `python scripts/compile.py DIRECTORY`.
 
 What it needs beside the project's dependencies is pinned in requirements/build.txt, and a C compiler. The directory appears whole or not
 at all, with a manifest of every source file that the result depends on.
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from importlib.machinery import EXTENSION_SUFFIXES  # noqa: E402
 
-from gateway.compiled import GROUP, MANIFEST, MODULES, extension  # noqa: E402
+from gateway.app.compiled import GROUP, MANIFEST, MODULES, extension  # noqa: E402
 
 SETUP = """
 from mypyc.build import mypycify

@@ -206,13 +206,13 @@ install_llama() {
 # What the build depends on, roughly: the build itself notes each file, and is not used when one of them has changed.
 compiled_key() {
     local sources
-    mapfile -t sources < <(printf '%s\n' "$ROOT"/scripts/compile.py "$ROOT"/gateway/compiled.py "$ROOT"/requirements/build.txt \
+    mapfile -t sources < <(printf '%s\n' "$ROOT"/scripts/compile.py "$ROOT"/gateway/app/compiled.py "$ROOT"/requirements/build.txt \
         "$ROOT"/gateway/{core,wire,telemetry,transport,identity,limits,routing,audit,pipeline,server}/*.py "$ROOT"/gateway/audit/sinks/*.py \
         "$ROOT"/policies/*.py)
     printf '%s-%s' "$(sed -n 's/^version *= *\([0-9.]*\).*/\1/p' "$VENV/pyvenv.cfg")" "$(digest "${sources[@]}")"
 }
 
-# install_compiled KEY: builds once, keeps the build, and puts it where gateway/compiled.py looks. Without a compiler or the headers of
+# install_compiled KEY: builds once, keeps the build, and puts it where gateway/app/compiled.py looks. Without a compiler or the headers of
 # Python, and without the right to install them, the sources run as they are.
 install_compiled() {
     local directory="$CACHE/compiled/$1" headers target

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from gateway.build import PLUGINS
+from gateway.app.build import PLUGINS
+from gateway.app.main import app
 from gateway.config.load import load
 from gateway.core import specs
 from gateway.core.specs import Spec
-from gateway.main import app
 from gateway.telemetry.metrics import PHASES, Metrics, ModelMeter
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +40,8 @@ def test_every_metric_is_documented() -> None:
     metrics = Metrics()
     metrics.models["m"] = ModelMeter("m")
     named = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
-    source = (ROOT / "gateway" / "build.py").read_text() + "".join(p.read_text() for p in (ROOT / "gateway" / "telemetry").glob("*.py"))
+    folders = (ROOT / "gateway" / "app", ROOT / "gateway" / "telemetry")
+    source = "".join(path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py")))
     for kind, name in re.findall(r'(Counter|Gauge|Histogram)MetricFamily\(\s*"([a-z_]+)"', source):
         named.add(name + ("_total" if kind == "Counter" else ""))
     assert len(named) > 10 and PHASES

@@ -39,46 +39,24 @@ TIERS: dict[str, Tier] = {
         f"gateway.{name}": Tier(2, (*BASE, "gateway.transport"))
         for name in ("identity", "limits", "guardrails", "routing", "audit", "store", "config")
     },
-    "engines": Tier(2, (*BASE, "gateway.transport")),
+    "engines": Tier(2, ()),
+    "engines.host": Tier(2, (*BASE, "gateway.transport")),
+    "engines.sidecar": Tier(2, BASE),
     "engines.llamacpp": Tier(2, (*BASE, "engines.sidecar")),
     "engines.onnx": Tier(2, (*BASE, "engines.sidecar")),
-    "engines.catalogue.inspector": Tier(
-        2, ("gateway.core", "engines.catalogue.facts", "engines.llamacpp.gguf", "engines.onnx", "engines.sidecar")
+    "engines.demo": Tier(2, ()),
+    # A process of its own, which parses files that nobody vouches for with the sidecars' readers.
+    "engines.host.catalogue.inspector": Tier(
+        2, ("gateway.core", "engines.host.catalogue.facts", "engines.llamacpp.gguf", "engines.onnx", "engines.sidecar")
     ),
     "admin": Tier(2, BASE),
     "gateway.pipeline": Tier(3, BASE),
     "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),
-    "gateway.build": Tier(5, (EVERYTHING,)),
-    "gateway.assembly": Tier(5, (EVERYTHING,)),
-    "gateway.control": Tier(5, (EVERYTHING,)),
-    "gateway.remote": Tier(5, (EVERYTHING,)),
-    "gateway.rollouts": Tier(5, (EVERYTHING,)),
-    "gateway.stored": Tier(5, (EVERYTHING,)),
-    "gateway.usage": Tier(5, (EVERYTHING,)),
-    "gateway.administration": Tier(5, (EVERYTHING,)),
-    "gateway.quickstart": Tier(5, (EVERYTHING,)),
-    "gateway.process": Tier(5, (EVERYTHING,)),
-    "gateway.main": Tier(5, (EVERYTHING,)),
-    "gateway.start": Tier(5, (EVERYTHING,)),
-    "gateway.compiled": Tier(0, ()),
-    "gateway.__main__": Tier(5, (EVERYTHING,)),
+    "gateway.app": Tier(5, (EVERYTHING,)),
+    "gateway.__main__": Tier(6, ("gateway.app",)),
 }
-# The composition root is a chain: who may import each of its modules. Nobody else imports them.
-ROOT_IMPORTERS = {
-    "gateway.build": ("gateway.main", "gateway.process", "gateway.administration"),
-    "gateway.administration": ("gateway.main", "gateway.process"),
-    "gateway.assembly": ("gateway.build",),
-    "gateway.control": ("gateway.assembly", "gateway.build"),
-    "gateway.remote": ("gateway.build", "gateway.control"),
-    "gateway.rollouts": ("gateway.build",),
-    "gateway.stored": ("gateway.control",),
-    "gateway.usage": ("gateway.assembly", "gateway.build", "gateway.control"),
-    "gateway.quickstart": ("gateway.process",),
-    "gateway.process": ("gateway.main", "gateway.start"),
-    "gateway.main": ("gateway.start",),
-    "gateway.start": ("gateway.__main__",),
-    "gateway.__main__": (),
-}
+# The composition root: nobody imports it but the interpreter's entry.
+ROOT_PACKAGE, ENTRY = "gateway.app", "gateway.__main__"
 CORE_MAY_USE = ("msgspec",)  # beside the standard library
 POLICIES_MAY_NOT_USE = (
     "asyncio",
@@ -95,12 +73,12 @@ POLICIES_MAY_NOT_USE = (
 # Tasks are started through gateway.core.tasks.TaskOwner. Who else may, and why: it keeps the task, and cancels or awaits it.
 TASK_OWNERS = {
     "gateway.core.tasks": "this is the owner",
-    "engines.process": "watches the end of a sidecar's process, and cancels the watch when it leaves",
-    "engines.sidecar": "races the loading of the model against the signal to stop, and cancels the loser",
-    "engines.sidecar_http": "watches for a client that leaves; the request cancels its watcher",
+    "engines.host.process": "watches the end of a sidecar's process, and cancels the watch when it leaves",
+    "engines.sidecar.shell": "races the loading of the model against the signal to stop, and cancels the loser",
+    "engines.sidecar.http": "watches for a client that leaves; the request cancels its watcher",
 }
 # Who may import our own modules inside a function, and why.
-LATE_IMPORTERS = {"gateway.start": "decides which half of the house a process loads at all: the one that serves, or the command line"}
+LATE_IMPORTERS = {"gateway.app.start": "decides which half of the house a process loads at all: the one that serves, or the command line"}
 MUTABLE_CALLS = {"dict", "list", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter", "WeakValueDictionary", "WeakSet"}
 MUTATORS = {
     *("append", "appendleft", "extend", "insert", "remove", "pop", "popleft", "popitem"),
@@ -196,9 +174,9 @@ def tier_violations(module: Module) -> Iterator[tuple[int, str]]:
             continue
         target = unit_of(imported.target)
         refusal = f"{module.path} may not import {imported.target}"
-        if target in ROOT_IMPORTERS and target != unit:
-            if unit not in ROOT_IMPORTERS[target]:
-                yield imported.line, f"{refusal} (nobody imports {target} but {', '.join(ROOT_IMPORTERS[target]) or 'the interpreter'})"
+        if target in (ROOT_PACKAGE, ENTRY) and target != unit:
+            if (unit, target) != (ENTRY, ROOT_PACKAGE):
+                yield imported.line, f"{refusal} (nobody imports {imported.target})"
         elif target is None or target == unit or EVERYTHING in tier.allowed:
             continue
         elif not any(within(imported.target, allowed) for allowed in tier.allowed):
@@ -352,17 +330,23 @@ ALLOWED = {
         "gateway/wire/c.py": "",
         "gateway/transport/d.py": "e = 1\n",
     },
-    "a sidecar reaches its shell": {"engines/onnx/a.py": "from engines.sidecar import App\n", "engines/sidecar.py": "App = 1\n"},
-    "the supervisor's side reaches the transport": {"engines/supervisor.py": "import gateway.transport.a\n", "gateway/transport/a.py": ""},
+    "a sidecar reaches its shell": {
+        "engines/onnx/a.py": "from engines.sidecar.shell import App\n",
+        "engines/sidecar/shell.py": "App = 1\n",
+    },
+    "the supervisor's side reaches the transport": {
+        "engines/host/supervisor.py": "import gateway.transport.a\n",
+        "gateway/transport/a.py": "",
+    },
     "the server reaches the pipeline": {"gateway/server/a.py": "import gateway.pipeline.b\n", "gateway/pipeline/b.py": ""},
     "the composition root reaches everything": {
-        "gateway/build.py": "import admin.a\nimport engines.b\nimport policies.c\nimport gateway.server.d\n",
-        "gateway/main.py": "import gateway.process\nimport admin.a\n",
-        "gateway/process.py": "import gateway.build\n",
-        "gateway/__main__.py": "import gateway.start\n",
-        "gateway/start.py": "def main():\n    import gateway.main\n    import gateway.process\n",
+        "gateway/app/build.py": "import admin.a\nimport engines.host.b\nimport policies.c\nimport gateway.server.d\n",
+        "gateway/app/main.py": "import gateway.app.process\nimport admin.a\n",
+        "gateway/app/process.py": "import gateway.app.build\n",
+        "gateway/__main__.py": "import gateway.app.start\n",
+        "gateway/app/start.py": "def main():\n    import gateway.app.main\n    import gateway.app.process\n",
         "admin/a.py": "",
-        "engines/b.py": "",
+        "engines/host/b.py": "",
         "policies/c.py": "",
         "gateway/server/d.py": "",
     },
@@ -389,8 +373,8 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
         "may not import gateway.store (tier 2 packages do not know each other)",
     ),
     "gateway and engines": (
-        {"gateway/routing/x.py": "from engines.supervisor import Supervisor\n", "engines/supervisor.py": "Supervisor = 1\n"},
-        "gateway/routing/x.py may not import engines.supervisor (tier 2 packages do not know each other)",
+        {"gateway/routing/x.py": "from engines.host.supervisor import Supervisor\n", "engines/host/supervisor.py": "Supervisor = 1\n"},
+        "gateway/routing/x.py may not import engines.host.supervisor (tier 2 packages do not know each other)",
     ),
     "admin and the transport": (
         {"admin/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
@@ -401,8 +385,8 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
         "(engines.onnx may import only gateway.core, gateway.wire, gateway.telemetry, engines.sidecar)",
     ),
     "a sidecar and the supervisor": (
-        {"engines/onnx/x.py": "import engines.supervisor\n", "engines/supervisor.py": ""},
-        "engines.supervisor",
+        {"engines/onnx/x.py": "import engines.host.supervisor\n", "engines/host/supervisor.py": ""},
+        "engines.host.supervisor",
     ),
     "two sidecars": ({"engines/onnx/x.py": "import engines.llamacpp.y\n", "engines/llamacpp/y.py": ""}, "tier 2 packages do not know"),
     "core and what is above it": (
@@ -427,12 +411,16 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     "policies and I/O": ({"policies/x.py": "import asyncio\n"}, "policies/x.py may not import asyncio (policies decide; they do no I/O)"),
     "policies and I/O, from a package": ({"policies/x.py": "from urllib.request import urlopen\n"}, "urllib.request"),
     "the composition root": (
-        {"admin/x.py": "import gateway.build\n", "gateway/build.py": ""},
-        "(nobody imports gateway.build but gateway.main",
+        {"admin/x.py": "import gateway.app.build\n", "gateway/app/build.py": ""},
+        "(nobody imports gateway.app.build)",
     ),
-    "main, even for the composition root": (
-        {"gateway/build.py": "import gateway.main\n", "gateway/main.py": ""},
-        "(nobody imports gateway.main but gateway.start)",
+    "the interpreter's entry": (
+        {"gateway/app/build.py": "import gateway.__main__\n", "gateway/__main__.py": ""},
+        "(nobody imports gateway.__main__)",
+    ),
+    "the entry and what is behind the composition root": (
+        {"gateway/__main__.py": "import gateway.wire.x\n", "gateway/wire/x.py": ""},
+        "gateway/__main__.py may not import gateway.wire.x",
     ),
     "a module without a row": ({"gateway/novel.py": ""}, "gateway.novel stands in no tier"),
     "an import inside a function": (

@@ -1,4 +1,4 @@
-"""`python -m engines.llamacpp`: the llama.cpp sidecar; see engines.sidecar for how it is started."""
+"""`python -m engines.llamacpp`: the llama.cpp sidecar; see engines.sidecar.shell for how it is started."""
 
 import os
 import sys

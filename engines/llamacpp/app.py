@@ -12,7 +12,6 @@ from typing import Any
 import llama_cpp
 import msgspec
 
-from engines import sidecar
 from engines.llamacpp.batcher import Batcher
 from engines.llamacpp.chat import ChatTemplate
 from engines.llamacpp.chat_handler import ChatHandler
@@ -25,7 +24,8 @@ from engines.llamacpp.native import Context, Model, NativeError, NativeLog
 from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.options import Defaults, LlamaOptions
 from engines.llamacpp.scheduler import StepCosts
-from engines.sidecar import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
+from engines.sidecar import shell as sidecar
+from engines.sidecar.shell import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
 from gateway.core.specs import SidecarSpec
 
 MAX_SEQUENCES = 256
@@ -40,7 +40,7 @@ _FLASH = {
 
 
 class LlamaRuntime:
-    """`engines.sidecar.Runtime` for GGUF models."""
+    """`engines.sidecar.shell.Runtime` for GGUF models."""
 
     def __init__(self, spec: SidecarSpec) -> None:
         self._spec = spec

@@ -24,7 +24,7 @@ from engines.llamacpp.native import Batch, Context, Model
 from engines.llamacpp.prefix import Line, Lines
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams, TopLogprobs, logprobs_of
 from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, reading, share
-from engines.sidecar import ApiError, overloaded
+from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
 """A client that has this many tokens unread stops generating until it reads."""

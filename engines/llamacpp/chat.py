@@ -11,7 +11,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from engines.llamacpp.params import unsupported
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"})

@@ -13,7 +13,7 @@ from engines.llamacpp.generation import Delta, Generation, collect
 from engines.llamacpp.output import Dialect, OutputParser, Part, single
 from engines.llamacpp.params import ChatRequest, check_common, parse, sampling_params
 from engines.llamacpp.responses import DONE, Envelope
-from engines.sidecar import ApiError, Request, Response, Stream
+from engines.sidecar.shell import ApiError, Request, Response, Stream
 
 
 class _Reader:

@@ -12,7 +12,7 @@ from engines.llamacpp.engine import Engine, Prompted, build, discard
 from engines.llamacpp.generation import Delta, Generation, collect
 from engines.llamacpp.params import CompletionRequest, check_common, parse, prompts_of, sampling_params, unsupported
 from engines.llamacpp.responses import DONE, Envelope
-from engines.sidecar import ApiError, Request, Response, Stream
+from engines.sidecar.shell import ApiError, Request, Response, Stream
 
 
 class CompletionHandler:

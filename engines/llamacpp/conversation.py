@@ -12,7 +12,7 @@ from engines.llamacpp.chat import ChatTemplate, normalise
 from engines.llamacpp.native import Model
 from engines.llamacpp.output import REASONING_TAGS, Dialect
 from engines.llamacpp.params import ChatRequest, Common, unsupported
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 _OPEN, _CLOSE = "\U000f5a01", "\U000f5a02"  # private use: stands for a control token's text inside a client's content
 _HOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from engines.llamacpp.native import Batch, Context, Model, NativeError
 from engines.llamacpp.params import EmbeddingRequest, parse, prompts_of
-from engines.sidecar import ApiError, Request, Response, overloaded
+from engines.sidecar.shell import ApiError, Request, Response, overloaded
 
 Vector = NDArray[numpy.float32]
 

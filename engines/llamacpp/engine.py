@@ -16,7 +16,7 @@ from engines.llamacpp.generation import Generation
 from engines.llamacpp.native import Context, Model
 from engines.llamacpp.options import Defaults
 from engines.llamacpp.sampling import GrammarError, Sampler, SamplingParams
-from engines.sidecar import ApiError, Request
+from engines.sidecar.shell import ApiError, Request
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from engines.llamacpp.options import Defaults, Share, Temperature
 from engines.llamacpp.sampling import SamplingParams
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from engines.llamacpp.output import Family
 from engines.llamacpp.schema import Grammar, SchemaError, check_grammar, literal
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")

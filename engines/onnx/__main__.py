@@ -1,11 +1,11 @@
-"""`python -m engines.onnx`: the sidecar process; its settings arrive on standard input (engines/sidecar.py)."""
+"""`python -m engines.onnx`: the sidecar process; its settings arrive on standard input (engines/sidecar/shell.py)."""
 
 from __future__ import annotations
 
 import sys
 
 from engines.onnx.app import OnnxRuntime
-from engines.sidecar import run
+from engines.sidecar.shell import run
 
 if __name__ == "__main__":
     sys.exit(run(OnnxRuntime))

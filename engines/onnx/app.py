@@ -21,7 +21,7 @@ from engines.onnx.stats import Stats
 from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent, warm_up
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import TextTask
-from engines.sidecar import ApiError, Handler, LoadError, Request, Response
+from engines.sidecar.shell import ApiError, Handler, LoadError, Request, Response
 from gateway.core.clock import SystemClock
 from gateway.core.errors import RequestError
 from gateway.core.specs import SidecarSpec
@@ -45,7 +45,7 @@ log = logging.getLogger("gatehouse.onnx")
 
 
 class OnnxRuntime:
-    """Implements engines.sidecar.Runtime."""
+    """Implements engines.sidecar.shell.Runtime."""
 
     def __init__(self, spec: SidecarSpec) -> None:
         self.spec = spec

@@ -29,7 +29,7 @@ from collections.abc import Callable, Hashable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from engines.sidecar import ApiError, overloaded
+from engines.sidecar.shell import ApiError, overloaded
 from gateway.core.clock import Clock
 
 REMEMBERED_KEYS = 256

@@ -15,7 +15,7 @@ from engines.onnx.batcher import Batcher, Key, Unit
 from engines.onnx.offload import BYTES_PER_COST, Offload
 from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session
 from engines.onnx.texttask import client_of
-from engines.sidecar import Request, Response
+from engines.sidecar.shell import Request, Response
 from gateway.wire import oip
 from gateway.wire.oip import InferRequest, Tensor, TensorError
 from gateway.wire.oip_data import OutputTensor, encode_response, join_bytes, json_values, split_bytes

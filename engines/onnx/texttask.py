@@ -12,7 +12,7 @@ from msgspec import Struct
 from engines.onnx.batcher import Batcher
 from engines.onnx.offload import BYTES_PER_COST, CHARACTERS_PER_COST, Offload
 from engines.onnx.text import Grouping, TextReader, Tokens
-from engines.sidecar import ApiError, Request
+from engines.sidecar.shell import ApiError, Request
 
 MAX_INPUTS = 2048
 """Texts in one request, as OpenAI has it."""

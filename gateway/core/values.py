@@ -1,6 +1,6 @@
 """What a request carries through the phases: small classes with slots, compared and hashed by identity unless said otherwise.
 
-They are part of the compiled hot path (gateway.compiled), where reading an attribute of such a class is one load; msgspec's Structs
+They are part of the compiled hot path (gateway.app.compiled), where reading an attribute of such a class is one load; msgspec's Structs
 cannot be compiled and stay in gateway.core.types, from where all of them are imported.
 """
 

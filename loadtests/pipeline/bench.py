@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.build import PLUGINS, Gateway
+from gateway.app.build import PLUGINS, Gateway
 from gateway.config.load import load
 from gateway.core.types import ResponseHead
 from gateway.pipeline import plane as plane_module

@@ -31,7 +31,7 @@ ENTRIES = (
 """Where a request's work begins: a read from the client, the audit writer's answer, its thread, the end of the engine's answer."""
 RUN = """
 import runpy, sys
-from gateway.compiled import activate
+from gateway.app.compiled import activate
 if (why := activate()) is not None:
     sys.exit(f"the compiled hot path cannot be used: {why}")
 sys.argv = ["bench", "--rounds", sys.argv[1]]

@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.build import GC_THRESHOLDS, PLUGINS, Gateway
+from gateway.app.build import GC_THRESHOLDS, PLUGINS, Gateway
 from gateway.config.load import load
 from gateway.core.storage import KeySettings
 

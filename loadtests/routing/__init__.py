@@ -1,5 +1,5 @@
-"""Benchmarks of routing. They run what operators run: the compiled hot path, where there is a build of it (gateway/compiled.py)."""
+"""Benchmarks of routing. They run what operators run: the compiled hot path, where there is a build of it (gateway/app/compiled.py)."""
 
-from gateway.compiled import activate
+from gateway.app.compiled import activate
 
 activate()

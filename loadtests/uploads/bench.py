@@ -26,9 +26,9 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.build import PLUGINS
+from gateway.app.build import PLUGINS
+from gateway.app.process import Process
 from gateway.config.load import load
-from gateway.process import Process
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, ROOT, configuration, external

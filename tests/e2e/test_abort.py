@@ -10,7 +10,7 @@ import httpx
 import yaml
 from typer.testing import CliRunner
 
-from gateway.main import app
+from gateway.app.main import app
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.harness import Gatehouse
 from tests.e2e.resilience import Load, uncut

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from gateway.main import app
+from gateway.app.main import app
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 from typer.testing import CliRunner
 
-from gateway.main import app
+from gateway.app.main import app
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, configuration, errors_of, external
 from tests.e2e.test_cli import environment

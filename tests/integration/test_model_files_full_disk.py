@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.catalogue.library import Library
-from engines.catalogue.scan import Place
+from engines.host.catalogue.library import Library
+from engines.host.catalogue.scan import Place
 from gateway.core.clock import SystemClock
 from gateway.core.errors import GatehouseError
 from gateway.core.modelfiles import UploadSettings

@@ -18,7 +18,7 @@ from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Job, M
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
 from engines.llamacpp.sampling import Sampler, SamplingParams
 from engines.llamacpp.scheduler import StepCosts
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 from gateway.core.specs import SidecarSpec
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.waiting import reached

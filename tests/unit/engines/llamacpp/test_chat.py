@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engines.llamacpp.chat import ChatTemplate, normalise
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 USER = [{"role": "user", "content": "hi"}]
 

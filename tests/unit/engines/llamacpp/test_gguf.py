@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engines.host.placement import Metadata
 from engines.llamacpp import gguf
 from engines.llamacpp.gguf import Gguf, GgufError, describe, files_of, parse, read, read_model
-from engines.placement import Metadata
 from loadtests.llamacpp.random_gguf import F16, F32, Shape, metadata, tensors, write, write_parts
 
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)

@@ -7,7 +7,7 @@ import pytest
 
 from engines.llamacpp.options import Defaults
 from engines.llamacpp.params import ChatRequest, CompletionRequest, check_common, parse, prompts_of, sampling_params
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engines.llamacpp.tools import Choice, Tool, call_grammar, choose, declared, family_of, generic_system
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}

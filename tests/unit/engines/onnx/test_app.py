@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from engines.onnx.app import OnnxRuntime, runtime_error
-from engines.sidecar import ApiError, LoadError, Sidecar
+from engines.sidecar.shell import ApiError, LoadError, Sidecar
 from gateway.core.specs import BatchingSpec, SidecarSpec
 from gateway.wire.oip import HEADER_LENGTH, parse_response
 from gateway.wire.oip_data import join_bytes, json_values, split_bytes

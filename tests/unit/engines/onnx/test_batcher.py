@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.onnx.batcher import Batcher, BatchQueue, Full, Job, Key, RunFailed, Unit
-from engines.sidecar import ApiError
+from engines.sidecar.shell import ApiError
 from gateway.core.clock import FakeClock, SystemClock
 from tests.waiting import reached
 

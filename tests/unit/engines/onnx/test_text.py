@@ -14,7 +14,7 @@ from engines.onnx.options import OnnxOptions
 from engines.onnx.session import Session, load_session
 from engines.onnx.text import Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import inputs_of
-from engines.sidecar import ApiError, LoadError
+from engines.sidecar.shell import ApiError, LoadError
 from gateway.core.specs import SidecarSpec
 from tests.unit.engines.onnx import models
 

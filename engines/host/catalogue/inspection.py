@@ -1,0 +1,93 @@
+"""The other side of the inspector: starts its process, asks, and never waits longer than it may. Blocks; for a thread."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from engines.host.catalogue.checksums import Stopped
+from engines.host.catalogue.facts import Facts, Question, Runtime
+
+COMMAND: Final = (sys.executable, "-m", "engines.host.catalogue.inspector")
+SECONDS: Final = 30.0
+"""For one model."""
+GLANCE: Final = 0.25
+"""Seconds after which a waiting thread looks whether it is still wanted."""
+MAX_ANSWER: Final = 1024 * 1024
+ROOT = Path(__file__).parents[3]
+
+
+class Inspection:
+    """Asks one inspector about many models; a model at which it ends or hangs is a model with a problem. Use as a context manager.
+
+    go_on: says no when the process ends.
+    """
+
+    def __init__(self, go_on: Callable[[], bool], command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> None:
+        self._go_on, self._command, self._seconds = go_on, command, seconds
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Inspection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def look(self, path: Path, runtime: Runtime) -> Facts:
+        """The facts of a model. Raises OSError when no process can be started, Stopped."""
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(Question(str(path), runtime)) + b"\n")
+            process.stdin.flush()
+            return msgspec.json.decode(self._answer(process.stdout.fileno()), type=Facts)
+        except TimeoutError:
+            problem = f"could not be read within {self._seconds:.0f} s"
+        except (OSError, EOFError, msgspec.MsgspecError, UnicodeEncodeError):
+            problem = "the reader ended while it looked at this file"
+        self._end()
+        return Facts(problem=problem)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        return self._process
+
+    def _answer(self, descriptor: int) -> bytes:
+        """One line. Raises TimeoutError, EOFError, Stopped."""
+        end, data = time.monotonic() + self._seconds, bytearray()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while not data.endswith(b"\n"):
+            if not self._go_on():
+                raise Stopped
+            if not poll.poll(min(GLANCE, max(0.0, end - time.monotonic())) * 1000):
+                if time.monotonic() >= end:
+                    raise TimeoutError
+                continue
+            part = os.read(descriptor, 65536)
+            data += part
+            if not part or len(data) > MAX_ANSWER:
+                raise EOFError
+        return bytes(data)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        process.kill()  # it holds nothing that must be saved
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()

@@ -1,0 +1,145 @@
+"""From quarantine into the registry: verify, then move, never over a model that nobody wanted to replace. Blocks; for threads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from engines.host.catalogue.facts import Facts
+from engines.host.catalogue.inspection import Inspection
+from engines.host.catalogue.quarantine import DATA, REMOVED, REPLACED, Upload
+from engines.host.catalogue.unpack import Unsafe, unpack
+from gateway.core.errors import AlreadyExists, GatehouseError
+from gateway.core.modelfiles import kind_of, split_name, split_of
+
+
+class Refused(GatehouseError):
+    """An upload is not what it should be: it is deleted. Codes: checksum_mismatch, model_invalid."""
+
+    status = 422
+    type = "invalid_request_error"
+    default_code = "model_invalid"
+
+
+def verify(upload: Upload, go_on: Callable[[], bool]) -> Path:
+    """What is to be installed: the file under its name, or the unpacked folder. Raises Refused, OSError, Stopped."""
+    name, promised = upload.settings.name, upload.settings.sha256
+    actual = upload.sha256(go_on)
+    if actual != promised:
+        raise Refused(f"The bytes that arrived have the sha256 {actual}; {promised} was promised.", code="checksum_mismatch")
+    if kind_of(name) == "folder":
+        path = upload.content() / name
+        path.mkdir(mode=0o700)
+        try:
+            unpack(upload.folder / DATA, path, go_on)
+        except Unsafe as error:
+            raise Refused(f"The archive is refused: {error}.") from None
+    else:
+        path = upload.take()
+    with Inspection(go_on) as inspection:
+        facts = inspection.look(path, "llama.cpp" if name.endswith(".gguf") else "onnx")
+    problem = facts.problem or _misnamed(name, facts)
+    if problem:
+        raise Refused(f"The model cannot be used: {problem}.")
+    return path
+
+
+def _misnamed(name: str, facts: Facts) -> str | None:
+    """Parts of a split model find each other by their names."""
+    split = split_of(name)
+    if facts.parts > 1 and (split is None or split[1:] != (facts.part, facts.parts)):
+        return (
+            f"it is part {facts.part} of {facts.parts} of a split model, so its name must end in {split_name('', facts.part, facts.parts)}"
+        )
+    if split is not None and split[2] > 1 and facts.parts <= 1:
+        return "its name says that it is a part of a split model, which it is not"
+    return None
+
+
+def install(upload: Upload, source: Path, registry: Path) -> Path:
+    """Moves what was verified to its place; the upload's folder may be removed afterwards. Raises AlreadyExists, OSError."""
+    registry.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = registry / upload.settings.name
+    if os.path.lexists(target) and not upload.settings.replace:
+        raise taken(upload.settings.name)
+    if _other_device(source, registry):
+        source = _bring(upload, source, registry)
+    try:
+        if source.is_dir():
+            _exchange(upload, source, target)
+        elif upload.settings.replace:
+            os.replace(source, target)
+        else:
+            _place(source, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
+            raise taken(upload.settings.name) from None
+        raise
+    _sync(registry)
+    return target
+
+
+def _place(source: Path, target: Path) -> None:
+    """By a link where the file system has them: unlike a rename, it fails where something appeared meanwhile."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        source.rename(target)
+    else:
+        source.unlink()
+
+
+def taken(name: str) -> AlreadyExists:
+    return AlreadyExists(f"There is a model {name!r} already; say that it may be replaced, or take another name.", param="name")
+
+
+def _other_device(source: Path, registry: Path) -> bool:
+    return source.stat().st_dev != registry.stat().st_dev
+
+
+def _bring(upload: Upload, source: Path, registry: Path) -> Path:
+    """The registry is another file system: a copy there first, under a name that no scan sees, so that the last step is a rename."""
+    near = registry / f".incoming-{upload.id}"
+    if source.is_dir():
+        shutil.rmtree(near, ignore_errors=True)
+        shutil.copytree(source, near)
+        for path in near.rglob("*"):
+            if path.is_file():
+                _sync(path)
+    else:
+        shutil.copyfile(source, near)
+        near.chmod(0o600)
+        _sync(near)
+    return near
+
+
+def _exchange(upload: Upload, source: Path, target: Path) -> None:
+    """A folder for a folder. Between the two renames a crash leaves the old one in quarantine, from where it is put back."""
+    old = upload.folder / REPLACED
+    if os.path.lexists(target):
+        shutil.move(target, old)
+    try:
+        source.rename(target)
+    except OSError:
+        if os.path.lexists(old):
+            shutil.move(old, target)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def clean(registry: Path) -> None:
+    """What a crash left behind of copies and removed models."""
+    for path in (*registry.glob(".incoming-*"), *registry.glob(f"{REMOVED}*")):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

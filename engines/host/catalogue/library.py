@@ -1,0 +1,417 @@
+"""The model files of a gateway, as its event loop sees them: what is there, what is being uploaded. Implements the port `ModelFiles`.
+
+The loop carries the data plane too: whatever blocks (reading directories, writing, hashing, moving) runs in threads of this module, in
+bounded pieces; contents are parsed in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from engines.host.catalogue import install, shelf
+from engines.host.catalogue.checksums import Checksums, Stopped, digest
+from engines.host.catalogue.quarantine import Quarantine, Upload
+from engines.host.catalogue.scan import Found, Place
+from engines.host.catalogue.shelf import Shelf
+from gateway.core.clock import Clock
+from gateway.core.errors import GatehouseError, NotFound, RequestError, VersionMismatch
+from gateway.core.modelfiles import UploadSettings, kind_of, model_of
+from gateway.core.specs import UploadsSpec
+from gateway.core.tasks import TaskOwner
+
+T = TypeVar("T")
+log = logging.getLogger("gatehouse.models")
+PIECE: Final = 1024 * 1024
+"""Bytes that are gathered before a thread writes and hashes them."""
+IDLE_SECONDS: Final = 20.0
+"""An append that brings nothing for so long ends; what came is kept."""
+WRITERS, WORKERS = 4, 2
+"""Threads for what is short (and for scans), and for what reads whole models."""
+_ID: Final = re.compile(r"[0-9a-f]{32}")
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Library:
+    """places: the directories of models, the registry first. settings: the bounds in force. engines: (name, absolute path of its model)."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        places: Callable[[], tuple[Place, ...]],
+        settings: Callable[[], UploadsSpec],
+        engines: Callable[[], Iterable[tuple[str, str]]],
+        clock: Clock,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        self._registry = state_dir / "models"
+        self._quarantine = Quarantine(state_dir / "quarantine")
+        self._checksums = Checksums(state_dir / "model-checksums.json")
+        self._shelf = Shelf(places, self._checksums)
+        self._settings, self._engines, self._clock, self._idle = settings, engines, clock, idle_seconds
+        self._owner = TaskOwner("model files")
+        self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="gatehouse-upload")
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="gatehouse-models")
+        self._uploads: dict[str, Upload] = {}
+        self._busy: set[str] = set()
+        self._verifying: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._moving = asyncio.Lock()
+        self._beginning = 0
+        self._open = True
+
+    # --- life
+
+    async def start(self) -> None:
+        """Finds the uploads of an earlier run."""
+        found = await self._quick(partial(self._quarantine.recover, self._registry))
+        await self._quick(partial(install.clean, self._registry))
+        self._uploads = {upload.id: upload for upload in found}
+        if found:
+            log.info("%d uploads of model files wait to be continued", len(found))
+
+    async def expire(self) -> None:
+        """Removes uploads that nobody has continued for long."""
+        limit = self._clock.wall() - self._settings().expire_after
+        for upload in list(self._uploads.values()):
+            if upload.touched >= limit or upload.id in self._busy or self._uploads.pop(upload.id, None) is None:
+                continue
+            log.info("the upload of %s was abandoned and is removed", upload.settings.name)
+            await self._quick(partial(self._quarantine.remove, upload.folder))
+
+    async def aclose(self) -> None:
+        """Ends long work in threads; uploads stay where they are."""
+        self._open = False
+        await self._owner.aclose()
+        for pool in (self._writers, self._workers):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _quick(self, call: Callable[[], T]) -> T:
+        return await self._in(self._writers, call)
+
+    async def _work(self, call: Callable[[], T]) -> T:
+        return await self._in(self._workers, call)
+
+    async def _in(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        """In a thread. Raises GatehouseError: 507 for a full disk, 500 for another failure of it, 503 while the process ends."""
+        if not self._open:
+            raise _stopping()
+        try:
+            future: Future[T] = pool.submit(call)
+            return await asyncio.wrap_future(future)
+        except OSError as error:
+            if error.errno in _FULL:
+                raise _full("The disk is full.") from None
+            log.error("model files: %s", error)
+            raise GatehouseError(f"The disk refused: {error.strerror}.", code="storage_failed") from None
+        except Stopped:
+            raise _stopping() from None
+
+    def _go_on(self) -> bool:
+        return self._open
+
+    # --- what is there
+
+    async def models(self) -> dict[str, Any]:
+        """All models: {"items", "remarks"}, without what only one shows."""
+        looked = await self._look()
+        users = self._users()
+        items = [shelf.view(found, looked.facts(found), self._checksums, shelf.used_by(found, users)) for found in looked.models]
+        return {"items": items, "remarks": looked.remarks}
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """One model with its files. Raises NotFound."""
+        found, looked = await self._found(name)
+        return shelf.view(found, looked.facts(found), self._checksums, shelf.used_by(found, self._users()), every=True)
+
+    async def checksum(self, name: str) -> dict[str, Any]:
+        """As `model`, with the SHA-256 of every file, computed where it is not known."""
+        found, _ = await self._found(name)
+
+        def compute() -> None:
+            for file in found.files:
+                if self._checksums.get(file) is None:
+                    self._checksums.put([(file, digest(file.path, self._go_on))])
+
+        await asyncio.shield(self._owner.spawn(self._work(compute), name="checksum"))
+        return await self.model(name)
+
+    async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
+        """Deletes a model of the registry. Raises NotFound; 409 `read_only`, `in_use`; VersionMismatch."""
+        async with self._moving:
+            self._shelf.forget()
+            found, looked = await self._found(name)
+            users = shelf.used_by(found, self._users())
+            shown = shelf.view(found, looked.facts(found), self._checksums, users, every=True)
+            if found.place.source != "registry":
+                raise _conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.")
+            _refuse_used(name, users)
+            if version is not None and version != found.version:
+                raise VersionMismatch(f"The model {name!r} has changed.")
+            if not dry_run:
+                paths = [found.path] if found.folder else [file.path for file in found.files]
+                graves = await asyncio.shield(
+                    self._owner.spawn(self._quick(lambda: [self._quarantine.bury(p) for p in paths]), name="bury")
+                )
+                self._shelf.forget()
+                for grave in graves:
+                    self._owner.spawn(self._quick(partial(self._quarantine.remove, grave)), name="remove")
+            return shown
+
+    async def _look(self) -> shelf.Looked:
+        """A scan that is at most seconds old; callers that come meanwhile share one."""
+        looked = self._shelf.fresh(self._clock.monotonic())
+        if looked is not None:
+            return looked
+        task = self._shelf.task
+        if task is None or task.done():
+            task = self._shelf.task = self._owner.spawn(
+                self._quick(lambda: self._shelf.look(self._clock.monotonic(), self._go_on)), name="scan"
+            )
+        return await asyncio.shield(task)
+
+    async def _found(self, name: str) -> tuple[Found, shelf.Looked]:
+        looked = await self._look()
+        for found in looked.models:
+            if found.name == name:
+                return found, looked
+        raise NotFound(f"There is no model file {name!r}.")
+
+    def _users(self) -> Mapping[str, list[str]]:
+        return shelf.users(self._engines())
+
+    # --- uploads
+
+    def uploads(self) -> list[dict[str, Any]]:
+        """Those that are open, the oldest first."""
+        return [self._view(upload) for upload in sorted(self._uploads.values(), key=lambda u: (u.promise.created, u.id))]
+
+    def upload(self, id: str) -> dict[str, Any]:
+        """Raises NotFound."""
+        return self._view(self._get(id))
+
+    async def begin(self, settings: UploadSettings, *, actor: str, dry_run: bool) -> dict[str, Any]:
+        """A new upload. Raises 409 `already_exists`, `in_use`, `read_only`, `too_many_uploads`; 413; 507 `insufficient_storage`."""
+        bounds = self._settings()
+        if settings.size > bounds.max_bytes:
+            raise RequestError(
+                f"{settings.size} bytes are more than uploads.max_bytes, {bounds.max_bytes}.",
+                code="request_too_large",
+                status=413,
+                param="size",
+            )
+        kind = kind_of(settings.name)
+        await self._refuse_conflicts(settings)
+        if len(self._uploads) + self._beginning >= bounds.max_open:
+            raise _conflict("too_many_uploads", f"{len(self._uploads)} uploads are open (uploads.max_open); finish or delete one.")
+        self._beginning += 1  # nobody takes this place while the thread works
+        try:
+            expected = settings.size * (2 if kind == "folder" else 1)  # an archive lies beside what is unpacked of it
+            promised = sum(upload.missing for upload in self._uploads.values()) + bounds.reserve_bytes
+            free = await self._quick(self._quarantine.free)
+            if free - promised < expected:
+                raise _full(f"{expected} bytes are needed, {max(0, free - promised)} are free.")
+            now = self._clock.wall()
+            if dry_run:
+                return _promised(settings, actor, now, now + bounds.expire_after)
+            upload = await self._quick(partial(self._quarantine.begin, settings, actor, now))
+            self._uploads[upload.id] = upload
+        finally:
+            self._beginning -= 1
+        return self._view(upload)
+
+    async def append(self, id: str, offset: int, length: int | None, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+        """Bytes from an offset on; length: how many are announced. What arrived is kept when the rest does not come.
+
+        Raises NotFound; 409 `upload_busy`, `offset_mismatch` (with the header Upload-Offset); 413; 408; 507.
+        """
+        upload = self._claim(id)
+        try:
+            if offset != upload.offset:
+                raise _conflict(
+                    "offset_mismatch",
+                    f"The upload has {upload.offset} bytes; go on there.",
+                    param="upload-offset",
+                    headers=(("upload-offset", str(upload.offset)),),
+                )
+            if length is not None and length > upload.missing:
+                raise _too_large(upload)
+            await self._receive(upload, parts)
+        finally:
+            self._busy.discard(id)
+        return self._view(upload)
+
+    async def _receive(self, upload: Upload, parts: AsyncIterator[bytes]) -> None:
+        waiting = bytearray()
+        try:
+            while True:
+                async with asyncio.timeout(self._idle):
+                    part = await anext(parts, None)
+                if part is None:
+                    return
+                if len(waiting) + len(part) > upload.missing:
+                    raise _too_large(upload)
+                waiting += part
+                if len(waiting) >= PIECE:
+                    piece, waiting = waiting, bytearray()
+                    await self._write(upload, piece)
+        except TimeoutError:
+            raise RequestError("Nothing arrived for too long; go on from the offset.", code="request_timeout", status=408) from None
+        finally:
+            if waiting and self._open:
+                await self._write(upload, waiting)
+
+    async def _write(self, upload: Upload, piece: bytearray) -> None:
+        """To its end whatever happens to the caller: nobody else may write meanwhile."""
+        task = self._owner.spawn(self._quick(partial(upload.write, piece, self._clock.wall())), name="write")
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+    async def complete(self, id: str, *, dry_run: bool) -> dict[str, Any]:
+        """Verifies all of it and moves it into the registry; the model. Callers that come meanwhile wait for the same verification.
+
+        Raises NotFound; 409 `upload_incomplete`, `upload_busy`, `already_exists`, `in_use`: then the upload stays; 422
+        `checksum_mismatch`, `model_invalid`: then it is deleted.
+        """
+        running = self._verifying.get(id)
+        if running is None:
+            upload = self._claim(id)
+            if upload.missing or dry_run:
+                self._busy.discard(id)
+                return await self._tried(upload)
+            running = self._verifying[id] = self._owner.spawn(self._finish(upload), name="verify")
+        return await asyncio.shield(running)
+
+    async def _tried(self, upload: Upload) -> dict[str, Any]:
+        """What can be said before anything is read."""
+        if upload.missing:
+            raise _conflict("upload_incomplete", f"{upload.missing} bytes of {upload.settings.size} are missing.")
+        await self._refuse_conflicts(upload.settings)
+        return self._view(upload)
+
+    async def _finish(self, upload: Upload) -> dict[str, Any]:
+        upload.state = "verifying"
+        try:
+            await self._refuse_conflicts(upload.settings)
+            source = await self._work(partial(install.verify, upload, self._go_on))
+            async with self._moving:
+                await self._refuse_conflicts(upload.settings)
+                target = await self._work(partial(install.install, upload, source, self._registry))
+                self._shelf.forget()
+        except install.Refused as error:
+            log.warning("the upload of %s is refused: %s", upload.settings.name, error.message)
+            await self._drop(upload)
+            raise
+        except BaseException:
+            await self._give_back(upload)
+            raise
+        else:
+            await self._work(partial(self._remember, target, upload.settings.sha256))
+            await self._drop(upload)
+            return await self.model(model_of(upload.settings.name))
+        finally:
+            upload.state = "receiving"
+            self._busy.discard(upload.id)
+            self._verifying.pop(upload.id, None)
+
+    async def _give_back(self, upload: Upload) -> None:
+        if self._open:  # else the next start does it
+            await self._quick(upload.give_back)
+
+    def _remember(self, target: Path, sha256: str) -> None:
+        """Of a folder every file's own: what was promised is that of the archive."""
+        files = sorted(path for path in target.rglob("*") if path.is_file()) if target.is_dir() else [target]
+        single = sha256 if files == [target] else None
+        self._checksums.put([(shelf.file_at(path), single or digest(path, self._go_on)) for path in files])
+
+    async def abandon(self, id: str, *, dry_run: bool) -> dict[str, Any]:
+        """Deletes an upload. Raises NotFound, 409 `upload_busy`."""
+        upload = self._claim(id)
+        try:
+            shown = self._view(upload)
+            if not dry_run:
+                await self._drop(upload)
+        finally:
+            self._busy.discard(id)
+        return shown
+
+    async def _drop(self, upload: Upload) -> None:
+        self._uploads.pop(upload.id, None)
+        await self._quick(partial(self._quarantine.remove, upload.folder))
+
+    def _get(self, id: str) -> Upload:
+        upload = self._uploads.get(id) if _ID.fullmatch(id) else None
+        if upload is None:
+            raise NotFound("There is no such upload.")
+        return upload
+
+    def _claim(self, id: str) -> Upload:
+        """For one caller at a time."""
+        upload = self._get(id)
+        if id in self._busy:
+            raise _conflict("upload_busy", "Somebody else is writing to this upload, or it is being verified.", retry_after=1.0)
+        self._busy.add(id)
+        return upload
+
+    async def _refuse_conflicts(self, settings: UploadSettings) -> None:
+        """A name that is taken is refused, wherever it is: an engine takes the first that it finds."""
+        name = settings.name
+        for found in (await self._look()).models:
+            if found.name != model_of(name) or (found.name != name and all(file.path.name != name for file in found.files)):
+                continue
+            if found.place.source != "registry":
+                raise _conflict("read_only", f"The model {name!r} lies in a directory that Gatehouse only reads.", param="name")
+            if not settings.replace:
+                raise install.taken(name)
+            _refuse_used(name, shelf.used_by(found, self._users()))
+
+    def _view(self, upload: Upload) -> dict[str, Any]:
+        shown = _promised(upload.settings, upload.promise.actor, upload.promise.created, upload.touched + self._settings().expire_after)
+        return {**shown, "id": upload.id, "offset": upload.offset, "state": upload.state}
+
+
+def _promised(settings: UploadSettings, actor: str, created: float, expires: float) -> dict[str, Any]:
+    return {
+        "id": "",
+        "name": settings.name,
+        "format": "tar" if kind_of(settings.name) == "folder" else "file",
+        "size": settings.size,
+        "sha256": settings.sha256,
+        "replace": settings.replace,
+        "offset": 0,
+        "state": "receiving",
+        "created_at": created,
+        "created_by": actor,
+        "expires_at": expires,
+    }
+
+
+def _conflict(code: str, message: str, **more: Any) -> GatehouseError:
+    return GatehouseError(message, status=409, code=code, **more)
+
+
+def _refuse_used(name: str, users: list[str]) -> None:
+    if users:
+        engines = f"engine{'s' if len(users) > 1 else ''} {', '.join(users)}"
+        raise _conflict("in_use", f"The model {name!r} is in use by the {engines}.")
+
+
+def _too_large(upload: Upload) -> RequestError:
+    return RequestError(f"The upload lacks {upload.missing} bytes; more were sent.", code="request_too_large", status=413)
+
+
+def _full(message: str) -> GatehouseError:
+    return GatehouseError(message, status=507, code="insufficient_storage")
+
+
+def _stopping() -> GatehouseError:
+    return GatehouseError("The gateway is shutting down.", status=503, code="overloaded", retry_after=1.0)

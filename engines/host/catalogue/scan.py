@@ -1,0 +1,208 @@
+"""Which models lie in a directory: GGUF files, split ones as one, ONNX files, and folders with an ONNX model. Reads names, no contents.
+
+Bounded in depth, entries and models. Names that begin with a dot are left out, so are links that lead out of the directory, and
+everything that is neither a file nor a folder. Blocks; for a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from engines.host.catalogue.facts import Runtime
+from gateway.core.modelfiles import FOLDER_FILES, split_name, split_of
+
+MAX_DEPTH = 6
+MAX_ENTRIES = 20_000
+MAX_MODELS = 2_000
+GRAPHS = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
+"""Where a folder's graph lies, as the runtime looks for it; else the only .onnx file in it."""
+Source = Literal["registry", "directory", "bundled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A directory of models. Only the registry's are written and deleted."""
+
+    root: Path
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a model, with what tells that it is another one than before."""
+
+    path: Path
+    size: int
+    modified: float
+    stamp: tuple[int, int, int]
+    """(size, modification time in nanoseconds, inode)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A model. name: as an engine's `model` says it. path: its first file, or its folder. missing: parts of a split model that are not
+    there."""
+
+    name: str
+    place: Place
+    path: Path
+    runtime: Runtime
+    files: tuple[File, ...]
+    folder: bool = False
+    missing: tuple[int, ...] = ()
+    real: Path = Path()
+    """Where `path` leads, links followed."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def modified(self) -> float:
+        return max(file.modified for file in self.files)
+
+    @property
+    def version(self) -> str:
+        """Changes with every file of the model: the content of its ETag."""
+        seen = repr([(str(file.path), file.stamp) for file in self.files])
+        return hashlib.blake2b(seen.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+@dataclass(slots=True)
+class Scan:
+    """What was found, and what was not looked at and why."""
+
+    models: list[Found] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    entries: int = 0
+
+    def full(self) -> bool:
+        return self.entries >= MAX_ENTRIES or len(self.models) >= MAX_MODELS
+
+
+def scan(places: tuple[Place, ...]) -> Scan:
+    """Every model of these places. Of several with one name the first counts, as it does for an engine."""
+    done = Scan()
+    for place in places:
+        root = place.root.resolve()
+        if root.is_dir():
+            _folder(done, place, root, root, 0)
+    names: set[str] = set()
+    models, done.models = done.models, []
+    for found in sorted(models, key=lambda m: (places.index(m.place), m.name)):
+        if found.name in names:
+            done.remarks.append(f"{found.name} is there more than once; the first place counts")
+            continue
+        names.add(found.name)
+        done.models.append(found)
+    if done.full():
+        done.remarks.append(f"there are more than {MAX_MODELS} models or {MAX_ENTRIES} entries; the rest was left out")
+    return done
+
+
+def _folder(done: Scan, place: Place, root: Path, folder: Path, depth: int) -> None:
+    entries = list(_entries(done, root, folder))
+    files = {name: file for name, file in entries if isinstance(file, File)}
+    if folder != root and (graph := _graph(folder, files)) is not None:
+        inside = sorted(islice(_all(done, root, folder, 0), FOLDER_FILES), key=lambda file: (file.path != graph, file.path))
+        if inside and inside[0].path == graph:  # it may be a link that leads out
+            done.models.append(Found(folder.relative_to(root).as_posix(), place, folder, "onnx", tuple(inside), True, (), _real(folder)))
+        return
+    _files(done, place, root, files)
+    for name, entry in entries:
+        if entry is None and not done.full():
+            if depth + 1 >= MAX_DEPTH:
+                done.remarks.append(f"{(folder / name).relative_to(root).as_posix()} lies too deep and was left out")
+            else:
+                _folder(done, place, root, folder / name, depth + 1)
+
+
+def _files(done: Scan, place: Place, root: Path, files: dict[str, File]) -> None:
+    """The models among the files of one folder."""
+    splits: dict[tuple[str, int], dict[int, File]] = {}
+    for name, file in files.items():
+        if done.full():
+            return
+        relative = file.path.relative_to(root).as_posix()
+        split = split_of(name)
+        if split is not None:
+            splits.setdefault((split[0], split[2]), {})[split[1]] = file
+        elif name.endswith(".gguf"):
+            done.models.append(Found(relative, place, file.path, "llama.cpp", (file,), real=_real(file.path)))
+        elif name.endswith(".onnx"):
+            done.models.append(Found(relative, place, file.path, "onnx", (file,), real=_real(file.path)))
+    for (stem, count), parts in splits.items():
+        first = parts[min(parts)].path.with_name(split_name(stem, 1, count))
+        missing = [part for part in range(1, min(count, 1000) + 1) if part not in parts]
+        ordered = tuple(parts[part] for part in sorted(parts))
+        name = first.relative_to(root).as_posix()
+        done.models.append(Found(name, place, first, "llama.cpp", ordered, False, tuple(missing[:20]), _real(first)))
+
+
+def _graph(folder: Path, files: dict[str, File]) -> Path | None:
+    """The graph of a folder that is a model as a whole."""
+    for name in GRAPHS:
+        if (folder / name).is_file():
+            return folder / name
+    graphs = [file.path for name, file in files.items() if name.endswith(".onnx")]
+    return graphs[0] if len(graphs) == 1 and not any(name.endswith(".gguf") for name in files) else None
+
+
+def _all(done: Scan, root: Path, folder: Path, depth: int) -> Iterator[File]:
+    for name, entry in _entries(done, root, folder):
+        if isinstance(entry, File):
+            yield entry
+        elif depth + 1 < MAX_DEPTH:
+            yield from _all(done, root, folder / name, depth + 1)
+
+
+def _entries(done: Scan, root: Path, folder: Path) -> Iterator[tuple[str, File | None]]:
+    """Files, and None for each folder, by name."""
+    try:
+        names = sorted(_names(done, folder))
+    except OSError as error:
+        done.remarks.append(f"{folder.relative_to(root).as_posix()} cannot be read: {error.strerror}")
+        return
+    for name in names:
+        path = folder / name
+        try:
+            if not _within(path, root, folder):
+                done.remarks.append(f"{path.relative_to(root).as_posix()} leads out of the directory and was left out")
+                continue
+            status = path.stat()
+        except OSError:  # a dangling link, a circle of links, or it has just gone
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            yield name, None
+        elif stat.S_ISREG(status.st_mode):
+            yield name, File(path, status.st_size, status.st_mtime, (status.st_size, status.st_mtime_ns, status.st_ino))
+
+
+def _names(done: Scan, folder: Path) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if done.entries >= MAX_ENTRIES:
+                return
+            done.entries += 1
+            if not entry.name.startswith(".") and entry.name.isprintable() and len(entry.name) <= 255:
+                yield entry.name
+
+
+def _real(path: Path) -> Path:
+    """Links followed; unlike `Path.resolve`, never raises for a circle of them."""
+    return Path(os.path.realpath(path))
+
+
+def _within(path: Path, root: Path, folder: Path) -> bool:
+    """Whether a link stays in the directory and does not lead back to a folder that it lies in. What is no link does."""
+    if not path.is_symlink():
+        return True
+    target = Path(os.path.realpath(path, strict=True))
+    return target.is_relative_to(root) and not _real(folder).is_relative_to(target)

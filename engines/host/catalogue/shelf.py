@@ -1,0 +1,137 @@
+"""What lies in the model directories, with what the files say of themselves; looked at again when it is older than seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from engines.host.catalogue.checksums import Checksums
+from engines.host.catalogue.facts import Facts
+from engines.host.catalogue.inspection import Inspection
+from engines.host.catalogue.scan import File, Found, Place, scan
+
+FRESH_SECONDS: Final = 3.0
+Key = tuple[tuple[str, tuple[int, int, int]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One look. at: monotonic seconds."""
+
+    at: float
+    models: tuple[Found, ...]
+    remarks: list[str]
+    known: Mapping[Path, Facts]
+
+    def facts(self, found: Found) -> Facts:
+        """Of all parts together."""
+        first = self.known[found.path] if found.path in self.known else Facts()
+        if found.missing:
+            return Facts(problem=f"parts are missing: {', '.join(map(str, found.missing))}")
+        return first
+
+
+class Shelf:
+    """Looks, and keeps the last look. Files that did not change are not read again."""
+
+    def __init__(self, places: Callable[[], tuple[Place, ...]], checksums: Checksums) -> None:
+        self._places, self._checksums = places, checksums
+        self._last: tuple[tuple[Place, ...], Looked] | None = None
+        self._known: dict[Path, tuple[Key, Facts]] = {}
+        self._changes = 0
+        self.task: asyncio.Task[Looked] | None = None
+
+    def fresh(self, now: float) -> Looked | None:
+        """The last look, while it counts."""
+        if self._last is None or now - self._last[1].at > FRESH_SECONDS or self._last[0] != self._places():
+            return None
+        return self._last[1]
+
+    def forget(self) -> None:
+        """Something was changed: the next caller looks again, also when a look is under way."""
+        self._changes += 1
+        self._last = self.task = None
+
+    def look(self, now: float, go_on: Callable[[], bool]) -> Looked:
+        """Reads directories and new files. Blocks. Raises OSError when no process can be started, Stopped."""
+        places, changes = self._places(), self._changes
+        done = scan(places)
+        known: dict[Path, tuple[Key, Facts]] = {}
+        with Inspection(go_on) as inspection:
+            for found in done.models:
+                key = tuple((str(file.path), file.stamp) for file in found.files)
+                before = self._known.get(found.path)
+                known[found.path] = before if before is not None and before[0] == key else (key, _read(found, inspection))
+        self._known = known
+        looked = Looked(now, tuple(done.models), done.remarks, {path: facts for path, (_, facts) in known.items()})
+        if changes == self._changes:
+            self._last = (places, looked)
+        return looked
+
+
+def _read(found: Found, inspection: Inspection) -> Facts:
+    """The facts of the first file or the folder; of a split model with the parameters of all parts."""
+    if found.missing:
+        return Facts()
+    facts = inspection.look(found.path, found.runtime)
+    if facts.problem or len(found.files) == 1 or found.folder:
+        return facts
+    for number, file in enumerate(found.files[1:], 2):
+        more = inspection.look(file.path, found.runtime)
+        if more.problem or (more.part, more.parts) != (number, len(found.files)):
+            return Facts(problem=f"part {number}: {more.problem or 'belongs to another model'}")
+        facts = _with(facts, more.parameters or 0)
+    return facts
+
+
+def _with(facts: Facts, parameters: int) -> Facts:
+    values = {name: getattr(facts, name) for name in facts.__struct_fields__}
+    return Facts(**{**values, "parameters": (facts.parameters or 0) + parameters})
+
+
+def file_at(path: Path) -> File:
+    """A file as a scan would find it. Raises OSError."""
+    status = path.stat()
+    return File(path, status.st_size, status.st_mtime, (status.st_size, status.st_mtime_ns, status.st_ino))
+
+
+def users(engines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Engines by the path of their model, and by every folder that it lies in."""
+    found: dict[str, list[str]] = {}
+    for name, model in engines:
+        path = Path(model)
+        for place in (path, *path.parents):
+            found.setdefault(str(place), []).append(name)
+    return found
+
+
+def used_by(found: Found, engines: Mapping[str, list[str]]) -> list[str]:
+    """The engines whose model this is: one of its files, its folder, or a file in its folder."""
+    names = {name for file in found.files for name in engines.get(str(file.path), ())} | set(engines.get(str(found.real), ()))
+    return sorted(names)
+
+
+def view(found: Found, facts: Facts, checksums: Checksums, engines: list[str], *, every: bool = False) -> dict[str, Any]:
+    """As the admin API shows it. every: with each file."""
+    first = checksums.get(found.files[0]) if found.files[0].path == found.path or found.folder else None
+    shown: dict[str, Any] = {
+        "name": found.name,
+        "runtime": found.runtime,
+        "source": found.place.source,
+        "format": "folder" if found.folder else "split" if len(found.files) > 1 or found.missing else "file",
+        "size": found.size,
+        "files": len(found.files),
+        "modified_at": found.modified,
+        "sha256": first,
+        "problem": facts.problem,
+        "used_by": engines,
+        "version": found.version,
+        **facts.shown(),
+    }
+    if every:
+        base = found.path if found.folder else found.path.parent
+        shown["parts"] = [{"name": f.path.relative_to(base).as_posix(), "size": f.size, "sha256": checksums.get(f)} for f in found.files]
+    return shown

@@ -1,0 +1,146 @@
+"""The memory side of starting an engine: looks into its file, asks how much is free, plans, and remembers what it promised.
+
+Engines start side by side, and one that loads has not taken its memory yet: what was promised to it is not free for the next one, until
+`release` says that it is ready (then the device says so itself) or gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from engines.host.memory import device_free, host_free
+from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
+from gateway.core.specs import EngineSpec
+
+HOST = "host"
+SMALLEST_EMBEDDING_BATCH = 512
+ONNX_FACTOR = 1.5
+"""ONNX Runtime reads the weights and keeps a packed copy of most."""
+ONNX_OVERHEAD = 64 * 1024 * 1024
+"""Its arena and the buffers of a batch."""
+
+
+class Placer:
+    """Plans for all engines of a supervisor. look: reads a model's metadata. devices, host: free bytes (`memory.py`); may block."""
+
+    def __init__(
+        self,
+        look: Callable[[str], Awaitable[Metadata]] = inspect,
+        devices: Callable[[str], list[int] | None] = device_free,
+        host: Callable[[], int | None] = host_free,
+    ) -> None:
+        self._look, self._devices, self._host = look, devices, host
+        self._promised: dict[str, dict[str, int]] = {}
+
+    async def place(self, key: str, spec: EngineSpec, device: str, beside: Plan | None = None) -> Plan | None:
+        """The plan for an engine on a device of this machine (`cpu`, `cuda:0,1`), promised to `key` until it is released.
+
+        beside: the plan of the running process that this one shall replace. Then it must fit beside it with as many layers on the
+        device as it would have alone: a replacement that is squeezed into what is left would be slow for good.
+        None for what has no layers to be placed (ONNX: it fits or not), and for files that the sidecar will refuse, naming what is wrong.
+        Raises placement.InsufficientMemory, or OSError when no process can be started.
+        """
+        if spec.model is None:
+            return None
+        if spec.runtime == "onnx":
+            await self._fits(key, Path(spec.model), device)
+            return None
+        try:
+            metadata = await self._look(spec.model)
+        except InvalidModel:
+            return None
+        before = dict(self._promised)  # one that becomes ready while the devices are asked may be in neither of the two otherwise
+        free, main = await asyncio.to_thread(self._measure, device)
+        promised = [held for name, held in {**before, **self._promised}.items() if name != key]
+        made = _plan(metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised))
+        if beside is not None and beside.device == device and free is not None:
+            alone = _plan(metadata, spec, device, _left(_plus(free, beside), _units(device), promised), _less(main, HOST, promised))
+            if made.gpu_layers < alone.gpu_layers:
+                raise InsufficientMemory(device, alone.device_bytes, sum(_left(free, _units(device), promised) or ()))
+        self._promised[key] = _promise(made)
+        return made
+
+    async def _fits(self, key: str, model: Path, device: str) -> None:
+        """An ONNX model's need is estimated by its files. Raises InsufficientMemory."""
+        needed = int(await asyncio.to_thread(_size, model) * ONNX_FACTOR) + ONNX_OVERHEAD
+        before = dict(self._promised)
+        free, main = await asyncio.to_thread(self._measure, device)
+        promised = [held for name, held in {**before, **self._promised}.items() if name != key]
+        left, units = _left(free, _units(device), promised), _units(device)
+        if device == "cpu":
+            main = _less(main, HOST, promised)
+            left, units = None if main is None else [main], [HOST]
+        if left is not None and needed > sum(left) * (1 - MARGIN):
+            raise InsufficientMemory(device, needed, sum(left))
+        self._promised[key] = {unit: needed // len(units) for unit in units}
+
+    def release(self, key: str) -> None:
+        """What was promised has been taken, or will not be."""
+        self._promised.pop(key, None)
+
+    def _measure(self, device: str) -> tuple[list[int] | None, int | None]:
+        return (None if device == "cpu" else self._devices(device)), self._host()
+
+
+def _size(model: Path) -> int:
+    """Bytes of a model's file, or of all files in its folder; 0 when it is not there."""
+    files = model.rglob("*") if model.is_dir() else [model]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _plan(metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:
+    options = spec.options
+    context, slots, batch = spec.context, spec.start_slots, options.get("batch")
+    micro_batch = min(512, batch) if isinstance(batch, int) else 512
+    embeds = options.get("embeddings")
+    if metadata.pooling > 0 if embeds is None else embeds:  # its memory holds one micro-batch, whatever the slots (llamacpp.app)
+        context = micro_batch = max(min(context, metadata.context), SMALLEST_EMBEDDING_BATCH)
+        slots = 1
+    if device == "cpu":
+        return plan(metadata, device, main, context, slots, micro_batch=micro_batch)
+    return plan(metadata, device, free, context, slots, host_free=main, micro_batch=micro_batch, layers=_chosen(options, metadata))
+
+
+def _chosen(options: dict[str, Any], metadata: Metadata) -> int | None:
+    """The layers that the operator wants on the device; -1 means all, as llama.cpp has it."""
+    layers = options.get("gpu_layers")
+    if not isinstance(layers, int):
+        return None
+    return layers if layers >= 0 else metadata.layers + 1
+
+
+def _units(device: str) -> list[str]:
+    kind, _, numbers = device.partition(":")
+    return [f"{kind}:{number}" for number in numbers.split(",")]
+
+
+def _promise(made: Plan) -> dict[str, int]:
+    """What the plan will take of each device. Weights in main memory are a mapped file, which engines share and the system gives back."""
+    if made.device == "cpu":
+        return {HOST: max(0, made.host_bytes - made.weights_bytes)}
+    units = _units(made.device)
+    shares = made.split or (1 / len(units),) * len(units)
+    return {unit: int(made.device_bytes * share) for unit, share in zip(units, shares, strict=True)}
+
+
+def _plus(free: list[int], beside: Plan) -> list[int]:
+    """What would be free without the process of this plan."""
+    shares = beside.split or (1 / len(free),) * len(free)
+    return [amount + int(beside.device_bytes * share) for amount, share in zip(free, shares, strict=True)]
+
+
+def _left(free: list[int] | None, units: list[str], promised: list[dict[str, int]]) -> list[int] | None:
+    if free is None:
+        return None
+    return [max(0, amount - _held(unit, promised)) for amount, unit in zip(free, units, strict=True)]
+
+
+def _less(free: int | None, unit: str, promised: list[dict[str, int]]) -> int | None:
+    return None if free is None else max(0, free - _held(unit, promised))
+
+
+def _held(unit: str, promised: list[dict[str, int]]) -> int:
+    return sum(held.get(unit, 0) for held in promised)

@@ -1,0 +1,339 @@
+"""One sidecar process: started, watched through its health, started again after a growing pause, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engines.host import priority
+from engines.host.child import Child
+from engines.host.devices import bind
+from engines.host.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
+from engines.host.placement import InsufficientMemory, Plan
+from engines.host.placer import Placer
+from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
+from gateway.core.ports import EndpointObserver
+from gateway.core.specs import EngineSpec, SidecarSpec
+from gateway.transport.ask import ask
+from gateway.transport.pool import EndpointClient
+
+log = logging.getLogger("gatehouse.engines")
+MODULES = {"llama.cpp": "engines.llamacpp", "onnx": "engines.onnx"}
+LOG_BYTES = 8 * 1024 * 1024
+SILENCE_SECONDS = 300.0
+"""A process that starts or loads and answers no health check for so long hangs: a load may take hours, but holds up no answer."""
+
+
+class SidecarProcess:
+    """Keeps one sidecar alive from `keep` until `stop`.
+
+    observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
+    placer: plans where its model's layers go, before each start. beside: the plan of the process that it shall replace; it is then
+    `silent`: nobody is told of it until `promote`, and it is not started again when it ends before. proven: these settings have worked
+    before, so that even a first load that fails is tried again. gently: its first start takes no processor from those that serve.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        socket: Path,
+        state_dir: Path,
+        observer: EndpointObserver,
+        on_event: Callable[[str, str, dict[str, Any]], None],
+        placer: Placer,
+        *,
+        silent: bool = False,
+        beside: Plan | None = None,
+        proven: bool = False,
+        gently: bool = False,
+    ) -> None:
+        self.spec, self.socket, self._state_dir = spec, socket, state_dir
+        self._observer, self._on_event, self._placer = observer, on_event, placer
+        self.state: State = "stopped"
+        self.wanted = True
+        self.reason: str | None = None
+        self.reason_code: str | None = None
+        self.plan: Plan | None = None
+        self.health: dict[str, Any] = {}
+        self.restarts = 0
+        self.silent = silent
+        self.on_lost: Callable[[], None] | None = None
+        """Called when it is not ready any more, after it was."""
+        self.gone = asyncio.Event()
+        """Set when it has ended for good."""
+        self._beside, self._proven, self._gently = beside, proven, gently
+        self._lowered = False
+        self._failures = 0
+        self._ready_at = math.inf
+        """When it became ready in this life; infinity: not yet."""
+        self._fallback_reason: str | None = None
+        self._process: Child | None = None
+        self._stopping = asyncio.Event()
+        self._first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._client = EndpointClient(self.address, max_idle=1)
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.socket}"
+
+    async def first_ready(self) -> None:
+        """Waits for the first time that the sidecar is ready; raises EngineChangeFailed with the reason when its first load fails."""
+        await asyncio.shield(self._first)
+
+    def promote(self) -> None:
+        """It takes the place of the one that it replaces: from now on its traffic and its failures are the engine's."""
+        self.silent, self._beside = False, None
+        self._announce()
+
+    async def keep(self) -> None:
+        """Runs until `stop`: start, watch, and start again."""
+        try:
+            while self.wanted:
+                await self._one_life()
+                if self._stopping.is_set():
+                    break
+                if self.silent or not (self._proven or self._first.done()):
+                    self.wanted = False
+                    self._failed(self.reason or "it ended")
+                    break
+                self._failures = 1 if time.monotonic() - self._ready_at > STABLE_SECONDS else self._failures + 1
+                pause = backoff(self._failures)
+                self.restarts += 1
+                log.warning("engine %s ended (%s), starting again in %.1f s", self.spec.name, self.reason, pause)
+                if not await within(self._stopping.wait(), pause):
+                    self._observer.engine_starting(self.spec.name)
+        finally:
+            self._kill()
+            await self._client.aclose()
+            self.socket.unlink(missing_ok=True)
+            self._failed(self.reason or "stopped before it was ready")
+            self.gone.set()
+
+    def _failed(self, reason: str) -> None:
+        """Whoever waits for the first time that it is ready hears why that does not come."""
+        if not self._first.done():
+            code = "insufficient_memory" if self.reason_code == "insufficient_memory" else "engine_failed"
+            self._first.set_exception(EngineChangeFailed(f"engine {self.spec.name!r}: {reason}", code=code, engine=self.spec.name))
+            self._first.exception()
+
+    async def stop(self, timeout: float, *, silent: bool = False) -> None:
+        """Drains within `timeout` seconds, then ends the process. silent: its place has been taken, nobody needs to hear of it."""
+        self.silent = silent
+        self.wanted = False
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.returncode is None:
+            self._move("drain")
+            process.terminate()
+            if not await within(process.wait(), timeout + 1.0):
+                log.warning("engine %s did not drain within %.0f s, ending it", self.spec.name, timeout)
+                self._kill()
+        await within(self.gone.wait(), 5.0)
+
+    def describe(self) -> dict[str, Any]:
+        """What operators see."""
+        known = {k: v for k, v in self.health.items() if k not in ("state", "name", "runtime", "wanted", "reason_code")}
+        return {
+            **known,
+            "name": self.spec.name,
+            "runtime": self.spec.runtime,
+            "version": self.spec.version,
+            "state": self.state,
+            "reason": self.reason,
+            "reason_code": self.reason_code,
+            "plan": self.plan.report() if self.plan is not None else None,
+            "wanted_device": self.spec.device,
+            "fallback": self._fallback_reason is not None,
+            "fallback_reason": self._fallback_reason,
+            "restarts": self.restarts,
+            "pid": self._process.pid if self._process is not None and self._process.returncode is None else None,
+        }
+
+    # --- one life of the process
+
+    async def _one_life(self) -> None:
+        self._move("start")
+        self._ready_at, self.reason_code, self.plan = math.inf, None, None
+        try:
+            process = await self._spawn()
+        except InsufficientMemory as error:
+            return self._not_started(f"the model does not fit into memory: {error}", "insufficient_memory")
+        except ConfigError as error:
+            return self._not_started(error.message.removeprefix(f"engine {self.spec.name!r}: "), None)
+        except OSError as error:
+            return self._not_started(str(error), None)
+        try:
+            await self._live(process)
+        finally:
+            self._placer.release(self.address)
+
+    def _not_started(self, reason: str, code: str | None) -> None:
+        self._placer.release(self.address)
+        self.reason, self.reason_code = reason, code
+        self._move("failed")
+        if not self.silent:
+            self._observer.engine_down(self.spec.name, reason, code)
+
+    async def _live(self, process: Child) -> None:
+        if self._stopping.is_set():  # `stop` came while there was no process yet that it could end
+            process.kill()
+        exit_wait = asyncio.ensure_future(process.wait())
+        try:
+            await self._watch(exit_wait)
+            await exit_wait
+        finally:
+            exit_wait.cancel()
+        self._note_exit(process)
+
+    def _note_exit(self, process: Child) -> None:
+        was = self.state
+        if was != "failed":
+            if was != "draining":
+                self.reason = f"the process ended with code {process.returncode}, see {self._log_path()}"
+            self._move("exited")
+        if not self.silent:
+            self._observer.engine_down(self.spec.name, self.reason or "stopped", self.reason_code)
+
+    async def _spawn(self) -> Child:
+        spec = self.spec
+        self._fallback_reason = None
+        binding = bind(spec.device, spec.fallback, spec.name)
+        if binding.fell_back:
+            self._fell_back(f"device {spec.device} is not on this machine")
+        self.plan = await self._placer.place(self.address, spec, "cpu" if binding.fell_back else spec.device, self._beside)
+        if self.plan is not None and 0 < self.plan.gpu_layers < self.plan.layers:
+            log.warning("engine %s: %d of %d layers run on %s", spec.name, self.plan.gpu_layers, self.plan.layers, spec.device)
+        planned = self.plan.options() if self.plan is not None else {}
+        settings = SidecarSpec(
+            name=spec.name, runtime="onnx" if spec.runtime == "onnx" else "llama.cpp", model=spec.model or "", socket=str(self.socket),
+            state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, fallback=spec.fallback, slots=spec.start_slots,
+            context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching,
+            options={**planned, **spec.options},
+        )  # fmt: skip
+        environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
+        with self._open_log() as log_file:
+            command = (sys.executable, "-m", MODULES[spec.runtime])
+            process = Child(command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment)
+        self._lowered = self._gently and priority.lower(process.pid)
+        self._gently = False
+        self._process = process
+        return process
+
+    def _fell_back(self, reason: str) -> None:
+        self._fallback_reason = reason
+        log.warning("engine %s: falling back to cpu: %s", self.spec.name, reason)
+        self._on_event("engine_fallback", self.spec.name, {"wanted": self.spec.device, "device": "cpu", "reason": reason})
+
+    def _log_path(self) -> Path:
+        return self._state_dir / "logs" / f"{self.socket.stem.rsplit('-', 1)[0]}.log"
+
+    def _open_log(self) -> Any:
+        path = self._log_path()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = path.exists() and path.stat().st_size > LOG_BYTES
+        return path.open("wb" if fresh else "ab")
+
+    async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
+        """Asks for the health until the process ends; often while it loads."""
+        misses, heard = 0, time.monotonic()
+        while not exit_wait.done():
+            report = await self._ask()
+            if report is None:
+                misses += 1
+                if self._hangs(misses, time.monotonic() - heard):
+                    self.reason = f"no answer to {misses} health checks"
+                    self._move("failed")
+                    self._kill()
+                    return
+            else:
+                misses, heard = 0, time.monotonic()
+                self._heard(report)
+            await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
+
+    def _hangs(self, misses: int, silent: float) -> bool:
+        """Whether so many health checks without an answer, over so many seconds, mean that the process has to be ended."""
+        if self.state == "ready":
+            return misses >= self.spec.health.fall
+        return self.state in ("starting", "loading") and silent >= SILENCE_SECONDS
+
+    async def _ask(self) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(self.spec.health.timeout):
+                answer = await ask(self._client, "GET", "/health", {})
+            report = msgspec.json.decode(answer.body)
+        except (EngineError, TimeoutError, ValueError):
+            return None
+        return report if isinstance(report, dict) else None
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        self.health = report
+        state = report.get("state")
+        if state in ("loading", "starting") and self.state in ("starting", "loading"):
+            self._move("loading")
+        elif state == "ready" and self.state in ("starting", "loading"):
+            self.reason = None
+            if self._lowered and self._process is not None:
+                priority.restore(self._process.pid)
+            self._move("ready")
+            self._ready_at = time.monotonic()
+            self._placer.release(self.address)
+            if isinstance(reason := report.get("fallback_reason"), str):
+                self._fell_back(reason)
+                self.plan = None  # it was made for the device; what the sidecar did instead is in its health
+            if not self.silent:
+                self._announce()
+            if not self._first.done():
+                self._first.set_result(None)
+        elif state == "failed" and self.state != "failed":
+            self.reason = str(report.get("reason") or "failed without a reason")
+            self.reason_code = str(report["reason_code"]) if report.get("reason_code") else None
+            self._move("failed")
+            self._kill()
+
+    @property
+    def slots(self) -> int:
+        """Requests that it runs at once, as it says itself."""
+        return int(self.health.get("slots") or self.spec.start_slots)
+
+    def _announce(self) -> None:
+        self._observer.engine_ready(self.spec.name, self.address, self.slots)
+
+    def _move(self, event: Event) -> None:
+        before, self.state = self.state, next_state(self.state, event)
+        if self.state != before:
+            if before == "ready" and self.on_lost is not None:
+                self.on_lost()
+            log.info("engine %s: %s", self.spec.name, self.state)
+            self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **self._detail()})
+
+    def _detail(self) -> dict[str, Any]:
+        """What the audit log says beside a new state: which version, why, and once it is loaded the checksum of its file."""
+        detail: dict[str, Any] = {"version": self.spec.version}
+        if self.reason:
+            detail["reason"] = self.reason
+        if self.state == "ready":
+            detail["sha256"] = self.health.get("sha256")
+        return detail
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+
+async def within(awaitable: Awaitable[Any], seconds: float) -> bool:
+    """Waits at most so long; says whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            await awaitable
+    except TimeoutError:
+        return False
+    return True

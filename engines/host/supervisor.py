@@ -1,0 +1,443 @@
+"""Starts sidecars, watches them, starts them again, replaces them, unloads them. Who runs where is decided elsewhere.
+
+Each sidecar is a child whose standard input is its lifeline: when this process dies, the pipe closes and the sidecar ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from engines.host.lifecycle import backoff, on_demand
+from engines.host.placer import Placer
+from engines.host.process import SidecarProcess, within
+from engines.host.replacement import OnEvent, Replacement, replace
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import EngineChangeFailed, GatehouseError
+from gateway.core.ports import EngineTraffic
+from gateway.core.specs import EngineSpec
+from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse.engines")
+MAX_SOCKET_PATH = 99
+DRAIN_SECONDS = 30.0
+RESTORE_SECONDS = 120.0
+"""How long a change that failed waits for an engine that it had to stop; that engine is started again until it runs, in any case."""
+ABORT_SECONDS = DRAIN_SECONDS + RESTORE_SECONDS + 30.0
+"""How long who aborts a change waits for its end: one that stopped the old process first has to start it again."""
+IDLE_SECONDS = 0.5
+"""Between two looks for engines that nobody uses."""
+ROOM_IDLE_SECONDS = 10.0
+"""An engine that makes room for another has had no request for so long: two that do not fit together do not chase each other out."""
+
+
+class Supervisor:
+    """Owns all sidecars of this machine. Implements `replacement.House`, most of the port ModelControl and, for engines, FleetView.
+
+    on_event: (kind, engine, detail) for the audit log and the feed.
+    """
+
+    def __init__(
+        self, state_dir: Path, traffic: EngineTraffic, on_event: OnEvent, placer: Placer | None = None, clock: Clock | None = None
+    ) -> None:
+        self._state_dir, self.traffic, self.on_event = state_dir, traffic, on_event
+        self.clock: Clock = clock or SystemClock()
+        self._placer = placer or Placer()
+        self._processes: dict[str, SidecarProcess] = {}
+        self._specs: dict[str, EngineSpec] = {}
+        self._candidates: set[SidecarProcess] = set()
+        self._replacing: dict[str, Replacement] = {}
+        self._load_failures: dict[str, tuple[int, EngineChangeFailed]] = {}
+        self._owner = TaskOwner("supervisor")
+        self._generation = 0
+        self._closing = self._looking = False
+        self._applying = asyncio.Lock()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    @asynccontextmanager
+    async def _changing(self, engines: Iterable[str]) -> AsyncIterator[None]:
+        """One change of an engine at a time; others go on meanwhile. In one order, so that two changes never wait for each other."""
+        async with AsyncExitStack() as stack:
+            for engine in sorted(set(engines)):
+                await stack.enter_async_context(self._locks.setdefault(engine, asyncio.Lock()))
+            yield
+
+    # --- configuration
+
+    def specs(self) -> dict[str, EngineSpec]:
+        return dict(self._specs)
+
+    def models(self) -> set[tuple[str, str]]:
+        """(engine, its model's path) of all that is known, and of every process that starts, runs or ends."""
+        processes = (process.spec for process in (*self._processes.values(), *self._candidates))
+        return {(spec.name, spec.model) for spec in (*self._specs.values(), *processes) if spec.model is not None}
+
+    async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool, keep: Collection[str] = ()) -> None:
+        """Makes the engines those of a configuration: starts new ones (but lazy ones), replaces those whose process settings changed,
+        takes over all other settings in place, drains removed ones.
+
+        keep: engines that stay as they are though they are not among these (`put`). wait: return only when every new one is ready.
+        Raises EngineChangeFailed with the first reason; then nothing has changed.
+        """
+        self._look_for_idle()
+        async with self._applying:
+            wanted = {e.name: e for e in engines if e.runtime != "external"}
+            changed = [e for name, e in wanted.items() if self._specs.get(name) != e]
+            removed = [name for name in self._specs if name not in wanted and name not in keep]
+            async with self._changing([*removed, *(e.name for e in changed)]):
+                await self._apply(changed, wait)
+                await asyncio.gather(*(self._remove(name) for name in removed))
+
+    async def put(self, spec: EngineSpec) -> None:
+        """As `apply`, for one engine; whatever else changes meanwhile goes on. Returns when it is in force. Raises EngineChangeFailed."""
+        self._look_for_idle()
+        async with self._changing([spec.name]):
+            await self._apply([spec], wait=True)
+
+    async def remove(self, engine: str) -> None:
+        """Drains an engine and forgets it; nothing to do when it is not known."""
+        async with self._changing([engine]):
+            if engine in self._specs:
+                await self._remove(engine)
+
+    async def _apply(self, changed: list[EngineSpec], wait: bool) -> None:
+        changed = [e for e in changed if self._specs.get(e.name) != e]
+        running = {name for name, process in self._processes.items() if process.wanted}
+        replaced = [e for e in changed if e.name in running and self._specs[e.name].process_settings != e.process_settings]
+        fresh = [e for e in changed if e.name not in running and self._comes_now(e)]
+        amended = [e for e in changed if e not in replaced and e not in fresh]
+        before = {e.name: self._specs[e.name] for e in fresh if e.name in self._specs}
+        started = [self._start(spec) for spec in fresh]
+        try:
+            if wait:
+                await asyncio.gather(*(process.first_ready() for process in started))
+            await self._replace(replaced)
+        except EngineChangeFailed:
+            await self._discard(started, before)
+            raise
+        for spec in amended:
+            self._amend(spec)
+
+    def _comes_now(self, spec: EngineSpec) -> bool:
+        """Whether an engine that does not run is started by the change: a new one, or one that was lazy before; no lazy one."""
+        known = self._specs.get(spec.name)
+        return spec.lifecycle.load == "eager" and (known is None or known.lifecycle.load == "lazy")
+
+    def _amend(self, spec: EngineSpec) -> None:
+        """Settings that need no other process; of an engine that is not loaded, all settings."""
+        process = self._processes.get(spec.name)
+        self._specs[spec.name] = spec
+        if process is not None:
+            process.spec = spec
+        if (process is None or not process.wanted) and on_demand(spec):
+            self._load_failures.pop(spec.name, None)
+            self.traffic.engine_unloaded(spec.name, "not loaded yet")
+
+    async def _discard(self, started: list[SidecarProcess], before: dict[str, EngineSpec]) -> None:
+        """A change that failed leaves nothing of it running, and is tried again when it comes again."""
+        for process in started:
+            self._processes.pop(process.spec.name, None)
+            self._specs.pop(process.spec.name, None)
+        await asyncio.gather(*(process.stop(0.0) for process in started))
+        for spec in before.values():
+            self._amend(spec)
+
+    async def _remove(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is not None:
+            self.traffic.engine_draining(name)
+            await self.empty(process)
+            self.traffic.engine_down(name, "removed from the configuration")
+        self._specs.pop(name)
+        self._load_failures.pop(name, None)
+
+    def _start(self, spec: EngineSpec, *, awaited: bool = False, proven: bool = False) -> SidecarProcess:
+        beside_others = any(process.state == "ready" for process in self._processes.values())
+        process = self._make(spec, proven=proven, gently=beside_others and not awaited and not proven)
+        self._processes[spec.name] = process
+        self._specs[spec.name] = spec
+        self.traffic.engine_starting(spec.name, awaited=awaited)
+        self._owner.spawn(process.keep(), name=spec.name)
+        return process
+
+    def _make(self, spec: EngineSpec, **how: Any) -> SidecarProcess:
+        self._generation += 1
+        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self.traffic, self.on_event, self._placer, **how)
+
+    def _socket(self, name: str) -> Path:
+        """A socket path that is new for each process and short enough for the kernel."""
+        short = hashlib.sha256(f"{self._state_dir}/{name}".encode()).hexdigest()[:8]
+        plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:24]
+        path = self._state_dir / "run" / f"{plain}-{short}-{self._generation}.sock"
+        if len(str(path).encode()) > MAX_SOCKET_PATH:
+            path = self._elsewhere() / path.name
+            _take(path.parent, name)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.chmod(0o700)
+        return path
+
+    def _elsewhere(self) -> Path:
+        """Where sockets are when the path of the state directory is too long for them."""
+        key = hashlib.sha256(str(self._state_dir).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"gatehouse-{key}"
+
+    # --- replacing: engines.host.replacement.House
+
+    async def _replace(self, specs: Sequence[EngineSpec], *, stop_first: bool = False) -> None:
+        """New processes for engines that run, all or none. Their locks are held. Raises EngineChangeFailed."""
+        made = [Replacement(self, self._processes[spec.name], spec) for spec in specs]
+        for one in made:
+            one.peers = made
+        self._replacing.update({one.spec.name: one for one in made})
+        try:
+            await replace(made, stop_first, self.clock)
+        finally:
+            for one in made:
+                self._replacing.pop(one.spec.name, None)
+                one.over.set()
+
+    def candidate(self, spec: EngineSpec, old: SidecarProcess | None) -> SidecarProcess:
+        process = self._make(spec, silent=True, beside=old.plan if old is not None else None, gently=old is not None)
+        self._candidates.add(process)
+        self._owner.spawn(self._keep(process), name=f"{spec.name}+")
+        return process
+
+    async def _keep(self, process: SidecarProcess) -> None:
+        try:
+            await process.keep()
+        finally:
+            self._candidates.discard(process)
+
+    def install(self, process: SidecarProcess) -> None:
+        self._processes[process.spec.name], self._specs[process.spec.name] = process, process.spec
+        self._candidates.discard(process)
+
+    def retire(self, process: SidecarProcess) -> None:
+        process.silent = True  # if it dies now, nobody needs to hear of it
+        self._candidates.add(process)
+        self._owner.spawn(self._retired(process), name=f"{process.spec.name}-")
+
+    async def _retired(self, process: SidecarProcess) -> None:
+        """Nobody waits for it: a stream may run to the end of its time."""
+        await self.empty(process, max(DRAIN_SECONDS, process.spec.timeouts.total))
+        self._candidates.discard(process)
+
+    def end(self, process: SidecarProcess) -> None:
+        self._owner.spawn(process.stop(0.0, silent=True), name=f"{process.spec.name}-")
+
+    async def empty(self, process: SidecarProcess, seconds: float = DRAIN_SECONDS) -> None:
+        await within(self.traffic.drained(process.spec.name, process.address), seconds)
+        await process.stop(DRAIN_SECONDS, silent=True)
+
+    async def restore(self, spec: EngineSpec) -> None:
+        process = self._start(spec, awaited=True, proven=True)
+        if not await within(process.first_ready(), RESTORE_SECONDS):
+            log.error("engine %s: the old process could not be started again yet: %s", spec.name, process.reason)
+
+    # --- ModelControl
+
+    def _known(self, engine: str) -> EngineSpec:
+        spec = self._specs.get(engine)
+        if spec is None:
+            raise GatehouseError(f"There is no engine {engine!r} that Gatehouse started.", code="not_found", status=404)
+        return spec
+
+    async def load(self, engine: str) -> None:
+        """Starts an engine that is unloaded; returns when it is ready. Does nothing when it runs. Raises EngineChangeFailed."""
+        self._known(engine)
+        await self._own(self._load(engine), "load")
+
+    async def unload(self, engine: str, *, force: bool = False) -> None:
+        """Drains and stops an engine; it stays known and can be loaded again. Raises GatehouseError when it is pinned, unless forced."""
+        if self._known(engine).lifecycle.pinned and not force:
+            raise _pinned(engine)
+        await self._own(self._unload(engine, "unloaded by an operator"), "unload")
+
+    async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
+        """Replaces the processes of engines without losing a request, all or none; starts those that do not run."""
+        for engine in engines:
+            if self._known(engine).lifecycle.pinned and stop_first and not force:
+                raise _pinned(engine)
+        await self._own(self._reload(engines, stop_first), "reload")
+
+    async def abort(self, engines: Sequence[str], reason: str) -> None:
+        """Takes back the changes that replace processes of these engines, each with all of its engines. Returns when everything is as it
+        was before, or after `ABORT_SECONDS`. Raises GatehouseError when none of them is being replaced."""
+        found = [one for engine in engines if (one := self._replacing.get(engine)) is not None]
+        if not found:
+            raise GatehouseError("No engine is being replaced: there is nothing to abort.", code="no_rollout", status=409)
+        for peer in {id(peer): peer for one in found for peer in one.peers}.values():
+            peer.abort(reason)
+        await asyncio.gather(*(within(one.over.wait(), ABORT_SECONDS) for one in found))
+
+    async def _own(self, work: Any, name: str) -> None:
+        """A caller that goes away does not leave the work half done."""
+        await asyncio.shield(self._owner.spawn(work, name=name))
+
+    async def _load(self, engine: str) -> None:
+        async with self._changing([engine]):
+            process, spec = self._processes.get(engine), self._specs.get(engine)
+            if spec is None or (process is not None and process.wanted):
+                return
+            try:
+                await self._come(spec)
+            except EngineChangeFailed as error:
+                self._load_failed(spec, error)
+                raise
+            self._load_failures.pop(engine, None)
+
+    async def _come(self, spec: EngineSpec) -> None:
+        """Starts an engine; where it does not fit, those that come and go on demand make room, the longest idle first."""
+        while True:
+            try:
+                return await self._start(spec, awaited=on_demand(spec)).first_ready()
+            except EngineChangeFailed as error:
+                if error.code != "insufficient_memory" or not await self._make_room(spec):
+                    raise
+
+    async def _make_room(self, spec: EngineSpec) -> bool:
+        """Unloads one engine that nobody has used for a while, that is loaded on demand and not pinned; False when there is none."""
+        idle = []
+        for name, other in self._specs.items():
+            process = self._processes.get(name)
+            free = process is not None and process.state == "ready" and not self._locks.setdefault(name, asyncio.Lock()).locked()
+            if free and on_demand(other) and not other.lifecycle.pinned and self._still_idle(name, ROOM_IDLE_SECONDS):
+                idle.append((self.traffic.idle_seconds(name) or 0.0, name))
+        if not idle:
+            return False
+        self.traffic.engine_starting(spec.name, awaited=on_demand(spec))  # who waits for it goes on waiting
+        await self._unload(max(idle)[1], f"makes room for {spec.name}", idle=ROOM_IDLE_SECONDS)
+        return True
+
+    def _load_failed(self, spec: EngineSpec, error: EngineChangeFailed) -> None:
+        """Those who wait hear why; the next request may ask again after a pause that grows."""
+        failures = 1 + self._load_failures.get(spec.name, (0, error))[0]
+        self._load_failures[spec.name] = (failures, error)
+        if on_demand(spec) and not self._closing:
+            reason = self._processes[spec.name].reason_code or error.code
+            self.traffic.engine_unloaded(spec.name, error.message, reason, LOAD_PAUSE * backoff(failures))
+
+    async def _unload(self, engine: str, reason: str, *, idle: float | None = None) -> None:
+        """idle: only if nobody has needed it for so many seconds."""
+        async with self._changing([engine]):
+            process, spec = self._processes.get(engine), self._specs.get(engine)
+            if process is None or spec is None or not process.wanted or not self._still_idle(engine, idle):
+                return
+            if on_demand(spec):
+                self.traffic.engine_unloading(engine)
+            else:
+                self.traffic.engine_draining(engine)
+            await self.empty(process)
+            self.on_event("engine_unloaded", engine, {"version": spec.version, "reason": reason})
+            if on_demand(spec):
+                self.traffic.engine_unloaded(engine, reason)
+            else:
+                self.traffic.engine_down(engine, reason)
+
+    async def _reload(self, engines: Sequence[str], stop_first: bool) -> None:
+        async with self._changing(engines):
+            running = [engine for engine in engines if (process := self._processes.get(engine)) is not None and process.wanted]
+            await self._replace([self._specs[engine] for engine in running], stop_first=stop_first)
+        for engine in engines:
+            if engine not in running:
+                await self._load(engine)
+
+    async def drain(self, endpoint: str) -> None:
+        self.traffic.engine_draining(endpoint)
+
+    async def resume(self, endpoint: str) -> None:
+        process = self._processes.get(endpoint)
+        if process is not None and process.state == "ready":
+            self.traffic.engine_ready(endpoint, process.address, process.slots)
+
+    # --- on demand
+
+    def wanted(self, engine: str) -> None:
+        """A request waits for an engine that is not loaded. The routing asks once for each load."""
+        if not self._closing:
+            self._owner.spawn(self._load_wanted(engine), name=f"{engine}: wanted")
+
+    async def _load_wanted(self, engine: str) -> None:
+        self.on_event("engine_wanted", engine, {})
+        try:
+            await self._load(engine)
+        except EngineChangeFailed as error:
+            log.warning("%s", error)
+
+    def _look_for_idle(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._owner.every(IDLE_SECONDS, self.unload_idle, name="idle engines")
+
+    async def unload_idle(self) -> None:
+        """One look: unloads what nobody has used for its `lifecycle.idle_ttl`. What is pinned stays."""
+        due = []
+        for name, spec in self._specs.items():
+            ttl = spec.lifecycle.idle_ttl
+            process = self._processes.get(name)
+            if ttl > 0 and not spec.lifecycle.pinned and process is not None and process.state == "ready" and self._still_idle(name, ttl):
+                due.append(self._unload(name, f"idle for {ttl:g} s", idle=ttl))
+        await asyncio.gather(*due)
+
+    def _still_idle(self, engine: str, seconds: float | None) -> bool:
+        idle = self.traffic.idle_seconds(engine) if seconds is not None else None
+        return seconds is None or (idle is not None and idle >= seconds)
+
+    # --- FleetView
+
+    def engines(self) -> list[dict[str, Any]]:
+        return [self._view(spec) for spec in self._specs.values()]
+
+    def _view(self, spec: EngineSpec) -> dict[str, Any]:
+        process, replacing = self._processes.get(spec.name), self._replacing.get(spec.name)
+        failure = self._load_failures.get(spec.name)
+        unloaded = {"name": spec.name, "runtime": spec.runtime, "version": spec.version, "state": "stopped", "reason": "not loaded yet"}
+        shown = process.describe() if process is not None else unloaded
+        if failure is not None and not (process is not None and process.wanted):
+            shown |= {"reason": failure[1].message}
+        life = spec.lifecycle
+        return {
+            **shown,
+            "lifecycle": {"load": life.load, "idle_ttl": life.idle_ttl, "pinned": life.pinned},
+            "idle_seconds": self.traffic.idle_seconds(spec.name),
+            "rollout": replacing.view() if replacing is not None else None,
+        }
+
+    async def aclose(self, timeout: float = DRAIN_SECONDS) -> None:
+        """Drains all sidecars at once, ends those that take longer than `timeout` seconds."""
+        self._closing = True
+        everything = {*self._processes.values(), *self._candidates}
+        await asyncio.gather(*(process.stop(timeout) for process in everything))
+        await self._owner.aclose()
+        with suppress(OSError):  # it was never made, or a sidecar that had to be killed has left its socket
+            self._elsewhere().rmdir()
+
+
+LOAD_PAUSE = 10.0
+"""A load that failed is not tried again before 5 s, then 10, 20 ... 300: `lifecycle.backoff` times this."""
+
+
+def _take(directory: Path, engine: str) -> None:
+    """Makes a directory below a folder where everybody may write. Raises EngineChangeFailed when somebody else was there first: whoever
+    owns it could put a socket of his own in the place of an engine's."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise EngineChangeFailed(
+            f"engine {engine!r}: {directory}, for the sockets as the path of state_dir is too long for them, belongs to somebody else; "
+            "remove it, set TMPDIR to a folder of your own or choose a shorter state_dir",
+            engine=engine,
+        )
+
+
+def _pinned(engine: str) -> GatehouseError:
+    message = f"The engine {engine!r} is pinned (lifecycle.pinned): it is only stopped with force."
+    return GatehouseError(message, code="pinned", status=409)

@@ -1,0 +1,133 @@
+"""The hot path compiled: the modules of MODULES as machine code by mypyc, where scripts/compile has built them from these very sources.
+
+The sources are the truth. A build is used only as a whole and only while every file it was made from (the modules and what they import)
+has the SHA-256 that the build's manifest notes; else the sources run, slower and the same. So a build cannot go stale, and nothing
+depends on there being one. GATEHOUSE_COMPILED=0 switches it off; GATEHOUSE_COMPILED=DIRECTORY looks for the build there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+MODULES = (
+    "gateway.core.values",
+    "gateway.core.snapshot",
+    "gateway.core.waiting",
+    "gateway.audit.broker",
+    "gateway.audit.chain",
+    "gateway.audit.crypto",
+    "gateway.audit.encode",
+    "gateway.audit.journal",
+    "gateway.audit.sinks.file",
+    "gateway.audit.worker",
+    "gateway.audit.writer",
+    "gateway.identity.api_key",
+    "gateway.identity.chain",
+    "gateway.limits.bucket",
+    "gateway.limits.headers",
+    "gateway.limits.local",
+    "gateway.pipeline.attempt",
+    "gateway.pipeline.exchange",
+    "gateway.pipeline.inspect",
+    "gateway.pipeline.pipeline",
+    "gateway.pipeline.plane",
+    "gateway.pipeline.stream",
+    "gateway.routing.admission",
+    "gateway.routing.endpoints",
+    "gateway.routing.keys",
+    "gateway.routing.retry",
+    "gateway.routing.router",
+    "gateway.routing.selectors",
+    "gateway.server.head",
+    "gateway.server.protocol",
+    "gateway.telemetry.metrics",
+    "gateway.transport.http1",
+    "gateway.transport.pool",
+    "gateway.telemetry.usage",
+    "gateway.wire.answers",
+    "gateway.wire.openai",
+    "gateway.wire.requests",
+    "policies.limits",
+    "policies.patterns",
+    "policies.rbac",
+)
+"""What a request with a key, limits and guardrails runs through. Modules that define msgspec's Structs cannot be compiled, and a class that
+stays in a source must not inherit from a compiled one: what it overrides would not be seen there."""
+GROUP = "gatehouse"
+"""mypyc's name for the library that all modules share: it is imported as `gatehouse__mypyc`."""
+VARIABLE = "GATEHOUSE_COMPILED"
+MANIFEST = "manifest.json"
+ROOT = Path(__file__).parents[2]
+
+
+class CompiledFinder(MetaPathFinder):
+    """Finds the compiled modules of one build, and their shared library, before Python finds their sources."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._names = frozenset((*MODULES, f"{GROUP}__mypyc"))
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self._names:
+            return None
+        file = extension(self._directory, name)
+        return spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
+
+
+def extension(directory: Path, name: str) -> Path:
+    """Where a build has a module."""
+    return directory.joinpath(*name.split(".")).with_suffix(EXTENSION_SUFFIXES[0])
+
+
+def place(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path | None:
+    """The directory in which a build is looked for; None: switched off."""
+    given = environ.get(VARIABLE, "")
+    if given == "0":
+        return None
+    return Path(given) if given else Path(sysconfig.get_path("platlib")) / "gatehouse_compiled"
+
+
+def fault(directory: Path, root: Path = ROOT) -> str | None:
+    """Why the build in a directory cannot be used for the sources below `root`; None when it can."""
+    try:
+        manifest = json.loads((directory / MANIFEST).read_bytes())
+        sources: dict[str, str] = manifest["sources"]
+        if manifest["suffix"] != EXTENSION_SUFFIXES[0] or manifest["modules"] != list(MODULES):
+            return "the build is for another Python or for other modules"
+        for name, digest in sources.items():
+            if sha256((root / name).read_bytes()).hexdigest() != digest:
+                return f"{name} has changed since the build"
+    except FileNotFoundError as error:
+        return f"there is no {Path(error.filename).name}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"the build cannot be read: {error}"
+    return None
+
+
+def activate() -> str | None:
+    """Puts the build in front of the sources for this process, before any of its modules is imported. Why not, or None when it was done."""
+    directory = place()
+    if directory is None:
+        return f"switched off by {VARIABLE}"
+    if loaded := next((name for name in MODULES if name in sys.modules), None):
+        return f"{loaded} is imported already"
+    found = fault(directory)
+    if found is None:
+        sys.meta_path.insert(0, CompiledFinder(directory))
+    return found
+
+
+def active() -> bool:
+    """Whether this process runs the compiled hot path."""
+    module = sys.modules.get(MODULES[0])
+    return module is not None and module.__spec__ is not None and isinstance(module.__spec__.loader, ExtensionFileLoader)

@@ -1,0 +1,173 @@
+"""One run of `gatehouse serve`: reads the configuration, binds, builds, serves, drains. Knows nothing of the command line's libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from admin.app import create_app
+from gateway.app import administration, compiled
+from gateway.app.build import PLUGINS, Gateway
+from gateway.app.quickstart import Credentials, environment, greeting
+from gateway.config.load import Loaded, load
+from gateway.core.errors import ConfigError, GatehouseError, one_line
+from gateway.core.feed import STOPPING
+from gateway.core.specs import ConfigSpec
+from gateway.server.app import DataApplication
+from gateway.server.asgi import AsgiApplication
+from gateway.server.health import Health
+from gateway.server.listener import address_of, admin_server, bind, data_server
+from gateway.server.protocol import ListenerState
+from gateway.telemetry import logging as gatehouse_logging
+from gateway.wire.requests import is_inference
+
+log = logging.getLogger("gatehouse")
+
+
+def fail(message: str) -> int:
+    """One line on standard error; the exit code 1."""
+    print(f"error: {one_line(message)}", file=sys.stderr)
+    return 1
+
+
+def serve(config: Path, *, quickstart: bool = False) -> int:
+    """Serves in the foreground until a signal ends it; the exit code. quickstart: make keys at the first start, print how to use them."""
+    environ = dict(os.environ)
+    credentials: Credentials | None = None
+    if quickstart:
+        try:
+            credentials = environment(environ)
+        except OSError as error:
+            return fail(f"the state directory cannot be used: {error.strerror}: {error.filename}")
+        except ConfigError as error:
+            return fail(str(error))
+    try:
+        loaded = load(config, environ, PLUGINS)
+    except ConfigError as error:
+        return fail(str(error))
+    gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
+    log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
+    try:
+        code: int = uvloop.run(Process(loaded, environ, credentials).run())
+    except ConfigError as error:
+        loaded.place(error)
+        return fail(str(error))
+    except GatehouseError as error:
+        return fail(error.message)
+    return code
+
+
+class Process:
+    """One run of `serve`: binds, builds, serves, drains."""
+
+    def __init__(self, loaded: Loaded, environ: dict[str, str], credentials: Credentials | None) -> None:
+        self.loaded = loaded
+        self.spec: ConfigSpec = loaded.spec
+        self.environ, self.credentials = environ, credentials
+        self.stop = asyncio.Event()
+        self.fatal: ConfigError | None = None
+        self.gateway: Gateway | None = None
+        """What runs, once it has its first configuration in force."""
+        self.reload_asked = False
+
+    async def run(self) -> int:
+        """The exit code; raises ConfigError when the start fails. Nothing is left running either way."""
+        self._signals()
+        self._prepare_state_dir()
+        data = bind(self.spec.listen.data, "listen.data")
+        try:
+            admin = bind(self.spec.listen.admin, "listen.admin")
+        except ConfigError:
+            data.close()
+            raise
+        try:
+            gateway = Gateway(self.loaded, self.environ)
+        except ConfigError:
+            data.close()
+            admin.close()
+            raise
+        try:
+            await gateway.start()
+            self.gateway = gateway
+            if self.reload_asked:
+                gateway.reloader.request_reload()
+            await self._serve(gateway, data, admin)
+        finally:
+            data.close()
+            admin.close()
+            await gateway.aclose()
+        if self.fatal is not None:
+            raise self.fatal
+        return 0
+
+    def _prepare_state_dir(self) -> None:
+        path = Path(self.spec.state_dir)
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            probe = path / f".probe-{os.getpid()}"
+            probe.touch(mode=0o600)
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
+
+    async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
+        plane, listen = gateway.plane, self.spec.listen
+        health = Health(plane, lambda: gateway.control.store.available, gateway.somebody_can_log_in)
+        state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
+        plane.listeners.append(state.sweep)
+        data_side = data_server(state, listen.tls, listen.drain_timeout)
+        scheme = "http" if listen.tls is None else "https"
+        ports = administration.ports(gateway, health, f"{scheme}://{address_of(data)}")
+        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready, ports))
+        running = [
+            plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
+            plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),
+        ]
+        started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
+        started.add_done_callback(lambda start: self._start_ended(start, gateway))
+        await self.stop.wait()
+        started.cancel()
+        plane.draining = True
+        data_side.end()
+        if not await plane.drained(listen.drain_timeout):
+            for exchange in list(plane.exchanges):
+                exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
+        gateway.feed.publish(STOPPING, {})  # streams of events end, or they would hold the admin listener
+        admin_side.end()
+        data_side.force_exit = admin_side.force_exit = True
+        await asyncio.wait(running, timeout=5.0)
+
+    def _signals(self) -> None:
+        """From the beginning: a signal that comes while the gateway starts counts as soon as it has."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        if self.gateway is None:
+            self.reload_asked = True
+        else:
+            self.gateway.reloader.request_reload()
+
+    async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
+        await gateway.start_engines()
+        first = await administration.bootstrap(gateway)
+        if first is not None:
+            print(f"admin key: {first}", flush=True)
+        print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
+
+    def _start_ended(self, start: asyncio.Task[None], gateway: Gateway) -> None:
+        """A start that fails, however it does, ends the process: nobody would ever hear that it is ready."""
+        error = None if start.cancelled() else start.exception()
+        if error is None:
+            return
+        self.fatal = gateway.place(error) if isinstance(error, ConfigError) else ConfigError(f"the start failed: {error}")
+        self.stop.set()

@@ -1,0 +1,116 @@
+"""The compiled hot path is used only while it is what the sources say."""
+
+import ast
+import json
+import subprocess
+import sys
+from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from gateway.app import compiled
+from gateway.app.compiled import MANIFEST, MODULES, ROOT, CompiledFinder, extension, fault, place
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "a.py").write_text("x = 1\n")
+    return tmp_path
+
+
+def manifest(tree: Path, **changes: object) -> Path:
+    """A build's directory that notes the tree's one source as it is now."""
+    directory = tree / "build"
+    directory.mkdir(exist_ok=True)
+    digest = sha256((tree / "gateway" / "a.py").read_bytes()).hexdigest()
+    noted = {"suffix": EXTENSION_SUFFIXES[0], "modules": list(MODULES), "sources": {"gateway/a.py": digest}}
+    (directory / MANIFEST).write_text(json.dumps({**noted, **changes}))
+    return directory
+
+
+def test_a_build_of_these_sources_is_used(tree: Path) -> None:
+    assert fault(manifest(tree), tree) is None
+
+
+def test_a_build_is_not_used_after_a_source_has_changed(tree: Path) -> None:
+    directory = manifest(tree)
+    (tree / "gateway" / "a.py").write_text("x = 2\n")
+    assert fault(directory, tree) == "gateway/a.py has changed since the build"
+
+
+def test_a_build_is_not_used_after_a_source_is_gone(tree: Path) -> None:
+    directory = manifest(tree)
+    (tree / "gateway" / "a.py").unlink()
+    assert fault(directory, tree) == "there is no a.py"
+
+
+def test_without_a_build_the_sources_run(tmp_path: Path) -> None:
+    assert fault(tmp_path / "nothing") == f"there is no {MANIFEST}"
+
+
+@pytest.mark.parametrize("changes", [{"suffix": ".cpython-27.so"}, {"modules": ["gateway.a"]}])
+def test_a_build_for_something_else_is_not_used(tree: Path, changes: dict[str, object]) -> None:
+    assert fault(manifest(tree, **changes), tree) == "the build is for another Python or for other modules"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sources": 1}', "\xff"])
+def test_a_manifest_that_makes_no_sense_is_not_used(tree: Path, text: str) -> None:
+    directory = manifest(tree)
+    (directory / MANIFEST).write_text(text)
+    assert "cannot be read" in (fault(directory, tree) or "")
+
+
+def test_the_environment_says_where_or_whether() -> None:
+    assert place({"GATEHOUSE_COMPILED": "0"}) is None
+    assert place({"GATEHOUSE_COMPILED": "/somewhere"}) == Path("/somewhere")
+    assert place({}) == Path(compiled.sysconfig.get_path("platlib")) / "gatehouse_compiled"
+
+
+def test_only_the_modules_of_the_build_are_found(tmp_path: Path) -> None:
+    finder = CompiledFinder(tmp_path)
+    assert finder.find_spec("gateway.app.build", None) is None
+    assert finder.find_spec("gateway.core", None) is None
+    found = finder.find_spec("gateway.core.waiting", None)
+    assert found is not None and found.origin == str(extension(tmp_path, "gateway.core.waiting"))
+
+
+def test_every_module_of_the_table_exists_and_defines_no_struct() -> None:
+    """msgspec's Structs need the interpreter's own class creation."""
+    for name in MODULES:
+        tree = ast.parse((ROOT / Path(*name.split("."))).with_suffix(".py").read_text())
+        bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
+        assert not bases & {"Struct", "msgspec.Struct", "Spec"}, name
+
+
+def test_no_source_inherits_from_a_compiled_class() -> None:
+    """Compiled code reads its own attributes and calls its own methods directly, past what such a class overrides."""
+    classes: dict[str, list[tuple[str, set[str]]]] = {}
+    for top in ("gateway", "policies", "engines", "admin"):
+        for file in (ROOT / top).rglob("*.py"):
+            module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    bases = {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases}
+                    classes.setdefault(node.name, []).append((module, bases))
+    native = {name for name, places in classes.items() for module, _ in places if module in MODULES}
+    found = {
+        f"{module}.{name}": sorted(bases & native) for name, places in classes.items() for module, bases in places if module not in MODULES
+    }
+    assert not {name: bases for name, bases in found.items() if bases}
+
+
+PROGRAM = """
+import gateway.app.start, gateway.app.compiled, gateway.pipeline.pipeline as hot
+print(gateway.app.compiled.active(), type(hot.__loader__).__name__)
+"""
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", "False SourceFileLoader"), (None, "True ExtensionFileLoader")])
+def test_the_environment_of_the_tests_has_a_build_that_is_used(value: str | None, expected: str) -> None:
+    """scripts/test compiles before it tests; so the end-to-end tests run what operators run."""
+    environment = {"PATH": "/usr/bin:/bin", **({} if value is None else {"GATEHOUSE_COMPILED": value})}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split("\n")[0] == expected, done.stderr

@@ -1,0 +1,47 @@
+"""One run of `serve`: what ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.app import administration
+from gateway.app.build import PLUGINS, Gateway
+from gateway.app.process import Process
+from gateway.config.load import load
+from gateway.core.errors import ConfigError
+
+
+def process(directory: Path) -> Process:
+    file = directory / "gatehouse.yaml"
+    settings = {
+        "version": 1,
+        "listen": {"data": "127.0.0.1:0", "admin": "127.0.0.1:0"},
+        "state_dir": str(directory / "state"),
+        "identity": {"api_keys": {"static": [{"id": "k", "key": "k" * 40, "tenant": "t", "models": ["*"]}]}},
+    }
+    file.write_text(yaml.safe_dump(settings))
+    return Process(load(file, {}, PLUGINS), {}, None)
+
+
+async def test_a_start_that_fails_in_an_unforeseen_way_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(gateway: Gateway) -> str | None:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(administration, "bootstrap", broken)
+    with pytest.raises(ConfigError, match="the start failed: no luck"):
+        await process(tmp_path).run()
+
+
+async def test_two_processes_cannot_share_a_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def second(gateway: Gateway) -> str | None:
+        with pytest.raises(ConfigError, match="another process writes the audit log"):
+            await process(tmp_path).run()
+        raise ConfigError("seen", path="listen.data")
+
+    monkeypatch.setattr(administration, "bootstrap", second)
+    with pytest.raises(ConfigError) as caught:
+        await process(tmp_path).run()
+    assert caught.value.message == "seen" and caught.value.line is not None

@@ -1,0 +1,42 @@
+"""What the console script loads: a process that serves does without the command line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.app.start import plain_serve
+
+COMMAND_LINE = ("typer", "rich", "httpx", "pydantic", "gateway.app.main", "admin.cli")  # click comes with uvicorn
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["serve", "--config", "gate.yaml"], (Path("gate.yaml"), False)),
+        (["serve", "--config=gate.yaml", "--quickstart"], (Path("gate.yaml"), True)),
+        (["serve", "--quickstart", "--config", "a b/gate.yaml"], (Path("a b/gate.yaml"), True)),
+    ],
+)
+def test_plain_arguments_of_serve_are_understood(arguments: list[str], found: tuple[Path, bool]) -> None:
+    assert plain_serve(arguments) == found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [], ["--help"], ["serve"], ["serve", "--help"], ["serve", "--config"], ["serve", "--config="],
+        ["serve", "--config", "--quickstart"],
+        ["serve", "--config", "a", "--config", "b"], ["serve", "--config", "a", "b"], ["serve", "--config", "a", "--quickstrat"],
+        ["serve", "--config", "a", "--quickstart", "--quickstart"], ["check-config", "a"], ["--config", "a", "serve"],
+    ],
+)  # fmt: skip
+def test_everything_else_is_left_to_the_command_line(arguments: list[str]) -> None:
+    assert plain_serve(arguments) is None
+
+
+def test_a_process_that_serves_does_not_load_the_libraries_of_the_command_line() -> None:
+    code = f"import sys, gateway.app.start, gateway.app.process\nprint([name for name in {COMMAND_LINE} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
