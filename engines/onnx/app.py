@@ -25,7 +25,7 @@ from engines.sidecar.shell import ApiError, Handler, LoadError, Request, Respons
 from gateway.core.clock import SystemClock
 from gateway.core.errors import RequestError
 from gateway.core.specs import SidecarSpec
-from gateway.wire import oip
+from gateway.wire.oip import codec
 
 TOLERANCE = 1e-5
 """How far float32 results of a batch may be from those alone for a model to be batched."""
@@ -39,7 +39,7 @@ MODEL_PATHS = (
     "/v2/models/{a}/{b}/{c}/{d}",
     "/v2/models/{a}/{b}/{c}/{d}/{e}",
 )
-"""Templates that cover a model's name (with or without a slash), its version and the action; oip.parse_path tells them apart."""
+"""Templates that cover a model's name (with or without a slash), its version and the action; codec.parse_path tells them apart."""
 
 log = logging.getLogger("gatehouse.onnx")
 
@@ -120,7 +120,7 @@ class OnnxRuntime:
         return Response(msgspec.json.encode({"object": "list", "data": [item]}))
 
     async def _server(self, request: Request) -> Response:
-        return Response(oip.encode_server_metadata(SERVER_NAME, ort.get_version_string()))
+        return Response(codec.encode_server_metadata(SERVER_NAME, ort.get_version_string()))
 
     async def _live(self, request: Request) -> Response:
         return Response(b'{"live":true}')
@@ -150,9 +150,9 @@ class OnnxRuntime:
             raise ApiError(404, f"no such path: POST {request.path[:200]}", code="not_found")
         return await model.infer.handle(request, path.model, model.version)
 
-    def _model_path(self, request: Request) -> oip.ModelPath:
+    def _model_path(self, request: Request) -> codec.ModelPath:
         """The model that the path names. Raises ApiError (404)."""
-        path = oip.parse_path(request.path)
+        path = codec.parse_path(request.path)
         if path is None:
             raise ApiError(404, f"no such path: {request.path[:200]}", code="not_found")
         model = self._loaded()
@@ -321,9 +321,9 @@ async def _protocol(work: Awaitable[Response]) -> Response:
     try:
         return await _guarded(work)
     except RequestError as error:
-        return Response(oip.encode_error(error.message, code=error.code, param=error.param), status=error.status)
+        return Response(codec.encode_error(error.message, code=error.code, param=error.param), status=error.status)
     except ApiError as error:
-        return Response(oip.encode_error(error.message, code=error.code, param=error.param), status=error.status, headers=error.headers)
+        return Response(codec.encode_error(error.message, code=error.code, param=error.param), status=error.status, headers=error.headers)
 
 
 def runtime_error(cause: Exception) -> Exception:

@@ -16,9 +16,9 @@ from engines.onnx.offload import BYTES_PER_COST, Offload
 from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session
 from engines.onnx.texttask import client_of
 from engines.sidecar.shell import Request, Response
-from gateway.wire import oip
-from gateway.wire.oip import InferRequest, Tensor, TensorError
-from gateway.wire.oip_data import OutputTensor, encode_response, join_bytes, json_values, split_bytes
+from gateway.wire.oip import codec
+from gateway.wire.oip.codec import InferRequest, Tensor, TensorError
+from gateway.wire.oip.values import OutputTensor, encode_response, join_bytes, json_values, split_bytes
 
 BINARY = b"application/octet-stream"
 BFLOAT16_SHIFT = 16
@@ -115,12 +115,12 @@ class Schema:
                 raise TensorError(tensor.subject, f"one of the inputs {_list(self.inputs)}", "an unknown name")
         missing = [name for name in self.inputs if name not in names]
         if missing:
-            raise TensorError(oip.subject("input", missing[0]), "a tensor", "none")
+            raise TensorError(codec.subject("input", missing[0]), "a tensor", "none")
         for output in request.outputs:
             if output.name in self._hidden:
-                raise TensorError(oip.subject("output", output.name), "an output that is a tensor", "one that is not")
+                raise TensorError(codec.subject("output", output.name), "an output that is a tensor", "one that is not")
             if output.name not in self.outputs:
-                raise TensorError(oip.subject("output", output.name), f"one of the outputs {_list(self.outputs)}", "an unknown name")
+                raise TensorError(codec.subject("output", output.name), f"one of the outputs {_list(self.outputs)}", "an unknown name")
         symbols: dict[str, tuple[int, str]] = {}
         for tensor in request.inputs:
             self._check(tensor, self.inputs[tensor.name], symbols)
@@ -147,12 +147,12 @@ class Schema:
 
     def metadata(self, name: str, version: str) -> bytes:
         """The body of the model metadata call."""
-        return oip.encode_model_metadata(
+        return codec.encode_model_metadata(
             name,
             [version],
             "onnxruntime_onnx",
-            [oip.TensorMetadata(port.name, port.datatype, metadata_shape(port)) for port in self.inputs.values()],
-            [oip.TensorMetadata(port.name, port.datatype, metadata_shape(port)) for port in self.outputs.values()],
+            [codec.TensorMetadata(port.name, port.datatype, metadata_shape(port)) for port in self.inputs.values()],
+            [codec.TensorMetadata(port.name, port.datatype, metadata_shape(port)) for port in self.outputs.values()],
         )
 
     def batch_axis(self) -> str | None:
@@ -273,7 +273,7 @@ class Infer:
 
     async def handle(self, request: Request, model: str, version: str) -> Response:
         """The outputs as the request wants them. Raises TensorError, ApiError or what the runtime raises."""
-        length = oip.header_length(request.headers.get(oip.HEADER_LENGTH.encode()), len(request.body))
+        length = codec.header_length(request.headers.get(codec.HEADER_LENGTH.encode()), len(request.body))
         head = len(request.body) if length is None or self._has_strings else length
         parsed, feeds = await self._offload.call(head / BYTES_PER_COST, self._read, request.body, length)
         self._count(sum(tensor.elements for tensor in parsed.inputs))
@@ -283,7 +283,7 @@ class Infer:
         return await self._offload.call(cost, self._answer, parsed, arrays, model, version)
 
     def _read(self, body: bytes, length: int | None) -> tuple[InferRequest, Feeds]:
-        parsed = oip.parse_request(body, length)
+        parsed = codec.parse_request(body, length)
         return parsed, self._schema.feeds(parsed)
 
     def _answer(self, parsed: InferRequest, arrays: dict[str, Any], model: str, version: str) -> Response:
@@ -291,5 +291,5 @@ class Infer:
         pieces, length = encode_response(model, version, parsed.id, outputs)
         if length is None:
             return Response(b"".join(pieces))
-        header = (oip.HEADER_LENGTH.encode(), str(length).encode())
+        header = (codec.HEADER_LENGTH.encode(), str(length).encode())
         return Response(b"".join(pieces), content_type=BINARY, headers=(header,))

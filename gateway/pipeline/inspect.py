@@ -19,9 +19,9 @@ from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
-from gateway.wire.answers import WHOLE, Path, append_text, choice_texts
-from gateway.wire.openai import answer_texts, replace_answer_texts, with_texts
-from gateway.wire.passages import Passages
+from gateway.wire.openai.answers import WHOLE, Path, append_text, choice_texts
+from gateway.wire.openai.passages import Passages
+from gateway.wire.openai.requests import answer_texts, replace_answer_texts, with_texts
 from gateway.wire.requests import json_part, parse_answer, summary, texts_of
 
 log = logging.getLogger("gatehouse.guardrails")

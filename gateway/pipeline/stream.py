@@ -15,9 +15,9 @@ from gateway.core.errors import EngineError
 from gateway.core.types import ResponseHead, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange
-from gateway.wire.openai import CHUNK, usage_from, usage_of
+from gateway.wire.openai.requests import CHUNK, usage_from, usage_of
+from gateway.wire.openai.views import ChunkView
 from gateway.wire.sse import data_of
-from gateway.wire.views import ChunkView
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 256 * 1024

@@ -21,7 +21,7 @@ from gateway.pipeline.plane import DataPlane
 from gateway.server.asgi import DEADLINE_SECONDS, Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
-from gateway.wire import oip
+from gateway.wire.oip import codec
 from gateway.wire.requests import V2_MODELS, error_body, infer_path, is_inference
 
 Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
@@ -103,13 +103,13 @@ class DataApplication:
         return 200, msgspec.json.encode(_model(entry)), []
 
     async def _v2_server(self, scope: Message) -> Answer:
-        return 200, oip.encode_server_metadata("gatehouse", version("gatehouse")), []
+        return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
 
     async def _v2_model(self, scope: Message) -> Answer:
         """Metadata and readiness of a model, asked of one of its endpoints."""
         principal = await self._principal(scope)
         snapshot = self._plane.current()
-        target = oip.parse_path(unquote(scope["raw_path"].decode("latin-1")))
+        target = codec.parse_path(unquote(scope["raw_path"].decode("latin-1")))
         entry = snapshot.models.get(target.model) if target is not None else None
         if entry is None or target is None or not snapshot.authorizer.may_see(principal, entry.name, target.version):
             raise ModelNotFound(f"The model {(target.model if target else '')[:128]!r} does not exist.", param="model")

@@ -11,8 +11,9 @@ from msgspec import Raw
 
 from gateway.core.errors import EngineError, GatehouseError, GuardrailViolation, RequestError
 from gateway.core.types import Headers, InferenceRequest, ResponseHead
-from gateway.wire import oip, oip_data, openai
-from gateway.wire.openai import OPERATIONS
+from gateway.wire.oip import codec, values
+from gateway.wire.openai import requests as openai
+from gateway.wire.openai.requests import OPERATIONS
 
 _ENCODER: Final = msgspec.json.Encoder()
 HashBody = Callable[[bytes | memoryview], str]
@@ -40,7 +41,7 @@ class TensorView:
 
     __slots__ = ("json_length", "request", "version")
 
-    def __init__(self, request: oip.InferRequest, version: str, json_length: int | None = None) -> None:
+    def __init__(self, request: codec.InferRequest, version: str, json_length: int | None = None) -> None:
         self.request, self.version, self.json_length = request, version, json_length
 
     def texts(self) -> list[str]:
@@ -55,7 +56,7 @@ class TensorView:
         return {"version": self.version, "inputs": summary(self.request.inputs, hash_body)}
 
 
-def summary(tensors: Sequence[oip.Tensor], hash_body: HashBody) -> list[dict[str, Any]]:
+def summary(tensors: Sequence[codec.Tensor], hash_body: HashBody) -> list[dict[str, Any]]:
     """Tensors as plain values, with a hash of their data as it was sent (none where hashes are off) and without the data."""
     found = []
     for t in tensors:
@@ -71,28 +72,28 @@ def json_part(body: bytes, json_length: int | None) -> bytes | memoryview:
     return body if json_length is None else memoryview(body)[:json_length]
 
 
-def texts_of(tensors: Sequence[oip.Tensor]) -> list[str]:
+def texts_of(tensors: Sequence[codec.Tensor]) -> list[str]:
     """The elements of the BYTES tensors, in order. Raises TensorError where they are not as the shape says."""
     return [text for tensor in tensors if tensor.datatype == "BYTES" for text in _strings(tensor)]
 
 
-def _strings(tensor: oip.Tensor) -> list[str]:
+def _strings(tensor: codec.Tensor) -> list[str]:
     if tensor.binary:
-        return [bytes(element).decode("utf-8", "replace") for element in oip_data.split_bytes(tensor)]
-    return [value if isinstance(value, str) else str(value) for value in oip_data.json_values(tensor)]
+        return [bytes(element).decode("utf-8", "replace") for element in values.split_bytes(tensor)]
+    return [value if isinstance(value, str) else str(value) for value in values.json_values(tensor)]
 
 
 def parse_infer(path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
     """An infer request, JSON or with binary tensors. Its cost for limits is its elements, as if each were a token."""
     try:
-        place = oip.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+        place = codec.parse_path(unquote(path.decode("latin-1"), errors="strict"))
     except UnicodeDecodeError:
         place = None
     if place is None:
         raise RequestError("There is no such path.", code="not_found", status=404)
-    length = oip.header_length(headers.get(oip.HEADER_LENGTH.encode()), len(body))
+    length = codec.header_length(headers.get(codec.HEADER_LENGTH.encode()), len(body))
     openai.check_depth(body if length is None else body[:length], max_depth)
-    view = oip.parse_request(body, length)
+    view = codec.parse_request(body, length)
     elements = sum(tensor.elements for tensor in view.inputs)
     content = JSON if length is None else BINARY % length
     return InferenceRequest(
@@ -132,11 +133,11 @@ def rename(request: InferenceRequest, model: str) -> None:
         request.fields["model"] = Raw(_ENCODER.encode(model))
 
 
-def parse_answer(head: ResponseHead, body: bytes) -> tuple[oip.InferResponse, int | None]:
+def parse_answer(head: ResponseHead, body: bytes) -> tuple[codec.InferResponse, int | None]:
     """An engine's infer answer and the length of its JSON part (None: all of it). Raises EngineError when it is not the protocol's."""
     try:
-        length = oip.header_length(head.get(oip.HEADER_LENGTH.lower().encode()), len(body))
-        return oip.parse_response(body, length), length
+        length = codec.header_length(head.get(codec.HEADER_LENGTH.lower().encode()), len(body))
+        return codec.parse_response(body, length), length
     except RequestError as error:
         raise EngineError(f"The engine's answer is not what the Open Inference Protocol says: {error.message}") from None
 
@@ -145,5 +146,5 @@ def error_body(error: GatehouseError, path: bytes, headers: Headers) -> bytes:
     """The body of an error: the error object everywhere, but for tritonclient the protocol's own form, in which `error` is a
     string. Its exceptions put the string into a sentence and cannot be printed with anything else."""
     if path.startswith(b"/v2/") and headers.get(b"user-agent", b"").startswith(TRITON_CLIENT):
-        return oip.encode_error(error.message, code=error.code, param=error.param)
+        return codec.encode_error(error.message, code=error.code, param=error.param)
     return error.body()

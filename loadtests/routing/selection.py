@@ -23,7 +23,7 @@ from gateway.routing.build import build_router
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.ring import Ring
 from gateway.routing.router import PoolRoute
-from gateway.wire.views import ChatRequest, Message
+from gateway.wire.openai.views import ChatRequest, Message
 
 Policy = Literal["consistent_hash", "least_outstanding", "power_of_two", "round_robin", "weighted"]
 CALLER = Principal("bench", "bench", "api_key")

@@ -17,8 +17,8 @@ import pytest
 from engines.onnx.app import OnnxRuntime, runtime_error
 from engines.sidecar.shell import ApiError, LoadError, Sidecar
 from gateway.core.specs import BatchingSpec, SidecarSpec
-from gateway.wire.oip import HEADER_LENGTH, parse_response
-from gateway.wire.oip_data import join_bytes, json_values, split_bytes
+from gateway.wire.oip.codec import HEADER_LENGTH, parse_response
+from gateway.wire.oip.values import join_bytes, json_values, split_bytes
 from tests.unit.engines.onnx import models
 
 

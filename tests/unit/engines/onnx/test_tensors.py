@@ -27,8 +27,8 @@ from engines.onnx.tensors import (
     warm_up,
 )
 from gateway.core.specs import SidecarSpec
-from gateway.wire.oip import TensorError, parse_request, parse_response
-from gateway.wire.oip_data import encode_response, join_bytes
+from gateway.wire.oip.codec import TensorError, parse_request, parse_response
+from gateway.wire.oip.values import encode_response, join_bytes
 from tests.unit.engines.onnx import models
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.pipeline.inspect import Guarded
-from gateway.wire.answers import MAX_DEPTH
+from gateway.wire.openai.answers import MAX_DEPTH
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
 from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, Client, World

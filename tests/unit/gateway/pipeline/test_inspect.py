@@ -16,7 +16,7 @@ from gateway.core.types import ALLOW, Verdict
 from gateway.core.waiting import Maybe, Signal
 from gateway.pipeline import inspect
 from gateway.pipeline.inspect import HOLD_LIMIT, Guarded, raise_verdict
-from gateway.wire import openai
+from gateway.wire.openai import requests as openai
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
 from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk

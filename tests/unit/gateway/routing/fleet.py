@@ -13,7 +13,7 @@ from gateway.core.types import InferenceRequest, Principal, Priority
 from gateway.routing.build import build_router
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter, PoolAttempt, PoolRoute, Waiting
-from gateway.wire.views import ChatRequest, Message
+from gateway.wire.openai.views import ChatRequest, Message
 
 SUCCESS, FAILURE, NEUTRAL = AttemptResult.SUCCESS, AttemptResult.FAILURE, AttemptResult.NEUTRAL
 REFUSED = AttemptResult("refused")

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
-from gateway.wire import oip
+from gateway.wire.oip import codec
 from gateway.wire.requests import infer_path, is_inference, json_part, parse, parse_answer, rename, target
 
 INFER = b"/v2/models/m/infer"
@@ -80,7 +80,7 @@ def test_the_audit_detail_holds_no_data() -> None:
 def test_binary_tensors_are_forwarded_as_they_came() -> None:
     head = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}]}).encode()
     body = head + struct.pack("<2f", 1, 2)
-    found = parse(INFER, body, {oip.HEADER_LENGTH.encode(): b"%d" % len(head)})
+    found = parse(INFER, body, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)})
     assert found.raw == body
     assert found.content == b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % len(head)
     assert target(found, None) == (INFER, body)
@@ -93,7 +93,7 @@ def test_texts_of_tensors_are_read() -> None:
     head = json.dumps(
         {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(data)}}]}
     ).encode()
-    found = parse(INFER, head + data, {oip.HEADER_LENGTH.encode(): b"%d" % len(head)})
+    found = parse(INFER, head + data, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)})
     assert found.view.texts() == ["red", "fal\ufffdcon"]
 
 
@@ -104,7 +104,7 @@ def test_tensors_are_not_rewritten() -> None:
 
 def test_the_depth_of_the_json_part_counts_not_the_data() -> None:
     head = json.dumps({"inputs": [{"name": "x", "datatype": "UINT8", "shape": [500], "parameters": {"binary_data_size": 500}}]}).encode()
-    parse(INFER, head + b"[" * 500, {oip.HEADER_LENGTH.encode(): b"%d" % len(head)}, 8)
+    parse(INFER, head + b"[" * 500, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)}, 8)
     with pytest.raises(RequestError, match="nested deeper"):
         parse(INFER, b'{"inputs":' + b"[" * 9 + b"]" * 9 + b"}", {}, 8)
 
@@ -112,7 +112,7 @@ def test_the_depth_of_the_json_part_counts_not_the_data() -> None:
 @pytest.mark.parametrize("length", [b"-1", b"99999", b"x", b"1.0", b""])
 def test_a_wrong_length_of_the_json_part(length: bytes) -> None:
     with pytest.raises(RequestError):
-        parse(INFER, b'{"inputs":[]}', {oip.HEADER_LENGTH.encode(): length})
+        parse(INFER, b'{"inputs":[]}', {codec.HEADER_LENGTH.encode(): length})
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
-from gateway.wire import openai
-from gateway.wire.openai import MAX_USAGE, answer_texts, check_depth, parse, replace_answer_texts, usage_of, with_texts
-from gateway.wire.passages import Passages
+from gateway.wire.openai import requests as openai
+from gateway.wire.openai.passages import Passages
+from gateway.wire.openai.requests import MAX_USAGE, answer_texts, check_depth, parse, replace_answer_texts, usage_of, with_texts
 
 CHAT, COMPLETIONS, EMBEDDINGS = b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"
 CLASSIFY, RERANK = b"/v1/classify", b"/v1/rerank"

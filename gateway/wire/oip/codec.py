@@ -2,7 +2,7 @@
 
 Sources: the Open Inference Protocol specification (KServe, "V2") and its binary tensor data extension. Pure: bytes in, typed
 views out, no numpy. Tensor data is never copied here: a :class:`Tensor` holds a view into the body (binary) or the raw JSON of
-its `data` (decoded on demand in gateway.wire.oip_data).
+its `data` (decoded on demand in gateway.wire.oip.values).
 
 What the codec is strict about, each a :class:`TensorError` (400) that names the tensor, what was expected and what came:
 names (present, unique), datatypes (the specification's and BF16), shapes (no negative or absurd dimension), byte counts and
@@ -219,7 +219,7 @@ def parse_request(body: bytes, json_length: int | None = None) -> InferRequest:
     """A checked view of an infer request.
 
     body: the whole body. json_length: what :func:`header_length` returned. Raises TensorError. JSON data stays undecoded, the
-    elements of BYTES in binary form unwalked: gateway.wire.oip_data does that where the values are needed.
+    elements of BYTES in binary form unwalked: gateway.wire.oip.values does that where the values are needed.
     """
     head: bytes | memoryview = body if json_length is None else memoryview(body)[:json_length]
     try:

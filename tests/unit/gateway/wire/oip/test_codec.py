@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import GatehouseError
-from gateway.wire.oip import (
+from gateway.wire.oip.codec import (
     MAX_ELEMENTS,
     SIZES,
     InferRequest,
@@ -28,7 +28,7 @@ from gateway.wire.oip import (
     parse_request,
     parse_response,
 )
-from gateway.wire.oip_data import OutputTensor, encode_response, join_bytes, json_values, split_bytes
+from gateway.wire.oip.values import OutputTensor, encode_response, join_bytes, json_values, split_bytes
 
 
 def request(*tensors: dict[str, Any], **more: Any) -> bytes:

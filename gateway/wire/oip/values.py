@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.wire.oip import Parameters, Tensor, TensorError, shape_text, short, subject
+from gateway.wire.oip.codec import Parameters, Tensor, TensorError, shape_text, short, subject
 
 MAX_NESTING = 8
 """Deepest nested JSON `data`; tensors of a higher rank are sent flat."""

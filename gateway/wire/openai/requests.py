@@ -1,6 +1,4 @@
-"""Reads the OpenAI API's requests and answers through typed views (gateway.wire.views). The client's bytes are what is forwarded; the
-views are what policy reads. `parse` answers a RequestError that names the field.
-"""
+"""Reads the OpenAI API's requests and answers through typed views. What is forwarded is the client's own bytes; policy reads the views."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import RequestError
 from gateway.core.types import InferenceRequest, Usage
-from gateway.wire.answers import Place, choice_texts
-from gateway.wire.passages import READ, Passages, plain
-from gateway.wire.views import (
+from gateway.wire.openai.answers import Place, choice_texts
+from gateway.wire.openai.passages import READ, Passages, plain
+from gateway.wire.openai.views import (
     AnswerView,
     ChatRequest,
     ChunkView,
