@@ -18,8 +18,8 @@ from engines.host import priority
 from engines.host.child import Child
 from engines.host.devices import bind
 from engines.host.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
+from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Plan
-from engines.host.placer import Placer
 from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
@@ -37,7 +37,7 @@ class SidecarProcess:
     """Keeps one sidecar alive from `keep` until `stop`.
 
     observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
-    placer: plans where its model's layers go, before each start. beside: the plan of the process that it shall replace; it is then
+    ledger: plans where its model's layers go, before each start. beside: the plan of the process that it shall replace; it is then
     `silent`: nobody is told of it until `promote`, and it is not started again when it ends before. proven: these settings have worked
     before, so that even a first load that fails is tried again. gently: its first start takes no processor from those that serve.
     """
@@ -49,7 +49,7 @@ class SidecarProcess:
         state_dir: Path,
         observer: EndpointObserver,
         on_event: Callable[[str, str, dict[str, Any]], None],
-        placer: Placer,
+        ledger: MemoryLedger,
         *,
         silent: bool = False,
         beside: Plan | None = None,
@@ -57,7 +57,7 @@ class SidecarProcess:
         gently: bool = False,
     ) -> None:
         self.spec, self.socket, self._state_dir = spec, socket, state_dir
-        self._observer, self._on_event, self._placer = observer, on_event, placer
+        self._observer, self._on_event, self._ledger = observer, on_event, ledger
         self.state: State = "stopped"
         self.wanted = True
         self.reason: str | None = None
@@ -174,10 +174,10 @@ class SidecarProcess:
         try:
             await self._live(process)
         finally:
-            self._placer.release(self.address)
+            self._ledger.release(self.address)
 
     def _not_started(self, reason: str, code: str | None) -> None:
-        self._placer.release(self.address)
+        self._ledger.release(self.address)
         self.reason, self.reason_code = reason, code
         self._move("failed")
         if not self.silent:
@@ -209,7 +209,7 @@ class SidecarProcess:
         binding = bind(spec.device, spec.fallback, spec.name)
         if binding.fell_back:
             self._fell_back(f"device {spec.device} is not on this machine")
-        self.plan = await self._placer.place(self.address, spec, "cpu" if binding.fell_back else spec.device, self._beside)
+        self.plan = await self._ledger.reserve(self.address, spec, "cpu" if binding.fell_back else spec.device, self._beside)
         if self.plan is not None and 0 < self.plan.gpu_layers < self.plan.layers:
             log.warning("engine %s: %d of %d layers run on %s", spec.name, self.plan.gpu_layers, self.plan.layers, spec.device)
         planned = self.plan.options() if self.plan is not None else {}
@@ -285,7 +285,7 @@ class SidecarProcess:
                 priority.restore(self._process.pid)
             self._move("ready")
             self._ready_at = time.monotonic()
-            self._placer.release(self.address)
+            self._ledger.release(self.address)
             if isinstance(reason := report.get("fallback_reason"), str):
                 self._fell_back(reason)
                 self.plan = None  # it was made for the device; what the sidecar did instead is in its health

@@ -1,7 +1,7 @@
 """New processes for engines that run: all of one change, or none.
 
 prepare: every new process is started beside its old one, ready, and has answered its warm-up, before any gets traffic.
-shift:   shares of the traffic move, step by step (engines.host.rollout); who is done first waits for the others.
+shift:   shares of the traffic move, step by step (engines.host.shift_plan); who is done first waits for the others.
 stop-first: where both did not fit into memory and it was allowed, the old process ends, then the new one starts.
 promote: in one go, the new ones are in force; the old ones end when what they carry has ended.
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from engines.host.process import SidecarProcess, within
-from engines.host.rollout import Rollout, Seen
+from engines.host.shift_plan import Observed, ShiftPlan
 from engines.host.warmup import WarmupFailed, warm
 from gateway.core.clock import Clock
 from gateway.core.errors import EngineChangeFailed
@@ -66,7 +66,7 @@ class Replacement:
     def __init__(self, house: House, old: SidecarProcess, spec: EngineSpec) -> None:
         self._house, self.old, self.spec = house, old, spec
         self.old_spec = old.spec
-        self.rollout = Rollout(spec.rollout, house.clock.monotonic())
+        self.steps = ShiftPlan(spec.rollout, house.clock.monotonic())
         self.started_at = house.clock.wall()
         self.phase = "loading"
         self.shift: TrafficShift | None = None
@@ -87,7 +87,7 @@ class Replacement:
             "phase": self.phase,
             "version": self.spec.version,
             "from_version": self.old_spec.version,
-            **self.rollout.view(),
+            **self.steps.view(),
             "since": self.started_at,
             "requests": shift.requests if shift is not None else 0,
             "failures": shift.failures if shift is not None else 0,
@@ -135,26 +135,26 @@ class Replacement:
         self._unless_aborted()
         if self.shift is None:
             return False
-        decision = self.rollout.decide(self._seen())
+        decision = self.steps.decide(self._observed())
         if decision == "back":
-            raise self._rolled_back(self.rollout.reason)
+            raise self._rolled_back(self.steps.reason)
         if decision == "moved":
-            self.shift.move(self.rollout.share)
-            self._house.on_event("engine_rollout", self.spec.name, {"version": self.spec.version, **self.rollout.view()})
+            self.shift.move(self.steps.share)
+            self._house.on_event("engine_rollout", self.spec.name, {"version": self.spec.version, **self.steps.view()})
         return decision != "done"
 
-    def _seen(self) -> Seen:
+    def _observed(self) -> Observed:
         failures, requests = (self.shift.failures, self.shift.requests) if self.shift is not None else (0, 0)
         lost = None if self.new.state == "ready" else self.new.reason or f"it is {self.new.state}"
-        return Seen(self._house.clock.monotonic(), failures, requests, lost, self.old.state == "ready")
+        return Observed(self._house.clock.monotonic(), failures, requests, lost, self.old.state == "ready")
 
     def check(self) -> None:
         """Once more before it is in force: others of the same change may have taken their time. Raises EngineChangeFailed."""
         self._unless_aborted()
-        seen = self._seen()
+        seen = self._observed()
         if seen.lost is not None or seen.failures > self.spec.rollout.max_failures:
-            self.rollout.decide(seen)
-            raise self._rolled_back(self.rollout.reason)
+            self.steps.decide(seen)
+            raise self._rolled_back(self.steps.reason)
 
     def promote(self) -> None:
         """The new process is the engine's. Synchronous, so that all of a change come into force together."""
@@ -258,6 +258,6 @@ async def _move(made: Sequence[Replacement], clock: Clock) -> None:
         one.begin(news.set)
     moving = list(made)
     while moving := [one for one in moving if one.step()]:
-        due = min(one.rollout.until for one in moving)
+        due = min(one.steps.until for one in moving)
         await within(news.wait(), max(0.0, due - clock.monotonic()))
         news.clear()

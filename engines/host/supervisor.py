@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engines.host.lifecycle import backoff, on_demand
-from engines.host.placer import Placer
+from engines.host.memory_ledger import MemoryLedger
 from engines.host.process import SidecarProcess, within
 from engines.host.replacement import OnEvent, Replacement, replace
 from gateway.core.clock import Clock, SystemClock
@@ -46,11 +46,11 @@ class Supervisor:
     """
 
     def __init__(
-        self, state_dir: Path, traffic: EngineTraffic, on_event: OnEvent, placer: Placer | None = None, clock: Clock | None = None
+        self, state_dir: Path, traffic: EngineTraffic, on_event: OnEvent, ledger: MemoryLedger | None = None, clock: Clock | None = None
     ) -> None:
         self._state_dir, self.traffic, self.on_event = state_dir, traffic, on_event
         self.clock: Clock = clock or SystemClock()
-        self._placer = placer or Placer()
+        self._ledger = ledger or MemoryLedger()
         self._processes: dict[str, SidecarProcess] = {}
         self._specs: dict[str, EngineSpec] = {}
         self._candidates: set[SidecarProcess] = set()
@@ -170,7 +170,7 @@ class Supervisor:
 
     def _make(self, spec: EngineSpec, **how: Any) -> SidecarProcess:
         self._generation += 1
-        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self.traffic, self.on_event, self._placer, **how)
+        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self.traffic, self.on_event, self._ledger, **how)
 
     def _socket(self, name: str) -> Path:
         """A socket path that is new for each process and short enough for the kernel."""

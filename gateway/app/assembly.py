@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from engines.host.reconciler import Target
 from gateway.app.control import Control, Whole
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Guardrail, Route
@@ -41,13 +42,15 @@ Guardrails = dict[bytes, Guardrail]
 
 @dataclass(frozen=True)
 class Built:
-    """What a configuration became. file: the part of it that the file says, with its models found. guardrails: all that it uses."""
+    """What a configuration became. file: the part of it that the file says, with its models found. guardrails: all that it uses.
+    sidecars: what the store's sidecars are to become."""
 
     snapshot: Snapshot
     router: FleetRouter
     file: ConfigSpec
     whole: Whole
     guardrails: Guardrails
+    sidecars: Target
 
 
 def key_of(spec: GuardrailSpec) -> bytes:
@@ -80,7 +83,7 @@ class Assembly:
         self._buckets = BucketRegistry()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
 
-    def steps(self, version: int, whole: Whole, spec: ConfigSpec, file: ConfigSpec, guards: Guardrails) -> Steps[Built]:
+    def steps(self, version: int, whole: Whole, spec: ConfigSpec, file: ConfigSpec, guards: Guardrails, sidecars: Target) -> Steps[Built]:
         """spec: `whole` as it can be in force now. Raises ConfigError."""
         keys = spec.identity.api_keys
         if not (keys.static or keys.rely_on_store or self._control.has_keys or spec.insecure):
@@ -111,7 +114,7 @@ class Assembly:
             entries,
             partial(requests.parse, max_depth=spec.listen.max_json_depth),
         )
-        return Built(snapshot, router, file, whole, guards)
+        return Built(snapshot, router, file, whole, guards, sidecars)
 
     def _entry(self, reading: list[tuple[GuardrailSpec, Guardrail]], model: ModelSpec, route: Route) -> ModelEntry:
         mine = [(g, built) for g, built in reading if any(matches(pattern, model.name) for pattern in g.models)]

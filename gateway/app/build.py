@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from admin.permissions import ROLES
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
-from engines.host.rollouts import Rollouts, Wanted
+from engines.host.reconciler import Reconciler, Target, Wanted
 from engines.host.supervisor import Supervisor
 from gateway.app.assembly import Assembly, Built, key_of
 from gateway.app.control import Control, Whole, touches_configuration
@@ -136,7 +136,7 @@ class Gateway:
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self.assembly = Assembly(self.registry, self.metrics, self.control, self._counted, self.base, self.record)
-        self.rollouts = Rollouts(self.supervisor, self.registry, self._find, self._changed, self._rollout_event)
+        self.reconciler = Reconciler(self.supervisor, self.registry, self._find, self._changed, self._rollout_event)
         self.metrics.gauges.append(self._gauges)
 
     # --- building
@@ -144,7 +144,7 @@ class Gateway:
     def snapshot(self, spec: ConfigSpec) -> Built:
         """Builds everything that a configuration without a store says, changing nothing that is in force. Raises ConfigError."""
         guards = {key_of(g): self.assembly.guardrail(g) for g in spec.guardrails}
-        return at_once(self.assembly.steps(self.version + 1, Whole(spec), spec, spec, guards))
+        return at_once(self.assembly.steps(self.version + 1, Whole(spec), spec, spec, guards, Target()))
 
     def _client(self, engine: EngineSpec, address: str) -> EngineClient:
         if engine.runtime == "external":
@@ -183,9 +183,9 @@ class Gateway:
         """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first of the file that is not; one
         of the store says so itself."""
         file = self._in_force().file
-        self.rollouts.pursue(frozenset(engine.name for engine in file.engines))
+        self.reconciler.pursue(self._in_force().sidecars, frozenset(engine.name for engine in file.engines))
         await self.supervisor.apply(file.engines, wait=True, keep=self._stored())
-        await self.rollouts.settled()
+        await self.reconciler.settled()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -292,22 +292,23 @@ class Gateway:
         """What the file says with what the store adds, built in slices beside what is in force. Raises ConfigError."""
         file = self._resolve(spec)
         whole = await self.control.merged(file)
-        planned = self.rollouts.plan(
+        target = self.reconciler.plan(
             {
                 e.name: Wanted(whole.revisions["engines", e.name], e)
                 for e in whole.spec.engines
                 if e.runtime != "external" and ("engines", e.name) in whole.revisions
             }
         )
+        planned = target.specs()
         wanted = _replace(whole.spec, engines=tuple(planned.get(e.name, e) for e in whole.spec.engines)) if planned else whole.spec
         guards = await self.assembly.guardrails(wanted, {} if self._built is None else self._built.guardrails)
-        return await in_slices(self.assembly.steps(self.version + 1, whole, wanted, file, guards))
+        return await in_slices(self.assembly.steps(self.version + 1, whole, wanted, file, guards, target))
 
     def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
         """The file's part with its models found. What has failed of the store is tried again with a file that was read anew."""
         if self._resolved is None or self._resolved[0] is not spec:
             self._resolved = (spec, resolve_models(spec, self.base))
-            self.rollouts.retry()
+            self.reconciler.retry()
         return self._resolved[1]
 
     def _find(self, model: str) -> str:
@@ -337,7 +338,7 @@ class Gateway:
         return self._built
 
     def _stored(self) -> frozenset[str]:
-        """Names of the store's engines: their sidecars are `rollouts`' work."""
+        """Names of the store's engines: their sidecars are the reconciler's work."""
         return frozenset(name for kind, name in self._in_force().whole.revisions if kind == "engines")
 
     def stored(self) -> Collection[Which]:
@@ -346,8 +347,8 @@ class Gateway:
 
     def revision(self, which: Which) -> int | None:
         """The revision of an engine or model of the store that is in force."""
-        if which[0] == "engines" and self.rollouts.has(which[1]):
-            return self.rollouts.revision(which[1])
+        if which[0] == "engines" and self.reconciler.has(which[1]):
+            return self.reconciler.revision(which[1])
         return self._in_force().whole.revisions.get(which)
 
     def reason(self, which: Which) -> str:
@@ -355,7 +356,7 @@ class Gateway:
         error = self._in_force().whole.left_out.get(which)
         if error is not None:
             return str(error)
-        return self.rollouts.reason(which[1]) if which[0] == "engines" else ""
+        return self.reconciler.reason(which[1]) if which[0] == "engines" else ""
 
     def _rollout_event(self, event: str, target: str, detail: dict[str, Any], outcome: str) -> None:
         if self.plane.snapshot is not None:  # before that, nothing is recorded: the audit log is not open
@@ -364,7 +365,7 @@ class Gateway:
     def _apply(self, built: Built) -> None:
         before = self._in_force().whole.left_out
         self._swap(built)
-        self.rollouts.pursue(frozenset(engine.name for engine in built.file.engines))
+        self.reconciler.pursue(built.sidecars, frozenset(engine.name for engine in built.file.engines))
         self.metrics.reloads["applied"] += 1
         self.record("config_applied", "config", {"version": built.snapshot.version})
         for (kind, name), error in built.whole.left_out.items():
@@ -420,7 +421,7 @@ class Gateway:
     async def aclose(self) -> None:
         """Ends engines, probes, connections and at last the audit log. Requests must have drained before."""
         timeout = self.spec.listen.drain_timeout
-        await self.rollouts.aclose()
+        await self.reconciler.aclose()
         await self.supervisor.aclose(timeout)
         await self.plane.tasks.aclose()
         await self.files.aclose()

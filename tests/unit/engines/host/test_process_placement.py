@@ -11,8 +11,8 @@ import pytest
 
 from engines.host import process
 from engines.host.devices import Binding
+from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, InvalidModel, Metadata
-from engines.host.placer import Placer
 from engines.host.supervisor import Supervisor
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec, HealthSpec
@@ -49,7 +49,9 @@ class Machine:
         self.gpus: list[int] | None = [10_000 * MIB]
         self.main: int | None = 10_000 * MIB
         self.pauses: list[int] = []
-        self.supervisor = Supervisor(directory, self.observer, lambda *_: None, Placer(self.look, lambda _: self.gpus, lambda: self.main))
+        self.supervisor = Supervisor(
+            directory, self.observer, lambda *_: None, MemoryLedger(self.look, lambda _: self.gpus, lambda: self.main)
+        )
 
     async def look(self, path: str) -> Metadata:
         if path == "broken.gguf":
@@ -180,83 +182,83 @@ class TestPromises:
     """What is promised to an engine that loads is not free for the next."""
 
     @staticmethod
-    def placer(free: Callable[[str], list[int] | None], look: Callable[[str], Awaitable[Metadata]] | None = None) -> Placer:
+    def ledger(free: Callable[[str], list[int] | None], look: Callable[[str], Awaitable[Metadata]] | None = None) -> MemoryLedger:
         async def model(path: str) -> Metadata:
             return MODEL
 
-        return Placer(look or model, free, lambda: 10_000 * MIB)
+        return MemoryLedger(look or model, free, lambda: 10_000 * MIB)
 
     @staticmethod
     def spec(name: str = "e", **settings: Any) -> EngineSpec:
         return EngineSpec(**{"name": name, "runtime": "llama.cpp", "model": "m", "context": 512, "slots": 2, **settings})
 
     async def test_until_it_is_released(self) -> None:
-        placer = self.placer(lambda device: [2100 * MIB])
-        whole = await placer.place("a", self.spec(), "cuda:0")
-        part = await placer.place("b", self.spec(), "cuda:0")
-        other = await placer.place("c", self.spec(), "cuda:1")
-        placer.release("a")
-        placer.release("b")
-        again = await placer.place("d", self.spec(), "cuda:0")
+        ledger = self.ledger(lambda device: [2100 * MIB])
+        whole = await ledger.reserve("a", self.spec(), "cuda:0")
+        part = await ledger.reserve("b", self.spec(), "cuda:0")
+        other = await ledger.reserve("c", self.spec(), "cuda:1")
+        ledger.release("a")
+        ledger.release("b")
+        again = await ledger.reserve("d", self.spec(), "cuda:0")
         layers = [made.gpu_layers if made else None for made in (whole, part, other, again)]
         assert layers[0] == layers[2] == layers[3] == 11 and layers[1] is not None and layers[1] < 11
 
     async def test_a_second_plan_of_the_same_engine_replaces_the_first(self) -> None:
-        placer = self.placer(lambda device: [2100 * MIB])
+        ledger = self.ledger(lambda device: [2100 * MIB])
         for _ in range(3):
-            made = await placer.place("a", self.spec(), "cuda:0")
+            made = await ledger.reserve("a", self.spec(), "cuda:0")
             assert made is not None and made.gpu_layers == 11
 
     async def test_one_that_is_released_while_the_device_is_asked_counts_still(self) -> None:
-        placer = self.placer(lambda device: (placer.release("a"), [2100 * MIB])[1])
-        await placer.place("a", self.spec(), "cuda:0")
-        made = await placer.place("b", self.spec(), "cuda:0")
+        ledger = self.ledger(lambda device: (ledger.release("a"), [2100 * MIB])[1])
+        await ledger.reserve("a", self.spec(), "cuda:0")
+        made = await ledger.reserve("b", self.spec(), "cuda:0")
         assert made is not None and made.gpu_layers < 11
 
     async def test_an_embedding_model_needs_memory_for_one_micro_batch_only(self) -> None:
-        placer = self.placer(lambda device: None)
-        made = await placer.place("a", self.spec(slots=64, options={"embeddings": True}), "cpu")
+        ledger = self.ledger(lambda device: None)
+        made = await ledger.reserve("a", self.spec(slots=64, options={"embeddings": True}), "cpu")
         assert made is not None and made.kv_bytes == 512 * 1024 * 10
 
     async def test_an_onnx_model_is_only_measured(self) -> None:
-        assert await self.placer(lambda device: None).place("a", self.spec(runtime="onnx"), "cpu") is None
+        assert await self.ledger(lambda device: None).reserve("a", self.spec(runtime="onnx"), "cpu") is None
 
     @pytest.mark.parametrize(("device", "free"), [("cpu", None), ("cuda:0", [200 * MIB]), ("cuda:0,1", [100 * MIB, 100 * MIB])])
     async def test_an_onnx_model_takes_more_than_its_files(self, tmp_path: Path, device: str, free: list[int] | None) -> None:
         with (tmp_path / "model.onnx").open("wb") as file:
             file.truncate(80 * MIB)  # 80 x 1.5 + 64 = 184 MiB
-        placer = Placer(devices=lambda device: free, host=lambda: 200 * MIB)
+        ledger = MemoryLedger(devices=lambda device: free, host=lambda: 200 * MIB)
         spec = self.spec(runtime="onnx", model=str(tmp_path))
-        assert await placer.place("a", spec, device) is None
+        assert await ledger.reserve("a", spec, device) is None
         with pytest.raises(InsufficientMemory) as caught:
-            await placer.place("b", spec, device)
+            await ledger.reserve("b", spec, device)
         assert caught.value.needed == 184 * MIB and caught.value.free in (16 * MIB, 200 * MIB - 184 * MIB)
-        placer.release("a")
-        assert await placer.place("b", spec, device) is None
+        ledger.release("a")
+        assert await ledger.reserve("b", spec, device) is None
 
 
 class TestBeside:
     """A replacement must fit beside the process that runs, with as many layers as it would have alone."""
 
     async def test_it_is_not_squeezed_into_what_is_left(self) -> None:
-        whole = await TestPromises.placer(lambda device: [2100 * MIB]).place("old", TestPromises.spec(), "cuda:0")
+        whole = await TestPromises.ledger(lambda device: [2100 * MIB]).reserve("old", TestPromises.spec(), "cuda:0")
         assert whole is not None and whole.gpu_layers == 11
         left = 2100 * MIB - whole.device_bytes
-        placer = TestPromises.placer(lambda device: [left])
+        ledger = TestPromises.ledger(lambda device: [left])
         with pytest.raises(InsufficientMemory) as caught:
-            await placer.place("new", TestPromises.spec(), "cuda:0", whole)
+            await ledger.reserve("new", TestPromises.spec(), "cuda:0", whole)
         assert (caught.value.needed, caught.value.free) == (whole.device_bytes, left)
-        alone = await placer.place("new", TestPromises.spec(), "cuda:0")
+        alone = await ledger.reserve("new", TestPromises.spec(), "cuda:0")
         assert alone is not None and 0 < alone.gpu_layers < 11, "where nothing is to be replaced, a part is better than nothing"
 
     async def test_it_may_be_where_there_is_room_for_both(self) -> None:
-        placer = TestPromises.placer(lambda device: [5000 * MIB])
-        old = await placer.place("old", TestPromises.spec(), "cuda:0")
-        placer.release("old")
-        new = await placer.place("new", TestPromises.spec(), "cuda:0", old)
+        ledger = TestPromises.ledger(lambda device: [5000 * MIB])
+        old = await ledger.reserve("old", TestPromises.spec(), "cuda:0")
+        ledger.release("old")
+        new = await ledger.reserve("new", TestPromises.spec(), "cuda:0", old)
         assert new is not None and new.gpu_layers == 11
 
     async def test_another_device_is_another_matter(self) -> None:
-        old = await TestPromises.placer(lambda device: [2100 * MIB]).place("old", TestPromises.spec(), "cuda:0")
-        new = await TestPromises.placer(lambda device: [1000 * MIB]).place("new", TestPromises.spec(), "cuda:1", old)
+        old = await TestPromises.ledger(lambda device: [2100 * MIB]).reserve("old", TestPromises.spec(), "cuda:0")
+        new = await TestPromises.ledger(lambda device: [1000 * MIB]).reserve("new", TestPromises.spec(), "cuda:1", old)
         assert new is not None and 0 < new.gpu_layers < 11

@@ -1,4 +1,4 @@
-"""The memory side of starting an engine: looks into its file, asks how much is free, plans, and remembers what it promised.
+"""What memory engines have been promised: reads a model's metadata, asks how much is free, plans the placement, and notes the promise.
 
 Engines start side by side, and one that loads has not taken its memory yet: what was promised to it is not free for the next one, until
 `release` says that it is ready (then the device says so itself) or gone.
@@ -23,7 +23,7 @@ ONNX_OVERHEAD = 64 * 1024 * 1024
 """Its arena and the buffers of a batch."""
 
 
-class Placer:
+class MemoryLedger:
     """Plans for all engines of a supervisor. look: reads a model's metadata. devices, host: free bytes (`memory.py`); may block."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Placer:
         self._look, self._devices, self._host = look, devices, host
         self._promised: dict[str, dict[str, int]] = {}
 
-    async def place(self, key: str, spec: EngineSpec, device: str, beside: Plan | None = None) -> Plan | None:
+    async def reserve(self, key: str, spec: EngineSpec, device: str, beside: Plan | None = None) -> Plan | None:
         """The plan for an engine on a device of this machine (`cpu`, `cuda:0,1`), promised to `key` until it is released.
 
         beside: the plan of the running process that this one shall replace. Then it must fit beside it with as many layers on the

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.host.rollouts import Rollouts, Wanted
+from engines.host.reconciler import Reconciler, Wanted
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec
 
@@ -30,9 +30,9 @@ class House:
         self.down: list[str] = []
         self.reports: list[tuple[str, str, dict[str, Any], str]] = []
         self.changes = 0
-        self.rollouts = Rollouts(self, self, self.find, self.changed, lambda *report: self.reports.append(report))  # type: ignore[arg-type]
+        self.reconciler = Reconciler(self, self, self.find, self.changed, lambda *report: self.reports.append(report))  # type: ignore[arg-type]
 
-    # what Rollouts asks for
+    # what the reconciler asks for
     def specs(self) -> dict[str, EngineSpec]:
         return dict(self.running)
 
@@ -60,9 +60,9 @@ class House:
     # what a test does
     def store(self, own: frozenset[str] = frozenset(), **engines: tuple[int, EngineSpec]) -> dict[str, EngineSpec]:
         """One refresh with these engines in the store; what is in force then."""
-        planned = self.rollouts.plan({name: Wanted(*wanted) for name, wanted in engines.items()})
-        self.rollouts.pursue(own)
-        return planned
+        target = self.reconciler.plan({name: Wanted(*wanted) for name, wanted in engines.items()})
+        self.reconciler.pursue(target, own)
+        return target.specs()
 
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(60):
@@ -86,7 +86,7 @@ class House:
 async def house() -> Any:
     made = House()
     yield made
-    await made.rollouts.aclose()
+    await made.reconciler.aclose()
 
 
 async def test_a_new_engine_is_in_force_at_once_and_starts_beside_everything_else(house: House) -> None:
@@ -94,9 +94,9 @@ async def test_a_new_engine_is_in_force_at_once_and_starts_beside_everything_els
     assert {spec.model for spec in planned.values()} == {"/models/a.gguf"}
     await house.asked(2)
     await house.finish("b")
-    assert (house.running.keys(), house.rollouts.revision("b"), house.rollouts.reason("a")) == ({"b"}, 4, "")
+    assert (house.running.keys(), house.reconciler.revision("b"), house.reconciler.reason("a")) == ({"b"}, 4, "")
     await house.finish("a")
-    await house.rollouts.settled()
+    await house.reconciler.settled()
     assert house.changes == 2 and not house.reports
 
 
@@ -105,10 +105,10 @@ async def test_a_changed_engine_stays_as_it_is_until_the_new_process_has_taken_o
     await house.asked(1)
     await house.finish("a")
     old, new = house.running["a"], engine("a", version="2")
-    assert house.store(a=(2, new)) == {"a": old} and house.rollouts.revision("a") == 1
+    assert house.store(a=(2, new)) == {"a": old} and house.reconciler.revision("a") == 1
     await house.asked(2)
     await house.finish("a")
-    assert house.store(a=(2, new))["a"].version == "2" and house.rollouts.revision("a") == 2
+    assert house.store(a=(2, new))["a"].version == "2" and house.reconciler.revision("a") == 2
     assert len(house.puts) == 2
 
 
@@ -117,7 +117,7 @@ async def test_what_needs_no_other_process_is_in_force_at_once(house: House) -> 
     await house.asked(1)
     await house.finish("a")
     assert house.store(a=(2, engine("a", weight=2.0)))["a"].weight == 2.0
-    assert house.rollouts.revision("a") == 2
+    assert house.reconciler.revision("a") == 2
     await house.asked(2)
     await house.finish("a")
 
@@ -132,14 +132,14 @@ async def test_what_fails_leaves_the_old_in_force_is_reported_once_and_not_tried
     await house.finish("a", "it does not fit")
     for _ in range(3):
         assert house.store(a=(2, wrong)) == {"a": old}
-    await house.rollouts.settled()
+    await house.reconciler.settled()
     assert len(house.puts) == 2
-    assert (house.rollouts.revision("a"), house.rollouts.reason("a")) == (1, "it does not fit")
+    assert (house.reconciler.revision("a"), house.reconciler.reason("a")) == (1, "it does not fit")
     assert house.reports == [("rollout_failed", "engines/a", {"revision": 2, "reason": "it does not fit", "kept": "1"}, "failed")]
     assert house.down == [], "the old process serves"
     house.store(a=(3, wrong))  # written again: tried again
     await house.asked(3)
-    assert house.rollouts.reason("a") == ""
+    assert house.reconciler.reason("a") == ""
     await house.finish("a")
 
 
@@ -147,28 +147,28 @@ async def test_a_new_engine_that_fails_is_down_with_the_reason(house: House) -> 
     house.store(a=(1, engine("a")))
     await house.asked(1)
     await house.finish("a", "no such architecture")
-    assert (house.rollouts.revision("a"), house.rollouts.reason("a"), house.down) == (None, "no such architecture", ["a"])
+    assert (house.reconciler.revision("a"), house.reconciler.reason("a"), house.down) == (None, "no such architecture", ["a"])
     house.store(a=(1, engine("a")))
-    await house.rollouts.settled()
+    await house.reconciler.settled()
     assert len(house.puts) == 1
-    house.rollouts.retry()
+    house.reconciler.retry()
     house.store(a=(1, engine("a")))
     await house.asked(2)
     await house.finish("a")
-    assert house.rollouts.revision("a") == 1
+    assert house.reconciler.revision("a") == 1
 
 
 async def test_a_model_that_is_not_here_keeps_what_runs(house: House) -> None:
     assert house.store(a=(1, engine("a", MISSING)))["a"].model == MISSING
-    assert (house.rollouts.revision("a"), house.rollouts.reason("a"), house.down) == (None, "there is no model", ["a"])
+    assert (house.reconciler.revision("a"), house.reconciler.reason("a"), house.down) == (None, "there is no model", ["a"])
     house.store(a=(2, engine("a")))
     await house.asked(1)
     await house.finish("a")
     running = house.running["a"]
     assert house.store(a=(3, engine("a", MISSING))) == {"a": running}
-    assert (house.rollouts.revision("a"), house.rollouts.reason("a")) == (2, "there is no model")
-    assert house.store(a=(4, engine("a"))) == {"a": running} and house.rollouts.reason("a") == ""
-    await house.rollouts.settled()
+    assert (house.reconciler.revision("a"), house.reconciler.reason("a")) == (2, "there is no model")
+    assert house.store(a=(4, engine("a"))) == {"a": running} and house.reconciler.reason("a") == ""
+    await house.reconciler.settled()
     assert len(house.puts) == 1
 
 
@@ -179,7 +179,7 @@ async def test_a_change_during_a_change_is_followed(house: House) -> None:
     await house.finish("a")
     await house.asked(2)
     await house.finish("a")
-    await house.rollouts.settled()
+    await house.reconciler.settled()
     assert [spec.version for spec in house.puts] == ["1", "2"]
 
 
@@ -190,7 +190,7 @@ async def test_what_the_store_no_longer_has_ends(house: House) -> None:
     assert house.store() == {}
     await house.until(lambda: house.removed == ["a"])
     await house.finish("b")  # it was under way: it ends as soon as it can
-    await house.rollouts.settled()
+    await house.reconciler.settled()
     assert house.removed == ["a", "b"] and not house.running
 
 
@@ -199,5 +199,14 @@ async def test_an_engine_of_the_file_is_not_ended_here(house: House) -> None:
     await house.asked(1)
     await house.finish("a")
     house.store(own=frozenset({"a"}))  # the file has one of this name by now
-    await house.rollouts.settled()
+    await house.reconciler.settled()
     assert house.removed == [] and "a" in house.running
+
+
+async def test_a_plan_that_is_thrown_away_changes_nothing(house: House) -> None:
+    house.store(a=(1, engine("a")))
+    await house.asked(1)
+    await house.finish("a")
+    house.reconciler.plan({"a": Wanted(2, engine("a", MISSING)), "b": Wanted(1, engine("b"))})
+    assert (house.reconciler.revision("a"), house.reconciler.reason("a"), house.reconciler.has("b")) == (1, "", False)
+    assert (house.reports, len(house.puts)) == ([], 1)

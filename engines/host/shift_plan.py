@@ -22,7 +22,7 @@ Decision = Literal["stay", "moved", "done", "back"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """What is known when a decision is taken. now: monotonic seconds. lost: why the new process has ended, None while it runs."""
 
     now: float
@@ -32,7 +32,7 @@ class Seen:
     old_alive: bool = True
 
 
-class Rollout:
+class ShiftPlan:
     """The steps of one engine. `share` is what the new process gets, `until` when the next decision is due."""
 
     def __init__(self, spec: RolloutSpec, now: float) -> None:
@@ -44,7 +44,7 @@ class Rollout:
         self.reason = ""
         """Why it was rolled back."""
 
-    def decide(self, seen: Seen) -> Decision:
+    def decide(self, seen: Observed) -> Decision:
         """The decision; `share`, `step` and `until` are those of what follows from it."""
         spec = self._spec
         if seen.lost is not None:
