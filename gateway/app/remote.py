@@ -21,9 +21,9 @@ import msgspec
 
 from engines.llamacpp.options import LlamaOptions
 from engines.onnx.options import OnnxOptions
-from gateway.config.convert import plain_settings, secret_hook
+from gateway.config.convert import plain_settings
 from gateway.core.errors import ConfigError
-from gateway.core.secret import Secret
+from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import EngineSpec, Spec
 from gateway.core.storage import engine_secret
 from policies.patterns import matches

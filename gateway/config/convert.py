@@ -21,7 +21,7 @@ from gateway.config import values
 from gateway.config.environment import resolve
 from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
-from gateway.core.secret import Secret
+from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, Name, RateSpec, SinkSpec, Spec
 from gateway.core.units import DURATION, SIZE
 
@@ -220,16 +220,6 @@ def plain_settings(values: Mapping[str, Any], schema: type[Spec], path: str) -> 
     """Settings that were written nowhere (JSON), read as those of a file are, durations and sizes too; but a text names no variable and no
     file. Raises ConfigError with a path below the given one."""
     return Converter({}, Path(), PluginSchemas()).checked(node_of(values, path), schema, path)
-
-
-def secret_hook(target: type, value: Any) -> Any:
-    """msgspec's hook: texts become secrets where the settings say so."""
-    if target is Secret:
-        if isinstance(value, Secret):
-            return value
-        if isinstance(value, str):
-            return Secret(value)
-    raise NotImplementedError(f"no conversion to {target.__name__}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from typing import Any
 
 MASK = "********"
 
@@ -39,3 +40,13 @@ class Secret:
 
     def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
         raise TypeError("a Secret is never serialised")
+
+
+def secret_hook(target: type, value: Any) -> Any:
+    """msgspec's `dec_hook`: texts become secrets where the settings say so."""
+    if target is Secret:
+        if isinstance(value, Secret):
+            return value
+        if isinstance(value, str):
+            return Secret(value)
+    raise NotImplementedError(f"no conversion to {target.__name__}")

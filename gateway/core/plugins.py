@@ -1,0 +1,246 @@
+"""Plug-ins: the rows that tables are made of, the tables, and the life of what a row builds.
+
+Every kind of plug-in has one table, and every table is made of rows. A row names a plug-in, says which settings it takes and builds it:
+settings -> `build` -> `start()` -> `aclose()`. `start` and `aclose` are optional coroutine methods of what was built. Third parties add
+rows to the same tables through the entry-point group GROUP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import msgspec
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import ConfigError
+from gateway.core.ports import Authenticator, Guardrail, KeyStore
+from gateway.core.secret import secret_hook
+from gateway.core.specs import AuditSpec, SinkSpec, Spec
+
+GROUP: Final = "gatehouse.plugins"
+"""The entry-point group in which third parties register their rows."""
+LIFE_SECONDS: Final = 10.0
+"""How long one plug-in may take to start, and to close."""
+log = logging.getLogger("gatehouse.plugins")
+
+
+# --- what a build is given
+
+
+def no_files(name: str) -> str:
+    """The `read` of a context that has no configuration file. Raises FileNotFoundError."""
+    raise FileNotFoundError(2, "there is no folder to read it from", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What every `build` may use. name: what the configuration calls this one. read: the text of a file, relative to the configuration's
+    folder; raises OSError. clock: the time."""
+
+    name: str
+    read: Callable[[str], str] = no_files
+    clock: Clock = field(default_factory=SystemClock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticatorContext(Context):
+    """keys: the API keys of the store, where there is one."""
+
+    keys: KeyStore | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkContext(Context):
+    """audit: the settings of the whole audit log. sink: this one's. state_dir: where the process keeps its files. writer: the id of
+    the process that writes."""
+
+    audit: AuditSpec
+    sink: SinkSpec
+    state_dir: Path
+    writer: str
+
+
+# --- rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What all rows have. name: the configuration's word for it, unique in its table. settings: the schema of its settings."""
+
+    kind: ClassVar[str] = ""
+    """What one is called in errors and in the documentation: "guardrail"."""
+    name: str
+    settings: type[Spec] = Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticatorRow(Row):
+    """`build(settings, context)`; ValueError and OSError become a ConfigError with the setting's path, as for every row."""
+
+    kind: ClassVar[str] = "authenticator"
+    build: Callable[[Any, AuthenticatorContext], Authenticator]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailRow(Row):
+    kind: ClassVar[str] = "guardrail"
+    build: Callable[[Any, Context], Guardrail]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRow(Row):
+    """What `build` returns is a `Sink` (gateway.audit.sinks.contract), not yet opened."""
+
+    kind: ClassVar[str] = "audit sink"
+    build: Callable[[Any, SinkContext], Any]
+
+
+# --- tables
+
+R = TypeVar("R", bound=Row)
+
+
+class Table(Generic[R]):
+    """All plug-ins of one kind, by name, in order. Immutable. Raises ValueError when two rows have one name."""
+
+    __slots__ = ("_rows", "row")
+
+    def __init__(self, row: type[R], rows: Iterable[R]) -> None:
+        self.row = row
+        self._rows: dict[str, R] = {}
+        for one in rows:
+            if one.name in self._rows:
+                raise ValueError(f"there are two {self.kind}s named {one.name!r}")
+            self._rows[one.name] = one
+
+    @property
+    def kind(self) -> str:
+        return self.row.kind
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self._rows.values())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __getitem__(self, name: str) -> R:
+        """Raises ConfigError, naming those that are known."""
+        row = self._rows.get(name)
+        if row is None:
+            raise ConfigError(f"there is no {self.kind} '{name}'; known: {', '.join(sorted(self._rows)) or 'none'}")
+        return row
+
+    def schemas(self) -> Mapping[str, type[Spec]]:
+        """The settings' schema of every row, for whoever reads a configuration."""
+        return {row.name: row.settings for row in self}
+
+    def joined(self, rows: Iterable[R]) -> Table[R]:
+        """The same table with more rows behind its own."""
+        return Table(self.row, (*self, *rows))
+
+
+T = TypeVar("T")
+
+
+def built(build: Callable[[Any, Any], T], schema: type[Spec], settings: Mapping[str, Any] | Spec, context: Context) -> T:
+    """What a row makes of its settings. Raises ConfigError with one sentence for whatever goes wrong in it."""
+    try:
+        parsed = settings if isinstance(settings, schema) else msgspec.convert(settings, schema, dec_hook=secret_hook)
+        return build(parsed, context)
+    except ConfigError:
+        raise
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{error}; known settings: {', '.join(schema.__struct_fields__) or 'none'}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}" if error.filename else str(error)) from None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    except Exception as error:  # boundary: whatever a plug-in raises while it is built refuses the configuration
+        log.exception("%s could not be built", context.name)
+        raise ConfigError(f"it could not be built: {type(error).__name__}: {error}") from error
+
+
+# --- life
+
+
+class Lives:
+    """Starts what was built, once, and closes it when the last holder lets go: a Snapshot that retires takes only its own with it."""
+
+    def __init__(self, seconds: float = LIFE_SECONDS) -> None:
+        self._seconds = seconds
+        self._holders: dict[int, int] = {}
+        self._turn = asyncio.Lock()
+
+    async def hold(self, plugins: Iterable[tuple[str, object]]) -> Hold:
+        """(path, plug-in) in the order in which to start them; those that live already are only held. Raises ConfigError with the path of
+        the one that does not start; all that this call began is then undone."""
+        holders = self._holders
+        async with self._turn, AsyncExitStack() as undo:
+            held: list[object] = []
+            for path, plugin in plugins:
+                if any(plugin is other for other in held):
+                    continue
+                if id(plugin) not in holders:
+                    undo.push_async_callback(self._close, plugin)
+                    await self._start(path, plugin)
+                held.append(plugin)
+            undo.pop_all()
+            for plugin in held:
+                holders[id(plugin)] = holders.get(id(plugin), 0) + 1
+            return Hold(self, held)
+
+    async def let_go(self, held: list[object]) -> None:
+        """In reverse order. What fails to close is logged, and the others are closed all the same."""
+        async with self._turn:
+            for plugin in reversed(held):
+                left = self._holders.get(id(plugin), 1) - 1
+                if left:
+                    self._holders[id(plugin)] = left
+                else:
+                    self._holders.pop(id(plugin), None)
+                    await self._close(plugin)
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    async def _start(self, path: str, plugin: object) -> None:
+        start = getattr(plugin, "start", None)
+        if start is None:
+            return
+        try:
+            await asyncio.wait_for(start(), self._seconds)
+        except ConfigError as error:
+            raise ConfigError(error.message, path=path) from error
+        except TimeoutError:
+            raise ConfigError(f"it did not start within {self._seconds:g} s", path=path) from None
+        except Exception as error:  # boundary: whatever a plug-in raises at its start refuses the configuration
+            raise ConfigError(f"it did not start: {type(error).__name__}: {error}", path=path) from error
+
+    async def _close(self, plugin: object) -> None:
+        aclose = getattr(plugin, "aclose", None)
+        if aclose is None:
+            return
+        try:
+            await asyncio.wait_for(aclose(), self._seconds)
+        except Exception:  # boundary: the others are still to be closed
+            log.exception("%s could not be closed", type(plugin).__name__)
+
+
+class Hold:
+    """One holder's share in plug-ins that live. `release` once they are no longer used; again does nothing."""
+
+    def __init__(self, lives: Lives, held: list[object]) -> None:
+        self._lives, self._held = lives, held
+
+    async def release(self) -> None:
+        held, self._held = self._held, []
+        await self._lives.let_go(held)
