@@ -263,3 +263,17 @@ ensure_environment() {
     fi
     exec 8>&-
 }
+
+# --- tests -------------------------------------------------------------------------------------------------------
+
+PASSES=0
+
+# run_pass WHAT ARGUMENT...: one run of pytest. PASSES becomes the exit code of the first one that failed; later ones still run.
+run_pass() {
+    local what="$1" code=0
+    shift
+    say "== $what"
+    "$VENV/bin/python" -m pytest "$@" || code=$?
+    if [ "$code" != 0 ]; then say "== exit code $code: $what"; fi
+    if [ "$PASSES" = 0 ]; then PASSES="$code"; fi
+}

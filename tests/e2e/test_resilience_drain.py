@@ -83,6 +83,7 @@ def test_an_endpoint_is_drained_and_resumed_without_a_lost_request(
     changed(gatehouse, "a", "draining", "ready")
 
 
+@pytest.mark.alone
 def test_a_resumed_endpoint_starts_slowly(fleet: Callable[..., Gatehouse], engines: Callable[..., EngineThread]) -> None:
     one, two = engines(default=SLOW), engines(default=SLOW)
     gatehouse = fleet(one.port, two.port, slots=20, health={**HEALTH, "slow_start": 3})
