@@ -206,9 +206,8 @@ install_llama() {
 # What the build depends on, roughly: the build itself notes each file, and is not used when one of them has changed.
 compiled_key() {
     local sources
-    mapfile -t sources < <(printf '%s\n' "$ROOT"/scripts/compile.py "$ROOT"/gateway/app/compiled.py "$ROOT"/requirements/build.txt \
-        "$ROOT"/gateway/{core,wire,telemetry,transport,identity,limits,routing,audit,pipeline,server}/*.py "$ROOT"/gateway/audit/sinks/*.py \
-        "$ROOT"/policies/*.py)
+    mapfile -t sources < <(printf '%s\n' "$ROOT"/scripts/compile.py "$ROOT"/gateway/app/compiled.py "$ROOT"/requirements/build.txt
+        find "$ROOT"/gateway/{core,wire,telemetry,transport,identity,limits,routing,audit,pipeline,server} "$ROOT"/policies -name '*.py' | sort)
     printf '%s-%s' "$(sed -n 's/^version *= *\([0-9.]*\).*/\1/p' "$VENV/pyvenv.cfg")" "$(digest "${sources[@]}")"
 }
 

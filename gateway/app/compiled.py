@@ -3,6 +3,12 @@
 The sources are the truth. A build is used only as a whole and only while every file it was made from (the modules and what they import)
 has the SHA-256 that the build's manifest notes; else the sources run, slower and the same. So a build cannot go stale, and nothing
 depends on there being one. GATEHOUSE_COMPILED=0 switches it off; GATEHOUSE_COMPILED=DIRECTORY looks for the build there.
+
+Compiled code differs from the sources in a few ways; the tests therefore run on both (scripts/test):
+- a slice of bytes whose start lies behind its end raises SystemError;
+- `raise ... from None` keeps the context (set `__suppress_context__` where a traceback could show a secret);
+- the values of Finals and the targets of calls among these modules are fixed: replacing a module's name has no effect;
+- objects have no `__dict__`.
 """
 
 from __future__ import annotations

@@ -117,8 +117,9 @@ def _payloads(records: Sequence[Entry]) -> list[bytes]:
 
 
 def payload_of(line: bytes) -> bytes:
-    """The payload in a well formed line with its line feed; of another, something that is no record's payload."""
-    return line[line.find(b",") : -_TAIL]
+    """The payload of a well-formed line with its line feed. Any other line gives bytes that are no record's payload, perhaps none."""
+    begin, end = line.find(b","), len(line) - _TAIL
+    return line[begin:end] if 0 <= begin < end else b""  # compiled, a slice that starts behind its end raises SystemError
 
 
 def check_line(line: bytes, seq: int, head: bytes) -> bytes:

@@ -103,4 +103,6 @@ async def _guarded(name: str, answer: Awaitable[Principal | None]) -> Principal 
 
 def _failed(name: str, error: Exception) -> GatehouseError:
     log.error("the authenticator %s failed (%s); the caller is rejected", name, type(error).__name__)
-    return invalid_credentials()
+    rejection = invalid_credentials()
+    rejection.__suppress_context__ = True  # compiled code ignores `from None`
+    return rejection

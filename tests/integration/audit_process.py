@@ -12,6 +12,11 @@ import time
 
 import uvloop
 
+from gateway.app.compiled import activate
+
+if os.environ.get("GATEHOUSE_TEST_COMPILED") == "1" and (fault := activate()):
+    sys.exit(f"no compiled build: {fault}")
+
 from gateway.audit.broker import STEADY, AuditBroker
 from gateway.core.specs import AuditSpec, CheckpointSpec, SinkSpec
 from gateway.core.types import IntentRecord, OutcomeRecord

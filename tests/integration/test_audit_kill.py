@@ -1,4 +1,6 @@
-"""kill -9 at any moment loses no acknowledged record, and the chain continues; SIGTERM leaves a signed end."""
+"""kill -9 at any moment loses no acknowledged record, and the chain continues; SIGTERM leaves a signed end.
+
+The killed process runs the build that these tests run on (tests/conftest.py)."""
 
 import os
 import random

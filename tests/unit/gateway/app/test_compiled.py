@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -100,6 +101,54 @@ def test_no_source_inherits_from_a_compiled_class() -> None:
         f"{module}.{name}": sorted(bases & native) for name, places in classes.items() for module, bases in places if module not in MODULES
     }
     assert not {name: bases for name, bases in found.items() if bases}
+
+
+SLICES = {
+    "gateway/audit/chain.py": {
+        "line[begin:end]": "begin < end was asked before",
+        "line[-_TAIL:-_TAIL + len(_MARK)]": "two constants",
+        "line[-67:-3]": "two constants",
+        "encoded[1:-1]": "a JSON object has two characters at least",
+        "encode(record)[1:-1]": "a JSON object has two characters at least",
+    },
+    "gateway/audit/journal.py": {
+        "memory[begin:begin + size]": "a mapped file, and size is positive",
+        "memory[_START + offset:_START + offset + _HEAD_SIZE]": "a mapped file",
+        "data[begin + _HEAD_SIZE:begin + _HEAD_SIZE + length]": "length is unsigned, and the header ends within the ring",
+        "self._map[8:_START]": "a mapped file",
+        "data[8:_START]": "two constants, and the file is longer",
+    },
+    "gateway/audit/broker.py": {"self._pending[draft.count:draft.count + AHEAD]": "a list"},
+    "gateway/pipeline/stream.py": {"data[start:end]": "end < start was asked before"},
+    "gateway/routing/selectors.py": {
+        "owners[end - _WALK:end]": "a list",
+        "self._endpoints[turn:turn + min(size, _WINDOW)]": "a tuple",
+    },
+}
+"""Every slice of the compiled modules with both a start and an end, and why its start cannot lie behind its end, or need not."""
+
+
+def test_no_slice_starts_behind_its_end() -> None:
+    """`bytes[start:end]` with the start behind the end is b"" in Python and raises SystemError where it is compiled."""
+    found: dict[str, set[str]] = {}
+    for name in MODULES:
+        file = Path(*name.split(".")).with_suffix(".py")
+        for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and node.slice.lower and node.slice.upper:
+                found.setdefault(file.as_posix(), set()).add(ast.unparse(node))
+    assert found == {file: set(slices) for file, slices in SLICES.items()}
+
+
+def test_the_build_that_was_asked_for_is_the_one_under_test() -> None:
+    """tests/conftest.py activates the build; nothing of it may have been imported as a source by then."""
+    assert compiled.active() is (os.environ.get("GATEHOUSE_TEST_COMPILED") == "1")
+
+
+def test_the_test_script_tests_every_compiled_module_compiled() -> None:
+    script = (ROOT / "scripts" / "test").read_text().replace("\\\n", "")
+    (run,) = (line for line in script.splitlines() if "GATEHOUSE_TEST_COMPILED=1 run_pass" in line)
+    for name in MODULES:
+        assert f" tests/unit/{name.split('.')[0]} " in run, name
 
 
 PROGRAM = """

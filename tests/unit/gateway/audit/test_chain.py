@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.chain import GENESIS, Chain, ChainError, Draft, check_line, payload, read_line
+from gateway.audit.chain import GENESIS, Chain, ChainError, Draft, check_line, payload, payload_of, read_line
 from gateway.core.types import EventRecord
 
 
@@ -45,6 +45,15 @@ def test_batches_and_single_records_make_the_same_chain() -> None:
         apart += single.seal([record])
         single.commit()
     assert together == apart
+
+
+@pytest.mark.parametrize("size", [0, 1, 40, 74, 75, 76, 80])
+def test_the_end_of_a_line_has_no_payload(size: int) -> None:
+    """Who reads a file's last bytes may begin inside a line, even inside its hash."""
+    line = lines(1)[0]
+    assert payload_of(line) == payload(EventRecord(1.0, "e0"))
+    assert payload_of(line[len(line) - size :]) != payload_of(line)
+    assert payload_of(b"abc\n") == payload_of(b"\n") == payload_of(b"") == b""
 
 
 @given(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 4))

@@ -2,11 +2,13 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.audit import repair
 from gateway.audit.broker import AHEAD, BUSY, PROOF, STEADY, AuditBroker
 from gateway.audit.chain import payload
 from gateway.audit.journal import Journal, journal_name, left_over
@@ -318,12 +320,22 @@ def test_entries_that_are_no_records_are_not_chained(log_bench: Any, make: Any) 
     assert ids(log_bench) == ["a"]
 
 
+@pytest.mark.parametrize("recent", [1, 40, 75, 76, 600])
+def test_where_the_recent_part_of_the_log_begins_does_not_matter(log_bench: Any, make: Any, monkeypatch: Any, recent: int) -> None:
+    """It may begin inside a line, even inside its hash."""
+    log_bench.log()
+    monkeypatch.setattr(repair, "_RECENT", recent)
+    killed(log_bench, [entry(make, "a")])
+    started(log_bench)
+    assert ids(log_bench)[-1] == "a" and verify_log(log_bench.directory, log_bench.signer.verifier).ok
+
+
 async def test_a_journal_that_cannot_be_made_lets_requests_wait(roomy: Any, make: Any, caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(self: Journal, path: Path) -> None:
+    def refuse(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "__init__", refuse)
+        patch.setattr(os, "posix_fallocate", refuse)
         broker = await proven(roomy, make)
     assert "has no journal (Operation not supported)" in caplog.text
     second = broker.intent(make.intent("a"))
