@@ -10,8 +10,9 @@ from urllib.parse import unquote
 
 from gateway.core.errors import GatehouseError, InternalError
 from gateway.pipeline.exchange import LAST_CHUNK, chunked, status_line
-from gateway.server.protocol import Connection, ParsedRequest
+from gateway.server.protocol import Connection
 from gateway.server.refusals import plain_error
+from gateway.server.request import ParsedRequest
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import GatehouseError, Overloaded
-from gateway.server.protocol import LINGER_SECONDS, MAX_PIPELINED, MAX_WAITING, NEVER, WRITE_HIGH, WRITE_LOW
+from gateway.server.closing import LINGER_SECONDS
+from gateway.server.protocol import MAX_PIPELINED, MAX_WAITING, WRITE_HIGH, WRITE_LOW
+from gateway.server.reading import NEVER
 from gateway.server.refusals import plain_error
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
 from tests.unit.gateway.server.wires import Transport, Wire, get, post
@@ -444,7 +446,7 @@ def test_denials_of_broken_requests_are_counted() -> None:
 def test_the_deadline_of_a_served_connection_is_never() -> None:
     wire = Wire()
     wire.receive(get())
-    assert wire.connection.read_by == NEVER
+    assert wire.connection.due == NEVER
 
 
 def test_a_plain_error_is_a_whole_response() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.server.protocol import MAX_PIPELINED, MAX_PIPELINED_BODY, STALL_SECONDS
+from gateway.server.closing import STALL_SECONDS
+from gateway.server.protocol import MAX_PIPELINED, MAX_PIPELINED_BODY
 from tests.unit.gateway.pipeline.world import BODY, CHAT
 from tests.unit.gateway.server.wires import Wire, get, post
 

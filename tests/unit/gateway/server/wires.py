@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from gateway.core.errors import GatehouseError
-from gateway.server.protocol import Connection, ListenerState, ParsedRequest
+from gateway.server.protocol import Connection, ListenerState
+from gateway.server.request import ParsedRequest
 from gateway.wire.requests import is_inference
 from tests.unit.gateway.pipeline.world import World
 

@@ -1,0 +1,209 @@
+"""Reading requests: bytes in, ParsedRequests out, everything bounded. Knows nothing of answers.
+
+A request that is malformed, too large or ambiguous (RFC 9112) is refused, and nothing behind it on the same connection is read: it could be
+taken for a request that the client never sent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+
+from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.types import Headers
+from gateway.pipeline.plane import DataPlane
+from gateway.server.head import REQUEST_ID, UNDERSCORE, check_framing, split_target
+from gateway.server.refusals import body_too_large, head_too_large
+from gateway.server.request import ParsedRequest, Refusal
+from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
+from gateway.server.upgrade import parser_after
+
+SINGLE: Final = frozenset(
+    {b"authorization", b"content-length", b"host", b"content-type", b"transfer-encoding", b"x-api-key", b"api-key", b"traceparent"}
+)
+"""Headers that may occur only once: of two, another reader could take the other one."""
+NEVER: Final = float("inf")
+
+
+class RequestReader:
+    """The reading half of a connection; the other half (protocol.Connection) extends it. See states.READING.
+
+    `due`: monotonic time by which what is being read must be complete. `request`: the one whose body is being read.
+    `refusal`: set when reading has ended with an error.
+    """
+
+    def __init__(self, plane: DataPlane) -> None:
+        self.plane = plane
+        self.limits = plane.current().spec.listen
+        self.due = plane.now + self.limits.header_timeout
+        self.reading = BETWEEN
+        self.request: ParsedRequest | None = None
+        self.refusal: Refusal | None = None
+        self.parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: Headers = {}
+        self._head_bytes = 0
+        self._unparsed_bytes = 0
+        self._begun = 0
+
+    # --- what the other half does with requests
+
+    def head_read(self, request: ParsedRequest) -> None:
+        """A request's head is complete. Raises to refuse it (`rejected`)."""
+        raise NotImplementedError
+
+    def body_read(self, request: ParsedRequest, body: bytes) -> None:
+        """A request is complete."""
+        raise NotImplementedError
+
+    # --- what it asks of this half
+
+    def parse(self, data: bytes) -> Refusal | None:
+        """Reads what the client sent; the reason when it must be refused."""
+        before = self.request
+        one_head = self._begun + (self.reading != HEAD) if before is None else -1
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            if self.refusal is None:
+                self.refusal = Refusal(RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
+            return self.refusal
+        limits = self.limits
+        if self.reading == HEAD:
+            if self._begun == one_head:  # all of this read belongs to one head, of which the parser may not have told anything yet
+                self._unparsed_bytes += len(data)
+                if self._unparsed_bytes > limits.max_header_bytes:
+                    return Refusal(head_too_large(limits.max_header_bytes))
+        elif before is not None and self.request is before:  # all of it belongs to one body: chunk sizes and extensions are bounded too
+            self._unparsed_bytes += len(data)
+            if self._unparsed_bytes - before.size > limits.max_body_bytes + limits.max_header_bytes:
+                return Refusal(body_too_large(limits.max_body_bytes))
+        return None
+
+    def rejected(self, error: GatehouseError, request: ParsedRequest | None = None) -> GatehouseError:
+        """Notes why reading ends here; the caller raises what this returns, and the parser stops."""
+        self.refusal = Refusal(error, request)
+        return error
+
+    def stop_reading(self) -> None:
+        """No further request is read."""
+        self.reading = after(READING, self.reading, STOP)
+        self.request = None
+
+    def release_parser(self) -> None:
+        """Breaks the circle of parser and connection, so that both are freed as soon as the client is gone."""
+        request, self.request = self.request, None
+        if request is not None:
+            request.parts.clear()
+        self._headers = {}
+        self.parser = None
+
+    # --- called by the parser
+
+    def _feed(self, data: bytes) -> None:
+        """At a request to change the protocol the parser stops, and another one goes on."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                self.parser, head = parser_after(self._headers, self)
+                data = head + data[upgrade.args[0] :]
+
+    def on_message_begin(self) -> None:
+        self.reading = after(READING, self.reading, BEGIN)
+        self._url = b""
+        self._headers = {}
+        self._head_bytes = 0
+        self._unparsed_bytes = 0
+        self._begun += 1
+        if self.reading == HEAD:
+            self.due = self.plane.now + self.limits.header_timeout
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._head_bytes += len(url)
+        if self._head_bytes > self.limits.max_header_bytes:
+            raise self.rejected(head_too_large(self.limits.max_header_bytes))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.reading != HEAD:
+            if self.reading == OVER:
+                return
+            raise self.rejected(RequestError("Trailer fields are not supported.", code="invalid_request"))
+        self._head_bytes += len(name) + len(value)
+        headers = self._headers
+        name = name.lower()
+        if name in headers:
+            if name in SINGLE:
+                raise self.rejected(RequestError(f"The header {name.decode('latin-1')} is given twice.", code="invalid_header"))
+            headers[name] = headers[name] + b", " + value
+        elif UNDERSCORE not in name:
+            headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        headers, parser, plane, limits = self._headers, self.parser, self.plane, self.limits
+        upgrades = parser.should_upgrade()
+        self.reading = after(READING, self.reading, UPGRADE_ASKED if upgrades else HEAD_READ)
+        if self.reading == OVER:
+            return
+        if len(headers) > limits.max_headers or self._head_bytes > limits.max_header_bytes:
+            raise self.rejected(head_too_large(limits.max_header_bytes))
+        if upgrades and parser.get_method() == b"CONNECT":
+            raise self.rejected(RequestError("CONNECT is not supported.", code="invalid_request"))
+        path, query = split_target(self._url)
+        keep_alive = parser.should_keep_alive()
+        if (not keep_alive or b"connection" in headers) and (version := parser.get_http_version()) != "1.1":
+            self._old_version(version, headers)
+        given = headers.get(b"x-request-id")
+        request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
+        request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
+        error = check_framing(request.method, headers, limits.max_body_bytes)
+        if error is not None:
+            raise self.rejected(error, request)
+        self.request = request
+        self.due = plane.now + limits.body_timeout
+        self.head_read(request)
+
+    def _old_version(self, version: str, headers: Headers) -> None:
+        """Versions other than HTTP/1.1 (RFC 9112, 2.3 and 6.1): HTTP/1.0 has no transfer codings, and no other is served."""
+        if version != "1.0":
+            raise self.rejected(RequestError(f"HTTP/{version} is not supported; use HTTP/1.1.", code="invalid_request"))
+        if b"transfer-encoding" in headers:
+            raise self.rejected(RequestError("HTTP/1.0 has no Transfer-Encoding.", code="invalid_header"))
+        headers.pop(b"expect", None)  # without meaning in HTTP/1.0 (RFC 9110, 10.1.1), whose clients know no 100
+        headers[b":version"] = b"1.0"  # a name that no client can send
+
+    def on_body(self, data: bytes) -> None:
+        request = self.request
+        if request is None:
+            return
+        request.size += len(data)
+        if request.size > self.limits.max_body_bytes:
+            raise self.rejected(body_too_large(self.limits.max_body_bytes))
+        request.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        before = self.reading
+        self.reading = after(READING, before, MESSAGE_READ)
+        if before == UPGRADE:  # the end for the parser; the request's body follows
+            return
+        request, self.request = self.request, None
+        if request is None:
+            return
+        self.due = NEVER
+        parts = request.parts
+        if len(parts) == 1:
+            body = parts[0]
+        else:
+            body = b"".join(parts)
+            parts.clear()  # a large body is not held twice
+        request.body = body
+        request.complete = True
+        self.body_read(request, body)
+
+    @property
+    def in_request(self) -> bool:
+        """Whether a request is being read."""
+        return self.reading == HEAD or self.reading == BODY or self.reading == UPGRADE
