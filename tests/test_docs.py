@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from gateway.app.build import PLUGINS
 from gateway.app.main import app
+from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core import specs
 from gateway.core.specs import Spec
@@ -97,7 +97,7 @@ def test_every_command_is_documented() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.name)
 def test_every_example_configuration_loads(path: Path) -> None:
     environ = {name: "example-secret-0123456789abcdef0123456789abcdef-" + name for name in re.findall(r"\$\{env:(\w+)\}", path.read_text())}
-    spec = load(path, environ, PLUGINS).spec
+    spec = load(path, environ, OURS.schemas()).spec
     assert spec.models
 
 

@@ -27,7 +27,6 @@ from gateway.core.storage import KeySettings
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.server.health import Health
-from policies import guardrails
 from policies.limits import LimitRules
 from policies.patterns import matches, within
 
@@ -273,9 +272,9 @@ class Check:
     def _guardrail(self, body: dict[str, Any]) -> None:
         spec = msgspec.convert(body, GuardrailSpec)
         try:
-            guardrails.build(spec, _no_files)
+            self._gateway.plugins.guardrail(spec, _no_files)
         except ConfigError as error:
-            raise ConfigError(error.message, path="settings" if spec.type in guardrails.TYPES else "type") from None
+            raise ConfigError(error.message, path="settings" if spec.type in self._gateway.plugins.guardrails else "type") from None
 
 
 def _no_files(name: str) -> str:

@@ -18,16 +18,15 @@ from typing import Any, TypeVar
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from admin.permissions import ROLES
 from engines.host.catalogue.library import Library
 from engines.host.catalogue.scan import Place
 from engines.host.reconciler import Reconciler, Target, Wanted
 from engines.host.supervisor import Supervisor
-from gateway.app.assembly import Assembly, Built, key_of
+from gateway.app.assembly import NONE, Assembly, Built
 from gateway.app.control import Control, Whole, touches_configuration
-from gateway.app.remote import OPTIONS, check_upstream, find_model
+from gateway.app.plugins import OURS, Plugins
+from gateway.app.remote import check_upstream, find_model
 from gateway.audit.broker import AuditBroker
-from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded, load, parse
 from gateway.config.merge import Which
 from gateway.config.reload import Reloader, Steps
@@ -48,7 +47,6 @@ from gateway.routing.shedding import PressureMonitor
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.usage import CountedAudit
 from gateway.transport.pool import EndpointClient
-from policies import guardrails
 
 GC_THRESHOLDS = (20_000, 20, 20)
 """An exchange leaves no cycle behind, however it ends, but those under way are enough young objects for a collection every few requests."""
@@ -59,8 +57,6 @@ SWITCH_SECONDS = 0.0005
 """For how long a thread (the store's, the audit log's, one that reads a file) may keep the interpreter from the event loop; Python's own
 5 ms are the whole of a request's time."""
 log = logging.getLogger("gatehouse")
-PLUGINS = PluginSchemas(guardrails=guardrails.schemas(), engines=OPTIONS, roles=ROLES.keys())
-"""The settings' schemas of every plug-in and the names of the roles, for whoever reads a configuration."""
 EXPIRY_SECONDS = 60.0
 DEMO_MODELS = Path(__file__).parents[2] / "engines" / "demo" / "artefacts"
 
@@ -107,7 +103,9 @@ class Gateway:
     loaded: the configuration to start with. environ: what its references and overrides are read from, again at each reload.
     """
 
-    def __init__(self, loaded: Loaded, environ: Mapping[str, str]) -> None:
+    def __init__(self, loaded: Loaded, environ: Mapping[str, str], plugins: Plugins = OURS) -> None:
+        self.plugins = plugins
+        self._schemas = plugins.schemas()
         self.loaded = self._read = loaded
         self.environ = environ
         self.spec = spec = loaded.spec
@@ -135,7 +133,7 @@ class Gateway:
         self._stale = False
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
-        self.assembly = Assembly(self.registry, self.metrics, self.control, self._counted, self.base, self.record)
+        self.assembly = Assembly(self.registry, self.metrics, self.control, self._counted, self.base, self.record, plugins)
         self.reconciler = Reconciler(self.supervisor, self.registry, self._find, self._changed, self._rollout_event)
         self.metrics.gauges.append(self._gauges)
 
@@ -143,8 +141,8 @@ class Gateway:
 
     def snapshot(self, spec: ConfigSpec) -> Built:
         """Builds everything that a configuration without a store says, changing nothing that is in force. Raises ConfigError."""
-        guards = {key_of(g): self.assembly.guardrail(g) for g in spec.guardrails}
-        return at_once(self.assembly.steps(self.version + 1, Whole(spec), spec, spec, guards, Target()))
+        parts = self.assembly.parts_at_once(spec)
+        return at_once(self.assembly.steps(self.version + 1, Whole(spec), spec, spec, parts, Target()))
 
     def _client(self, engine: EngineSpec, address: str) -> EngineClient:
         if engine.runtime == "external":
@@ -227,7 +225,7 @@ class Gateway:
 
     def _parse(self, text: str) -> ConfigSpec:
         """A text that somebody sent; its `${file:...}` are those beside the configuration's file."""
-        return parse(text, file="the text", environ=self.environ, schemas=PLUGINS, folder=self.base)
+        return parse(text, file="the text", environ=self.environ, schemas=self._schemas, folder=self.base)
 
     def _store_changed(self, change: Change) -> None:
         if touches_configuration(change):
@@ -247,7 +245,7 @@ class Gateway:
             log.error("changes of the store were not put into force, what was before stays: %s", error)
 
     def _load(self) -> Loaded:
-        self._read = load(self.loaded.file, self.environ, PLUGINS)
+        self._read = load(self.loaded.file, self.environ, self._schemas)
         return self._read
 
     def place(self, error: ConfigError) -> ConfigError:
@@ -270,7 +268,7 @@ class Gateway:
         """What a change would be refused for before an engine is started. Changes nothing, thrown away. Raises ConfigError."""
         self._check_change(self._in_force().snapshot.spec, spec)
         whole = await self.control.merged(await asyncio.to_thread(resolve_models, spec, self.base))
-        await self.assembly.guardrails(whole.spec, self._in_force().guardrails)
+        await self.assembly.parts(whole.spec, self._in_force().parts)
         await in_slices(router_steps(whole.spec.models, whole.spec.engines, self.registry))
 
     async def _prepare(self, spec: ConfigSpec) -> Built:
@@ -301,8 +299,8 @@ class Gateway:
         )
         planned = target.specs()
         wanted = _replace(whole.spec, engines=tuple(planned.get(e.name, e) for e in whole.spec.engines)) if planned else whole.spec
-        guards = await self.assembly.guardrails(wanted, {} if self._built is None else self._built.guardrails)
-        return await in_slices(self.assembly.steps(self.version + 1, whole, wanted, file, guards, target))
+        parts = await self.assembly.parts(wanted, NONE if self._built is None else self._built.parts)
+        return await in_slices(self.assembly.steps(self.version + 1, whole, wanted, file, parts, target))
 
     def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
         """The file's part with its models found. What has failed of the store is tried again with a file that was read anew."""
@@ -384,13 +382,14 @@ class Gateway:
         self.record("config_refused", "config", {"reason": str(error)}, outcome="refused")
 
     def somebody_can_log_in(self) -> bool:
-        """Whether there is a key: one of the file that is in force, or one that the store has ever shown."""
-        return bool(self.plane.current().spec.identity.api_keys.static) or self.control.has_keys
+        """Whether there is a key (one of the file that is in force, or one that the store has ever shown) or another way to log in."""
+        identity = self.plane.current().spec.identity
+        return bool(identity.api_keys.static or identity.plugins) or self.control.has_keys
 
     def _check_change(self, before: ConfigSpec, after: ConfigSpec) -> None:
         """What only a restart can change: the first administrator's key of the store, too, is made at the start only."""
         keys = after.identity.api_keys
-        if keys != before.identity.api_keys and not (keys.static or self.control.has_keys or after.insecure):
+        if keys != before.identity.api_keys and not (keys.static or self.control.has_keys or after.insecure or after.identity.plugins):
             raise ConfigError(
                 "the store has no key, so nobody could log in any more; make one first (`gatehouse keys create`)",
                 path="identity.api_keys.rely_on_store",

@@ -10,21 +10,22 @@ import typer
 
 from admin.cli.app import register
 from gateway.app import administration, process
-from gateway.app.build import PLUGINS, resolve_models
+from gateway.app.build import resolve_models
+from gateway.app.plugins import Plugins, installed
 from gateway.audit.sinks import local_sink
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
+from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ConfigSpec
 from gateway.server.listener import tls_context as server_tls
 from gateway.store.database import make_engine
 from gateway.transport.address import tls_context as client_tls
-from policies import guardrails
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
 
 
-def check_parts(spec: ConfigSpec, base: Path) -> None:
+def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     """What `serve` would refuse while it builds, as far as that shows without writing, connecting or starting. Raises ConfigError."""
     resolve_models(spec, base)
     local_sink(spec.audit, spec.state_dir, "0")
@@ -38,9 +39,15 @@ def check_parts(spec: ConfigSpec, base: Path) -> None:
                 client_tls(engine.tls)
             except ConfigError as error:
                 raise ConfigError(error.message, path=f"engines[{number}].tls") from None
+
+    def read(name: str) -> str:
+        return (base / name).read_text(encoding="utf-8")
+
+    for path, row, settings in plugins.logins(spec.identity):
+        plugins.authenticator(path, row, settings, AuthenticatorContext(name=row.name, read=read))
     for number, guardrail in enumerate(spec.guardrails):
         try:
-            guardrails.build(guardrail, lambda name: (base / name).read_text(encoding="utf-8"))
+            plugins.guardrail(guardrail, read)
         except ConfigError as error:
             raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
 
@@ -49,11 +56,12 @@ def check_parts(spec: ConfigSpec, base: Path) -> None:
 def check_config(file: Annotated[Path, typer.Argument(help="The configuration file.")]) -> None:
     """Checks a configuration file as `serve` would, without starting anything."""
     try:
-        loaded = load(file, dict(os.environ), PLUGINS)
+        plugins = installed()
+        loaded = load(file, dict(os.environ), plugins.schemas())
     except ConfigError as error:
         raise typer.Exit(process.fail(str(error))) from None
     try:
-        check_parts(loaded.spec, file.resolve().parent)
+        check_parts(loaded.spec, file.resolve().parent, plugins)
     except ConfigError as error:
         loaded.place(error)
         raise typer.Exit(process.fail(str(error))) from None

@@ -14,7 +14,8 @@ import uvloop
 
 from admin.app import create_app
 from gateway.app import administration, compiled
-from gateway.app.build import PLUGINS, Gateway
+from gateway.app.build import Gateway
+from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
@@ -49,13 +50,14 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
         except ConfigError as error:
             return fail(str(error))
     try:
-        loaded = load(config, environ, PLUGINS)
+        plugins = installed()
+        loaded = load(config, environ, plugins.schemas())
     except ConfigError as error:
         return fail(str(error))
     gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
     try:
-        code: int = uvloop.run(Process(loaded, environ, credentials).run())
+        code: int = uvloop.run(Process(loaded, environ, credentials, plugins).run())
     except ConfigError as error:
         loaded.place(error)
         return fail(str(error))
@@ -67,10 +69,10 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
 class Process:
     """One run of `serve`: binds, builds, serves, drains."""
 
-    def __init__(self, loaded: Loaded, environ: dict[str, str], credentials: Credentials | None) -> None:
+    def __init__(self, loaded: Loaded, environ: dict[str, str], credentials: Credentials | None, plugins: Plugins = OURS) -> None:
         self.loaded = loaded
         self.spec: ConfigSpec = loaded.spec
-        self.environ, self.credentials = environ, credentials
+        self.environ, self.credentials, self.plugins = environ, credentials, plugins
         self.stop = asyncio.Event()
         self.fatal: ConfigError | None = None
         self.gateway: Gateway | None = None
@@ -88,7 +90,7 @@ class Process:
             data.close()
             raise
         try:
-            gateway = Gateway(self.loaded, self.environ)
+            gateway = Gateway(self.loaded, self.environ, self.plugins)
         except ConfigError:
             data.close()
             admin.close()

@@ -22,7 +22,7 @@ from gateway.config.environment import resolve
 from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
-from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, Name, RateSpec, SinkSpec, Spec
+from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, IdentitySpec, Name, RateSpec, SinkSpec, Spec
 from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
@@ -42,12 +42,14 @@ _PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class PluginSchemas:
-    """The `settings` of each plug-in by its type's name, handed in by the composition root. A type that is absent is unknown.
+    """The settings' schema of each plug-in by its name, handed in by the composition root. A plug-in that is absent is unknown.
 
-    engines: the `options` of each runtime. What a runtime that is absent takes is not known here: its options are left as they are.
-    roles: the names that `roles` of a key may have; None where they are not known.
+    authenticators: those without a section of their own stand under `identity.plugins`. engines: the `options` of each runtime. A runtime
+    that is absent is not known here: its options are left as they are. roles: the names that `roles` of a key may have; None where they
+    are not known.
     """
 
+    authenticators: Mapping[str, type[Spec]] = field(default_factory=dict)
     guardrails: Mapping[str, type[Spec]] = field(default_factory=dict)
     sinks: Mapping[str, type[Spec]] = field(default_factory=lambda: {"file": Spec})
     engines: Mapping[str, type[Spec]] = field(default_factory=dict)
@@ -76,6 +78,8 @@ class Converter:
             SinkSpec: _Plugin("audit sink", "type", "settings", schemas.sinks),
             EngineSpec: _Plugin("runtime", "runtime", "options", schemas.engines, free=True),
         }
+        own = IdentitySpec.__struct_fields__
+        self._authenticators = {name: schema for name, schema in schemas.authenticators.items() if name not in own}
         self.places: dict[str, Origin] = {}
         self.hidden: set[str] = set()
 
@@ -164,9 +168,11 @@ class Converter:
             if known.required and name not in node.entries:
                 raise node.origin.error(path, f"'{name}' is missing; it must be {_expected(known.type)}")
         plugin = self._plugins.get(target.cls)
-        data = {}
+        data: dict[str, Any] = {}
         for name, value in node.entries.items():
-            if plugin is None or name != plugin.settings:
+            if target.cls is IdentitySpec and name == "plugins":
+                data[name] = self._by_name(value, self._authenticators, "authenticator", join(path, name))
+            elif plugin is None or name != plugin.settings:
                 data[name] = self._member(value, target.cls, name, fields[name].type, join(path, name))
         if plugin is not None and (data[plugin.kind] in plugin.schemas or not plugin.free):
             data[plugin.settings] = self._settings(node, data[plugin.kind], plugin, path)
@@ -201,6 +207,16 @@ class Converter:
         settings = node.entries.get(plugin.settings) or Node("mapping", node.origin)
         return self.checked(settings, schema, where)
 
+    def _by_name(self, node: Node, schemas: Mapping[str, type[Spec]], what: str, path: str) -> dict[str, Any]:
+        """A mapping whose keys name plug-ins and whose values are their settings."""
+        if node.kind != "mapping":
+            raise node.origin.error(path, f"must be a mapping, {{name: settings}}{_instead(node)}")
+        for key in node.entries:
+            if key not in schemas:
+                raise node.key_origins[key].error(join(path, key), f"there is no {what} {quoted(key)}; {nearest(key, schemas)}")
+        self.places[path] = node.origin
+        return {key: self.checked(_or_empty(value), schemas[key], join(path, key)) for key, value in node.entries.items()}
+
     def checked(self, node: Node, schema: type[Spec], path: str) -> dict[str, Any]:
         """What was written, in plain values, once it is known that a schema takes it. Raises ConfigError."""
         data: dict[str, Any] = self._value(node, _type_info(schema), path)
@@ -214,6 +230,11 @@ class Converter:
         if node.kind == "mapping":
             return {key: self._value(value, target, join(path, key)) for key, value in node.entries.items()}
         return _untyped(node, path)
+
+
+def _or_empty(node: Node) -> Node:
+    """Settings that are left out (`name:`) are the defaults."""
+    return Node("mapping", node.origin) if node.is_null else node
 
 
 def plain_settings(values: Mapping[str, Any], schema: type[Spec], path: str) -> dict[str, Any]:

@@ -275,9 +275,10 @@ def _fail_closed(spec: ConfigSpec, error: ErrorAt) -> None:
         return
     keys = spec.identity.api_keys
     instead = "say 'rely_on_store: true' beside it where the keys are in the store, or 'insecure: true'"
-    if not keys.static and not keys.rely_on_store:
+    others = bool(spec.identity.plugins)
+    if not keys.static and not keys.rely_on_store and not others:
         raise error("identity.api_keys.static", f"is empty: nobody could be authenticated; add a key, {instead}")
-    if not keys.rely_on_store and not any(key.models for key in keys.static):
+    if not keys.rely_on_store and not others and not any(key.models for key in keys.static):
         raise error("identity.api_keys.static", f"no key may use any model; give one 'models', {instead}")
     if not spec.audit.sinks:
         raise error("audit.sinks", "is empty: the audit log cannot be off, unless 'insecure: true' says so")

@@ -85,6 +85,8 @@ class AuthenticatorRow(Row):
 
     kind: ClassVar[str] = "authenticator"
     build: Callable[[Any, AuthenticatorContext], Authenticator]
+    last: bool = False
+    """It rejects whatever it does not know, so it is asked after all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

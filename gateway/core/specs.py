@@ -269,13 +269,14 @@ class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who may log in and how."""
+    """Who may log in and how. plugins: the settings of third parties' authenticators, by their names."""
 
     api_keys: ApiKeysSpec = ApiKeysSpec()
     oidc: tuple[dict[str, Any], ...] = ()
     ldap: tuple[dict[str, Any], ...] = ()
     mtls: dict[str, Any] | None = None
     gateway_tokens: dict[str, Any] = {}
+    plugins: dict[str, Any] = {}
 
 
 class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

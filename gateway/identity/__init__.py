@@ -1,0 +1,12 @@
+"""The ways to log in. To add one: a file here, a line in ROWS, a row in tests/contract/test_authenticator.py, a heading in
+docs/identity.md."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.plugins import AuthenticatorRow
+from gateway.core.specs import ApiKeysSpec
+from gateway.identity import api_key
+
+ROWS: Final = (AuthenticatorRow(name="api_keys", settings=ApiKeysSpec, build=api_key.build, last=True),)

@@ -11,8 +11,9 @@ from hashlib import sha256
 from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
+from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import KeyStore
-from gateway.core.specs import StaticKeySpec
+from gateway.core.specs import ApiKeysSpec, StaticKeySpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import keys
@@ -81,6 +82,10 @@ class ApiKeyAuthenticator:
         if principal is None or (principal.expires is not None and principal.expires <= self._clock.wall()):
             raise invalid_api_key()
         return principal
+
+
+def build(settings: ApiKeysSpec, context: AuthenticatorContext) -> ApiKeyAuthenticator:
+    return ApiKeyAuthenticator(settings.static, context.keys, context.clock)
 
 
 def _digest(spec: StaticKeySpec) -> bytes:

@@ -34,7 +34,7 @@ class Guarded:
 
     def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None]) -> None:
         self.name = guardrail.name
-        self._guardrail, self._fail_open, self._on_failure = guardrail, fail_open, on_failure
+        self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open, on_failure
 
     def _failed(self, error: Exception) -> None:
         log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
@@ -44,7 +44,7 @@ class Guarded:
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
         try:
-            verdict = self._guardrail.check(texts)
+            verdict = self.guardrail.check(texts)
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._failed(error)
             return ALLOW
@@ -59,7 +59,7 @@ class Guarded:
 
     def stream(self) -> StreamMatcher:
         try:
-            matcher = self._guardrail.stream()
+            matcher = self.guardrail.stream()
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._failed(error)
             return _Passing()

@@ -22,7 +22,8 @@ from typing import Any
 
 import uvloop
 
-from gateway.app.build import PLUGINS, Gateway
+from gateway.app.build import Gateway
+from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core.types import ResponseHead
 from gateway.pipeline import plane as plane_module
@@ -132,7 +133,7 @@ async def bench(state: str, arguments: argparse.Namespace) -> None:
     file = Path(state) / "bench.yaml"
     file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability))
     engine = Engine()
-    gateway = Gateway(load(file, {}, PLUGINS), {})
+    gateway = Gateway(load(file, {}, OURS.schemas()), {})
     gateway._client = lambda spec, address: engine  # type: ignore[method-assign,assignment,return-value]
     gateway.registry._client_factory = gateway._client
     gateway.registry.start_probing = lambda probe: None  # type: ignore[method-assign,assignment]

@@ -21,7 +21,8 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.app.build import GC_THRESHOLDS, PLUGINS, Gateway
+from gateway.app.build import GC_THRESHOLDS, Gateway
+from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core.storage import KeySettings
 
@@ -83,7 +84,7 @@ async def run(given: argparse.Namespace) -> None:
         (directory / "state").mkdir()
         file = directory / "gatehouse.yaml"
         file.write_text(config(directory, given.models, given.engines))
-        gateway = Gateway(load(file, {}, PLUGINS), {})
+        gateway = Gateway(load(file, {}, OURS.schemas()), {})
         await gateway.start()
         await gateway.start_engines()
         await measure(gateway, given.rounds)

@@ -26,7 +26,7 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.app.build import PLUGINS
+from gateway.app.plugins import OURS
 from gateway.app.process import Process
 from gateway.config.load import load
 from loadtests.llamacpp.random_gguf import Shape, write
@@ -52,7 +52,7 @@ def serve(config: Path, samples: Path) -> None:
 
     async def run() -> None:
         sampling = asyncio.ensure_future(sample())
-        await Process(load(config, {}, PLUGINS), {}, None).run()
+        await Process(load(config, {}, OURS.schemas()), {}, None).run()
         sampling.cancel()
 
     uvloop.run(run())

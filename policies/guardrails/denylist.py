@@ -7,11 +7,12 @@ What is released does not depend on how the text was cut into pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 from unicodedata import combining
 
 from gateway.core.errors import GuardrailViolation
+from gateway.core.plugins import Context
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, Verdict
 from policies.guardrails.folding import ASCII_FOLD, HIDDEN_RUN, YPOGEGRAMMENI, fold, fold_character, in_order, is_word, trim_hidden
@@ -246,10 +247,10 @@ def _begins_nothing(character: str) -> bool:
     return not folded or combining(folded[0]) != 0
 
 
-def build(name: str, settings: DenyListSettings, read: Callable[[str], str]) -> DenyList:
-    """The guardrail of that name; `read` gives the text of a file. Raises ValueError with one sentence."""
+def build(settings: DenyListSettings, context: Context) -> DenyList:
+    """Raises ValueError with one sentence, OSError."""
     phrases = list(settings.phrases)
     if settings.phrases_file is not None:
-        lines = (line.strip() for line in read(settings.phrases_file).splitlines())
+        lines = (line.strip() for line in context.read(settings.phrases_file).splitlines())
         phrases += [line for line in lines if line and not line.startswith("#")]
-    return DenyList(name, PhraseSet(phrases), mask=settings.action == "mask", replacement=settings.replacement)
+    return DenyList(context.name, PhraseSet(phrases), mask=settings.action == "mask", replacement=settings.replacement)

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from gateway.app.plugins import OURS
 from gateway.core.errors import GuardrailViolation
 from gateway.core.ports import Guardrail
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import Verdict
-from policies.guardrails import TYPES, build
 
 
 def unused(path: str) -> str:
@@ -18,7 +18,7 @@ def unused(path: str) -> str:
 
 
 def guardrail(kind: str, **settings: object) -> Callable[[], Guardrail]:
-    return lambda: build(GuardrailSpec(name="the-name", type=kind, settings=settings), unused)
+    return lambda: OURS.guardrail(GuardrailSpec(name="the-name", type=kind, settings=settings), unused)
 
 
 FORBIDDEN = "secret plan"
@@ -41,7 +41,7 @@ async def check(guardrail: Guardrail, texts: list[str]) -> Verdict:
 
 
 def test_every_type_is_held_to_this_contract() -> None:
-    assert {name.partition(",")[0] for name in IMPLEMENTATIONS} == set(TYPES)
+    assert {name.partition(",")[0] for name in IMPLEMENTATIONS} == {row.name for row in OURS.guardrails}
 
 
 async def test_harmless_texts_are_allowed(subject: Guardrail) -> None:

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from gateway.app import administration
-from gateway.app.build import PLUGINS, Gateway
+from gateway.app.build import Gateway
+from gateway.app.plugins import OURS
 from gateway.app.process import Process
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
@@ -23,7 +24,7 @@ def process(directory: Path) -> Process:
         "identity": {"api_keys": {"static": [{"id": "k", "key": "k" * 40, "tenant": "t", "models": ["*"]}]}},
     }
     file.write_text(yaml.safe_dump(settings))
-    return Process(load(file, {}, PLUGINS), {}, None)
+    return Process(load(file, {}, OURS.schemas()), {}, None)
 
 
 async def test_a_start_that_fails_in_an_unforeseen_way_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.convert import PluginSchemas
+from gateway.app.plugins import OURS
 from gateway.config.load import parse
-from policies.guardrails import schemas
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGES = {name: (DOCS / name).read_text() for name in ("configuration.md", "identity.md", "limits.md", "guardrails.md")}
@@ -26,7 +25,7 @@ def test_every_example_is_a_configuration(page: str, example: str, tmp_path: Pat
         text += f"identity: {{api_keys: {{static: [{{id: ci, key: {KEY}, tenant: ci, models: ['*']}}]}}}}\n"
     for name in re.findall(r"\$\{file:([^}]+)\}", text):
         (tmp_path / name).write_text(f"{name}-{KEY}\n")
-    parse(text, file=str(tmp_path / "gate.yaml"), environ={"MY_KEY": KEY}, schemas=PluginSchemas(guardrails=schemas()))
+    parse(text, file=str(tmp_path / "gate.yaml"), environ={"MY_KEY": KEY}, schemas=OURS.schemas())
 
 
 def test_there_are_examples() -> None:

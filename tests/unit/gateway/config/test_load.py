@@ -70,7 +70,9 @@ class PickySettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
             raise ValueError("low is above high")
 
 
-SCHEMAS = PluginSchemas(guardrails={"filter": FilterSettings, "picky": PickySettings})
+SCHEMAS = PluginSchemas(
+    authenticators={"api_keys": Spec, "badge": PickySettings}, guardrails={"filter": FilterSettings, "picky": PickySettings}
+)
 
 
 def read(text: str, **environ: str) -> ConfigSpec:
@@ -325,3 +327,23 @@ def test_no_error_shows_a_secret() -> None:
         for written, environ in ((secret, {}), ("${env:S}", {"S": secret})):
             message = error("version: 1\n" + place % written + "\n", **environ)
             assert secret not in message, message
+
+
+def test_third_parties_authenticators_have_settings_of_their_own() -> None:
+    spec = read("version: 1\nidentity: {plugins: {badge: {low: 1, high: 2, key: '${env:K}'}}}\n", K="plugin-secret")
+    assert spec.identity.plugins["badge"]["high"] == 2 and spec.identity.plugins["badge"]["key"].reveal() == "plugin-secret"
+    assert read("version: 1\nidentity:\n  plugins:\n    badge:\n").identity.plugins == {"badge": {}}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "expected"),
+    [
+        ("{bagde: {}}", "gate.yaml:2: identity.plugins.bagde: there is no authenticator 'bagde'; did you mean 'badge'?"),
+        ("{api_keys: {}}", "gate.yaml:2: identity.plugins.api_keys: there is no authenticator 'api_keys'; known: badge"),
+        ("{badge: {lwo: 1}}", "gate.yaml:2: identity.plugins.badge.lwo: unknown key 'lwo'; did you mean 'low'?"),
+        ("{badge: {low: 2, high: 1}}", "gate.yaml:2: identity.plugins.badge: low is above high"),
+        ("[badge]", "gate.yaml:2: identity.plugins: must be a mapping, {name: settings} (it is a sequence)"),
+    ],
+)
+def test_what_is_wrong_with_an_authenticator_names_its_path(plugins: str, expected: str) -> None:
+    assert error(f"version: 1\nidentity: {{plugins: {plugins}}}\n").startswith(expected)

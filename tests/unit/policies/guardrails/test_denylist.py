@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.app.plugins import OURS
 from gateway.core.errors import ConfigError, GuardrailViolation
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW
-from policies.guardrails import TYPES, build, schemas
 from policies.guardrails.denylist import REASON, DenyList, DenyListSettings
 from policies.guardrails.folding import MAX_HIDDEN
 from policies.guardrails.phrases import PhraseSet
@@ -223,7 +223,7 @@ def settings_of(**given: object) -> GuardrailSpec:
 
 def test_it_is_built_from_its_settings() -> None:
     files = {"words.txt": "# comment\n\nevil phrase\r\n  other  \n"}
-    guardrail = build(settings_of(phrases=["bad"], phrases_file="words.txt", action="mask", replacement="-"), files.__getitem__)
+    guardrail = OURS.guardrail(settings_of(phrases=["bad"], phrases_file="words.txt", action="mask", replacement="-"), files.__getitem__)
     assert guardrail.name == "words"
     assert getattr(guardrail.check(["bad EVIL phrase, Other"]), "texts", None) == ("- -, -",)
 
@@ -244,15 +244,9 @@ def missing(path: str) -> str:
 )
 def test_settings_that_make_no_guardrail(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build(settings_of(**given), missing)
+        OURS.guardrail(settings_of(**given), missing)
     assert message in str(caught.value)
-    assert caught.value.path == "guardrails (words)"
 
 
-def test_the_table() -> None:
-    assert schemas() == {"denylist": DenyListSettings}
-    with pytest.raises(TypeError):
-        TYPES["x"] = TYPES["denylist"]  # type: ignore[index]
-    with pytest.raises(ConfigError, match="there is no guardrail 'pii'; known: denylist"):
-        build(GuardrailSpec(name="a", type="pii"), missing)
+def test_settings_have_defaults() -> None:
     assert msgspec.convert({"phrases": ["a"]}, DenyListSettings).action == "block"
