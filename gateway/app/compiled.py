@@ -62,6 +62,7 @@ MODULES = (
     "gateway.server.request",
     "gateway.server.states",
     "gateway.telemetry.metrics",
+    "gateway.transport.assignment",
     "gateway.transport.http1",
     "gateway.transport.pool",
     "gateway.telemetry.usage",

@@ -21,6 +21,7 @@ import httptools
 from gateway.core.errors import EngineError, EngineTimeout
 from gateway.core.ports import Receiver
 from gateway.core.types import ResponseHead
+from gateway.transport.assignment import Kept
 
 log = logging.getLogger("gatehouse.transport")
 
@@ -203,11 +204,10 @@ def failure(
     return error
 
 
-class Connection:
-    """A connection to one endpoint, an asyncio.Protocol by its methods; carries one call at a time. `generation`: the owner's when it was
-    opened.
+class Connection(Kept):
+    """A connection to one endpoint, an asyncio.Protocol by its methods; carries one call at a time.
 
-    `idle_since`: the owner's coarse monotonic time at the release, in seconds.
+    `generation`: the owner's when it was opened. `idle_since`: the owner's coarse monotonic time at the release, in seconds.
     """
 
     __slots__ = (
@@ -225,15 +225,13 @@ class Connection:
         "_transport",
         "_until_close",
         "call",
-        "generation",
-        "idle_since",
         "on_body",
         "on_header",
     )
 
     def __init__(self, owner: Owner, generation: int) -> None:
-        self._owner, self.generation = owner, generation
-        self.idle_since = 0.0
+        Kept.__init__(self, generation)
+        self._owner = owner
         self.call: EngineCall | None = None
         self._transport: asyncio.Transport | None = None
         self._chunks: list[bytes] = []

@@ -21,6 +21,7 @@ from gateway.core.ports import Receiver
 from gateway.core.specs import ClientTlsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.transport.address import Address, parse_address, tls_context
+from gateway.transport.assignment import assign
 from gateway.transport.http1 import Connection, EngineCall, failure
 
 log = logging.getLogger("gatehouse.transport")
@@ -90,9 +91,8 @@ class EndpointClient:
             request = b"%b%b%d\r\n\r\n" % (head, self._fixed, len(body)), body
         call = EngineCall(self, receiver, request, first_byte_timeout, idle_timeout)
         self.in_flight += 1
-        idle = self._idle
-        while idle:
-            if idle.pop().start(call):
+        while self._assigned(True):
+            if self._idle.pop().start(call):
                 call.reused = True
                 self.reused += 1
                 return call
@@ -105,22 +105,19 @@ class EndpointClient:
         overdue = [call for c in self._connections if (call := c.call) is not None and call.overdue(now)]
         for call in overdue:
             call.expire()
-        idle, limit = self._idle, now - self._idle_seconds
-        while idle and idle[0].idle_since < limit:  # last in, first out: the oldest are in front
-            idle[0].close()
+        if self._idle:
+            self._assigned(False)
 
     def replace(self, address: str) -> None:
         """The endpoint has moved, or its process has restarted: nothing new goes to the old one; calls under way end there."""
         self._set_address(address)
         self._generation += 1
-        for connection in self._idle[:]:
-            connection.close()
+        self._assigned(False)
 
     async def aclose(self, grace: float = 0.0) -> None:
         """Gives calls under way `grace` seconds, fails those that are left, closes every connection. Safe to call again."""
         self._closed = True
-        for connection in self._idle[:]:
-            connection.close()
+        self._assigned(False)
         if grace > 0:
             await self._until_empty(grace)
         for call in [*self._opening, *(c.call for c in self._connections if c.call is not None)]:
@@ -133,11 +130,9 @@ class EndpointClient:
     # --- the connections' owner (http1.Owner)
 
     def release(self, connection: Connection) -> None:
-        if connection.generation == self._generation and len(self._idle) < self._max_idle and not self._closed:
-            connection.idle_since = self._now
-            self._idle.append(connection)
-        else:
-            connection.close()
+        connection.idle_since = self._now
+        self._idle.append(connection)
+        self._assigned(False)
 
     def retire(self, connection: Connection) -> None:
         if connection in self._idle:
@@ -154,6 +149,16 @@ class EndpointClient:
         call.active = False
         call.due = 0.0
         self._connect(call)
+
+    def _assigned(self, asked: bool) -> bool:
+        """Closes the idle connections that `assign` names; whether the latest that is left is for the request that asked."""
+        idle = self._idle
+        room = 0 if self._closed else self._max_idle
+        longest, latest, use = assign(idle, asked, self._generation, self._now - self._idle_seconds, room)
+        if longest or latest:
+            for connection in [*idle[:longest], *idle[len(idle) - latest :]]:
+                connection.close()  # takes it out of `idle`
+        return use
 
     # --- connecting
 
