@@ -16,7 +16,7 @@ import msgspec
 from gateway.core.errors import ConfigError, EngineError, Overloaded
 from gateway.core.specs import EngineSpec
 from gateway.routing.health import ProbeResult
-from gateway.transport.ask import MAX_BODY, Answer, ask
+from gateway.transport.ask import MAX_BODY, Reply, ask
 from gateway.transport.pool import EndpointClient
 
 _DETAILS = ("state", "device", "model", "sha256", "slots", "in_use", "queue", "kv_used", "tokens_per_second", "vram_bytes")
@@ -86,7 +86,7 @@ async def _get(client: EndpointClient, spec: EngineSpec, path: str) -> ProbeResu
     return _judged(await ask(client, "GET", path, headers), path)
 
 
-def _judged(answer: Answer, path: str) -> ProbeResult:
+def _judged(answer: Reply, path: str) -> ProbeResult:
     status, body = answer.head.status, answer.body
     details: dict[str, Any] = {"status": status}
     if not 200 <= status < 300:

@@ -24,8 +24,8 @@ from gateway.server.health import Health
 from gateway.wire.oip import codec
 from gateway.wire.requests import V2_MODELS, error_body, infer_path, is_inference
 
-Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
-Handler = Callable[[Message], Awaitable[Answer]]
+Response = tuple[int, bytes, list[tuple[bytes, bytes]]]
+Handler = Callable[[Message], Awaitable[Response]]
 MODELS = b"/v1/models/"
 
 
@@ -56,7 +56,7 @@ class DataApplication:
         await send({"type": "http.response.start", "status": status, "headers": [*content, *extra]})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    async def _answer(self, scope: Message, headers: Headers) -> Answer:
+    async def _answer(self, scope: Message, headers: Headers) -> Response:
         path, method = scope["raw_path"], scope["method"]
         handler = self._table.get(path)
         if handler is None and path.startswith(MODELS):
@@ -87,13 +87,13 @@ class DataApplication:
             raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
         return principal
 
-    async def _models(self, scope: Message) -> Answer:
+    async def _models(self, scope: Message) -> Response:
         principal = await self._principal(scope)
         snapshot = self._plane.current()
         seen = {e.name: e for e in snapshot.models.values() if snapshot.authorizer.may_see(principal, e.name)}
         return 200, msgspec.json.encode({"object": "list", "data": [_model(e) for e in seen.values()]}), []
 
-    async def _model(self, scope: Message) -> Answer:
+    async def _model(self, scope: Message) -> Response:
         principal = await self._principal(scope)
         snapshot = self._plane.current()
         name = unquote(scope["raw_path"][len(MODELS) :].decode("latin-1"))
@@ -102,10 +102,10 @@ class DataApplication:
             raise ModelNotFound(f"The model {name[:128]!r} does not exist.", param="model")
         return 200, msgspec.json.encode(_model(entry)), []
 
-    async def _v2_server(self, scope: Message) -> Answer:
+    async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
 
-    async def _v2_model(self, scope: Message) -> Answer:
+    async def _v2_model(self, scope: Message) -> Response:
         """Metadata and readiness of a model, asked of one of its endpoints."""
         principal = await self._principal(scope)
         snapshot = self._plane.current()
@@ -123,10 +123,10 @@ class DataApplication:
             raise ModelNotFound(f"The model {entry.name!r} has no such version or does not speak the protocol.", param="model")
         return status, body, []
 
-    async def _livez(self, scope: Message) -> Answer:
+    async def _livez(self, scope: Message) -> Response:
         return 200, msgspec.json.encode({"status": "ok"}), []
 
-    async def _readyz(self, scope: Message) -> Answer:
+    async def _readyz(self, scope: Message) -> Response:
         ready, report = self._health.ready()
         return (200 if ready else 503), msgspec.json.encode(report), []
 

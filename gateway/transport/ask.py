@@ -15,7 +15,7 @@ MAX_BODY = 64 * 1024
 NO_TIMEOUT = 3600.0
 
 
-class Answer:
+class Reply:
     """What came, its body up to a little more than MAX_BODY. A Receiver; `done` fails with an EngineError."""
 
     def __init__(self) -> None:
@@ -40,11 +40,11 @@ class Answer:
             self.done.set_exception(error)
 
 
-async def ask(client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Answer:
+async def ask(client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
     """Raises EngineError. The caller's deadline is the only one here; a caller that is cancelled ends the call."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     start = f"{method} ".encode() + client.base_path + f"/{path.lstrip('/')} HTTP/1.1\r\naccept: */*\r\n{lines}".encode("latin-1")
-    answer = Answer()
+    answer = Reply()
     call = client.send(start, body, answer, NO_TIMEOUT, NO_TIMEOUT)
     try:
         await answer.done
