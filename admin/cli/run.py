@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import httpx
@@ -19,9 +18,9 @@ import typer
 
 from admin.cli.errors import CommandError
 from admin.cli.session import fail
+from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.specs import SidecarSpec
 
-MODULES: Final = MappingProxyType({"llama.cpp": "engines.llamacpp", "onnx": "engines.onnx"})
 POLL_SECONDS: Final = 0.1
 READY_SECONDS: Final = 600.0
 END_SECONDS: Final = 40.0
@@ -29,7 +28,12 @@ END_SECONDS: Final = 40.0
 
 def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder with an ONNX model.")],
-    runtime: Annotated[str | None, typer.Option("--runtime", help="llama.cpp or onnx; by the model otherwise.")] = None,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            "--runtime", help=f"One of {', '.join(row.name for row in RUNTIMES)}; by default the one that the model's name suggests."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
     slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,
     context: Annotated[int, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = 2048,
@@ -38,18 +42,24 @@ def run(
     """Runs one engine in the foreground and prints its socket when it is ready. Ctrl-C drains it."""
     try:
         with tempfile.TemporaryDirectory(prefix="gatehouse-") as directory:
-            raise typer.Exit(_serve(_settings(model, runtime, device, slots, context, socket, Path(directory)), device))
+            row = _row(model, runtime)
+            raise typer.Exit(_serve(row, _settings(row, model, device, slots, context, socket, Path(directory)), device))
     except CommandError as error:
         raise fail(error) from None
 
 
-def _settings(model: Path, runtime: str | None, device: str, slots: int, context: int, socket: Path | None, directory: Path) -> SidecarSpec:
-    """Raises CommandError for what no engine could run."""
+def _row(model: Path, runtime: str | None) -> RuntimeRow:
+    """The runtime that was asked for, else the one whose models look like this one. Raises CommandError."""
     if not model.exists():
         raise CommandError(f"{model}: no such file or folder")
-    kind = runtime or ("llama.cpp" if model.suffix == ".gguf" else "onnx")
-    if kind not in MODULES:
-        raise CommandError(f"there is no runtime {kind!r}: write llama.cpp or onnx")
+    if runtime is not None and runtime not in RUNTIMES:
+        raise CommandError(f"there is no runtime {runtime!r}: write {' or '.join(row.name for row in RUNTIMES)}")
+    folders = next(row for row in RUNTIMES if row.folder_files)
+    return RUNTIMES[runtime] if runtime is not None else runtime_of_file(model.name, RUNTIMES) or folders
+
+
+def _settings(row: RuntimeRow, model: Path, device: str, slots: int, context: int, socket: Path | None, directory: Path) -> SidecarSpec:
+    """Raises CommandError for a device or socket that no engine could use."""
     name, _, number = device.partition(":")
     if device != "cpu" and not (name == "cuda" and number.isdigit()):
         raise CommandError(f"{device!r} is no device: write cpu or cuda:N")
@@ -58,7 +68,7 @@ def _settings(model: Path, runtime: str | None, device: str, slots: int, context
         raise CommandError(f"the path of the socket is too long: {place}")
     return SidecarSpec(
         name="run",
-        runtime="llama.cpp" if kind == "llama.cpp" else "onnx",
+        runtime=row.name,
         model=str(model.resolve()),
         socket=str(place),
         state_dir=str(directory),
@@ -69,10 +79,10 @@ def _settings(model: Path, runtime: str | None, device: str, slots: int, context
     )
 
 
-def _serve(settings: SidecarSpec, device: str) -> int:
+def _serve(row: RuntimeRow, settings: SidecarSpec, device: str) -> int:
     """The exit code of the engine. Its standard input is its lifeline: it ends with this process, whatever happens."""
-    environment = {**os.environ, **({} if device == "cpu" else {"CUDA_VISIBLE_DEVICES": device.partition(":")[2]})}
-    with subprocess.Popen([sys.executable, "-m", MODULES[settings.runtime]], stdin=subprocess.PIPE, env=environment) as process:
+    environment = {**os.environ, **({} if device == "cpu" else {row.devices["cuda"]: device.partition(":")[2]})}
+    with subprocess.Popen([sys.executable, "-m", row.module], stdin=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(settings) + b"\n")
         process.stdin.flush()

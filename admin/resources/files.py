@@ -21,6 +21,7 @@ from admin.operation import OCTETS, PREFIX, Answer, Call, Header, Operation, Wri
 from admin.resource import Change, location
 from gateway.core.errors import RequestError
 from gateway.core.modelfiles import UploadSettings
+from gateway.core.specs import Name
 
 TUS: Final = "1.0.0"
 _OFFSET: Final = Header("Upload-Offset", MappingProxyType({"type": "integer", "minimum": 0, "maximum": 1 << 53}), required=True)
@@ -48,7 +49,7 @@ class FileView(msgspec.Struct, kw_only=True):
     cannot be used. used_by: engines. sha256: of the file, a split model's first part, a folder's graph. parts: when one is shown."""
 
     name: str
-    runtime: Literal["llama.cpp", "onnx"]
+    runtime: str
     source: Literal["registry", "directory", "bundled"]
     format: Literal["file", "split", "folder"]
     size: int
@@ -117,7 +118,7 @@ class FilesQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """prefix: of the name. runtime, source: only those."""
 
     prefix: Annotated[str, Meta(max_length=255)] = ""
-    runtime: Literal["llama.cpp", "onnx"] | None = None
+    runtime: Name | None = None
     source: Literal["registry", "directory", "bundled"] | None = None
 
 

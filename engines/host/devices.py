@@ -1,4 +1,4 @@
-"""Which device a sidecar gets: the process sees only its own, by the variable its runtime reads.
+"""Which device a sidecar gets: an environment variable of its runtime hides all others from the process.
 
 `cuda:N` means physical device N; the sidecar sees it as device 0. `cuda:0,1` gives it two.
 """
@@ -6,43 +6,49 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engines.runtimes import DEVICE_VARIABLES
 from gateway.core.errors import ConfigError
 
-VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES", "vulkan": "GGML_VK_VISIBLE_DEVICES"}
 ORDER = {"cuda": {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}}
-"""Makes CUDA count as NVML does, which measured the memory; by itself it puts the fastest first."""
+"""Makes CUDA number devices as NVML does, which measured their memory; by default CUDA puts the fastest first."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """device: as the sidecar names it. environment: what makes the others invisible. fell_back: the wanted device is not there."""
+    """device: as the sidecar names it. environment: hides all other devices. fell_back: the wanted device does not exist here."""
 
     device: str
     environment: dict[str, str]
     fell_back: bool = False
 
 
-def bind(device: str, fallback: str | None, engine: str, root: Path = Path("/")) -> Binding:
-    """The binding for a configured device. Raises ConfigError when the device is not there and no fallback is allowed."""
+def bind(
+    device: str, fallback: str | None, engine: str, root: Path = Path("/"), variables: Mapping[str, str] = DEVICE_VARIABLES
+) -> Binding:
+    """The binding for a configured device. variables: the runtime's, by kind of device. Raises ConfigError if the device does not exist
+    and there is no fallback."""
     if device == "cpu":
-        return Binding("cpu", dict.fromkeys(VISIBLE.values(), ""))
+        return Binding("cpu", dict.fromkeys(variables.values(), ""))
     kind, _, numbers = device.partition(":")
     missing = _missing(kind, [int(n) for n in numbers.split(",")] if numbers else [], root)
+    if not missing and kind != "metal" and kind not in variables:
+        missing = f"its runtime cannot use {kind} devices"
     if not missing:
         if kind == "metal":
             return Binding("metal", {})
         count = len(numbers.split(","))
-        return Binding(f"{kind}:" + ",".join(str(i) for i in range(count)), {VISIBLE[kind]: numbers, **ORDER.get(kind, {})})
+        return Binding(f"{kind}:" + ",".join(str(i) for i in range(count)), {variables[kind]: numbers, **ORDER.get(kind, {})})
     if fallback == "cpu":
-        return Binding("cpu", dict.fromkeys(VISIBLE.values(), ""), fell_back=True)
+        return Binding("cpu", dict.fromkeys(variables.values(), ""), fell_back=True)
     raise ConfigError(f"engine {engine!r}: {missing}; use a device of this machine, or 'fallback: cpu'")
 
 
 def _missing(kind: str, numbers: list[int], root: Path) -> str:
-    """What of a wanted device is not on this machine, as a sentence; empty when all is there."""
+    """Which part of a wanted device this machine lacks, as a sentence; empty if nothing."""
     if kind == "metal":
         return "" if sys.platform == "darwin" else "there is no Metal device on this machine"
     found = _present(kind, root)
@@ -54,7 +60,7 @@ def _missing(kind: str, numbers: list[int], root: Path) -> str:
 
 
 def _present(kind: str, root: Path) -> set[int]:
-    """Numbers of the devices of a kind, from the device files that their drivers make."""
+    """Numbers of the devices of a kind, from their drivers' device files."""
     if kind == "cuda":
         return {int(p.name[6:]) for p in (root / "dev").glob("nvidia[0-9]*") if p.name[6:].isdigit()}
     count = len(list((root / "dev" / "dri").glob("renderD*")))

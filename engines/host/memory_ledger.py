@@ -13,25 +13,25 @@ from typing import Any
 
 from engines.host.memory import device_free, host_free
 from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
+from engines.runtimes import RUNTIMES, FileSizes, RuntimeRow
+from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec
 
 HOST = "host"
 SMALLEST_EMBEDDING_BATCH = 512
-ONNX_FACTOR = 1.5
-"""ONNX Runtime reads the weights and keeps a packed copy of most."""
-ONNX_OVERHEAD = 64 * 1024 * 1024
-"""Its arena and the buffers of a batch."""
 
 
 class MemoryLedger:
-    """Plans for all engines of a supervisor. look: reads a model's metadata. devices, host: free bytes (`memory.py`); may block."""
+    """Plans for all engines of a supervisor. look: (reader, path) -> metadata. devices, host: free bytes (`memory.py`); may block."""
 
     def __init__(
         self,
-        look: Callable[[str], Awaitable[Metadata]] = inspect,
+        look: Callable[[str, str], Awaitable[Metadata]] = inspect,
         devices: Callable[[str], list[int] | None] = device_free,
         host: Callable[[], int | None] = host_free,
+        runtimes: Table[RuntimeRow] = RUNTIMES,
     ) -> None:
+        self._runtimes = runtimes
         self._look, self._devices, self._host = look, devices, host
         self._promised: dict[str, dict[str, int]] = {}
 
@@ -45,11 +45,12 @@ class MemoryLedger:
         """
         if spec.model is None:
             return None
-        if spec.runtime == "onnx":
-            await self._fits(key, Path(spec.model), device)
+        memory = self._runtimes[spec.runtime].memory
+        if isinstance(memory, FileSizes):
+            await self._fits(key, Path(spec.model), memory, device)
             return None
         try:
-            metadata = await self._look(spec.model)
+            metadata = await self._look(memory.reader, spec.model)
         except InvalidModel:
             return None
         before = dict(self._promised)  # one that becomes ready while the devices are asked may be in neither of the two otherwise
@@ -63,9 +64,9 @@ class MemoryLedger:
         self._promised[key] = _promise(made)
         return made
 
-    async def _fits(self, key: str, model: Path, device: str) -> None:
-        """An ONNX model's need is estimated by its files. Raises InsufficientMemory."""
-        needed = int(await asyncio.to_thread(_size, model) * ONNX_FACTOR) + ONNX_OVERHEAD
+    async def _fits(self, key: str, model: Path, sizes: FileSizes, device: str) -> None:
+        """Reserves what the size of the model's files suggests. Raises InsufficientMemory."""
+        needed = int(await asyncio.to_thread(_size, model) * sizes.factor) + sizes.overhead
         before = dict(self._promised)
         free, main = await asyncio.to_thread(self._measure, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]

@@ -25,7 +25,7 @@ INSPECT_SECONDS = 20.0
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What placement needs to know of a GGUF file (`engines.llamacpp.gguf` prints it)."""
+    """What placement needs to know about a model; a runtime's reader prints it (`engines.llamacpp.gguf`)."""
 
     architecture: str
     quantisation: str
@@ -49,9 +49,9 @@ class InvalidModel(Exception):
     """The file cannot be used; the message names what is wrong."""
 
 
-async def inspect(path: str) -> Metadata:
-    """A GGUF file's metadata, read in a process of its own. Raises InvalidModel."""
-    process = Child((sys.executable, "-m", "engines.llamacpp.gguf", path), line=None)
+async def inspect(reader: str, path: str) -> Metadata:
+    """A model's metadata, as `python -m READER PATH` prints it in a process of its own. Raises InvalidModel."""
+    process = Child((sys.executable, "-m", reader, path), line=None)
     try:
         async with asyncio.timeout(INSPECT_SECONDS):
             code = await process.wait()

@@ -20,6 +20,7 @@ from engines.host.devices import bind
 from engines.host.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Plan
+from engines.runtimes import RuntimeRow
 from gateway.core.errors import ConfigError, EngineChangeFailed, EngineError
 from gateway.core.ports import EndpointObserver
 from gateway.core.specs import EngineSpec, SidecarSpec
@@ -27,7 +28,6 @@ from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse.engines")
-MODULES = {"llama.cpp": "engines.llamacpp", "onnx": "engines.onnx"}
 LOG_BYTES = 8 * 1024 * 1024
 SILENCE_SECONDS = 300.0
 """A process that starts or loads and answers no health check for so long hangs: a load may take hours, but holds up no answer."""
@@ -44,6 +44,7 @@ class SidecarProcess:
 
     def __init__(
         self,
+        row: RuntimeRow,
         spec: EngineSpec,
         socket: Path,
         state_dir: Path,
@@ -56,7 +57,7 @@ class SidecarProcess:
         proven: bool = False,
         gently: bool = False,
     ) -> None:
-        self.spec, self.socket, self._state_dir = spec, socket, state_dir
+        self.row, self.spec, self.socket, self._state_dir = row, spec, socket, state_dir
         self._observer, self._on_event, self._ledger = observer, on_event, ledger
         self.state: State = "stopped"
         self.wanted = True
@@ -206,7 +207,7 @@ class SidecarProcess:
     async def _spawn(self) -> Child:
         spec = self.spec
         self._fallback_reason = None
-        binding = bind(spec.device, spec.fallback, spec.name)
+        binding = bind(spec.device, spec.fallback, spec.name, variables=self.row.devices)
         if binding.fell_back:
             self._fell_back(f"device {spec.device} is not on this machine")
         self.plan = await self._ledger.reserve(self.address, spec, "cpu" if binding.fell_back else spec.device, self._beside)
@@ -214,14 +215,14 @@ class SidecarProcess:
             log.warning("engine %s: %d of %d layers run on %s", spec.name, self.plan.gpu_layers, self.plan.layers, spec.device)
         planned = self.plan.options() if self.plan is not None else {}
         settings = SidecarSpec(
-            name=spec.name, runtime="onnx" if spec.runtime == "onnx" else "llama.cpp", model=spec.model or "", socket=str(self.socket),
+            name=spec.name, runtime=spec.runtime, model=spec.model or "", socket=str(self.socket),
             state_dir=str(self._state_dir), device=binding.device, wanted=spec.device, fallback=spec.fallback, slots=spec.start_slots,
             context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching,
             options={**planned, **spec.options},
         )  # fmt: skip
         environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
         with self._open_log() as log_file:
-            command = (sys.executable, "-m", MODULES[spec.runtime])
+            command = (sys.executable, "-m", self.row.module)
             process = Child(command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment)
         self._lowered = self._gently and priority.lower(process.pid)
         self._gently = False

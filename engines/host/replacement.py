@@ -98,7 +98,7 @@ class Replacement:
         try:
             await self.new.first_ready()
             self.phase = "warming"
-            await warm(self.new.socket, self.spec, self.new.health)
+            await warm(self.new.socket, self.new.row, self.spec, self.new.health)
         except EngineChangeFailed:
             self._unless_aborted()
             raise

@@ -20,8 +20,10 @@ from engines.host.lifecycle import backoff, on_demand
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.process import SidecarProcess, within
 from engines.host.replacement import OnEvent, Replacement, replace
+from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import EngineChangeFailed, GatehouseError
+from gateway.core.plugins import Table
 from gateway.core.ports import EngineTraffic
 from gateway.core.specs import EngineSpec
 from gateway.core.tasks import TaskOwner
@@ -46,11 +48,18 @@ class Supervisor:
     """
 
     def __init__(
-        self, state_dir: Path, traffic: EngineTraffic, on_event: OnEvent, ledger: MemoryLedger | None = None, clock: Clock | None = None
+        self,
+        state_dir: Path,
+        traffic: EngineTraffic,
+        on_event: OnEvent,
+        ledger: MemoryLedger | None = None,
+        clock: Clock | None = None,
+        runtimes: Table[RuntimeRow] = RUNTIMES,
     ) -> None:
         self._state_dir, self.traffic, self.on_event = state_dir, traffic, on_event
+        self._runtimes = runtimes
         self.clock: Clock = clock or SystemClock()
-        self._ledger = ledger or MemoryLedger()
+        self._ledger = ledger or MemoryLedger(runtimes=runtimes)
         self._processes: dict[str, SidecarProcess] = {}
         self._specs: dict[str, EngineSpec] = {}
         self._candidates: set[SidecarProcess] = set()
@@ -170,7 +179,8 @@ class Supervisor:
 
     def _make(self, spec: EngineSpec, **how: Any) -> SidecarProcess:
         self._generation += 1
-        return SidecarProcess(spec, self._socket(spec.name), self._state_dir, self.traffic, self.on_event, self._ledger, **how)
+        row, socket = self._runtimes[spec.runtime], self._socket(spec.name)
+        return SidecarProcess(row, spec, socket, self._state_dir, self.traffic, self.on_event, self._ledger, **how)
 
     def _socket(self, name: str) -> Path:
         """A socket path that is new for each process and short enough for the kernel."""

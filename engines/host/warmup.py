@@ -1,8 +1,8 @@
-"""The request that a new process of an engine must answer before traffic goes to it.
+"""The request that a new process of an engine must answer before it gets traffic.
 
-A llama.cpp engine gets a short completion, or an embedding where it makes those. An ONNX engine has run its graph once while it loaded
-(engines.onnx.app), so the request proves what the load cannot: that its socket, tokenizer and batcher answer; a model of bare tensors,
-whose inputs only its callers know, is asked whether it is ready.
+An engine that makes embeddings or classifies is asked for that; any other gets the request of its runtime's row (engines.runtimes): a short
+completion of llama.cpp. An ONNX engine has run its graph once while it loaded (engines.onnx.app); a model of bare tensors, whose inputs
+only its callers know, is therefore only asked whether it is ready.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from engines.runtimes import Ask, RuntimeRow
 from gateway.core.errors import GatehouseError
 from gateway.core.specs import EngineSpec
 from gateway.transport.ask import ask
@@ -23,26 +24,24 @@ MAX_REASON = 300
 
 
 class WarmupFailed(Exception):
-    """The process did not answer as it must; the message says what it did instead."""
+    """The process did not answer as required; the message says what it did instead."""
 
 
-def request_for(spec: EngineSpec, health: Mapping[str, Any]) -> tuple[str, str, dict[str, Any] | None]:
-    """(method, path, JSON body) of the smallest request that shows whether the engine works. health: what its sidecar said of itself."""
+def request_for(row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) -> Ask:
+    """The smallest request that shows whether the engine works. health: the sidecar's last report."""
     warmup, task = spec.warmup, health.get("task")
     if task == "embeddings":
         return "POST", "/v1/embeddings", {"model": spec.name, "input": [warmup.prompt]}
     if task == "classification":
         return "POST", "/v1/classify", {"model": spec.name, "input": [warmup.prompt]}
-    if spec.runtime == "onnx":
-        return "GET", "/v2/health/ready", None
-    return "POST", "/v1/completions", {"model": spec.name, "prompt": warmup.prompt, "max_tokens": warmup.max_tokens, "temperature": 0}
+    return row.warmup(spec)
 
 
-async def warm(socket: Path, spec: EngineSpec, health: Mapping[str, Any]) -> None:
+async def warm(socket: Path, row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) -> None:
     """Sends the request to the sidecar at this socket. Raises WarmupFailed unless it answers 200 within `warmup.timeout` seconds."""
     if not spec.warmup.enabled:
         return
-    method, path, body = request_for(spec, health)
+    method, path, body = request_for(row, spec, health)
     data = b"" if body is None else msgspec.json.encode(body)
     headers = {} if body is None else {"content-type": "application/json"}
     client = EndpointClient(f"unix:{socket}", max_idle=1)

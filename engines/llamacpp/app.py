@@ -25,7 +25,8 @@ from engines.llamacpp.nvml import GpuMeter, GpuUse, meter
 from engines.llamacpp.options import Defaults, LlamaOptions
 from engines.llamacpp.scheduler import StepCosts
 from engines.sidecar import shell as sidecar
-from engines.sidecar.shell import ApiError, Handler, LoadError, Request, Response, Stream, verify_sha256
+from engines.sidecar.loading import LoadError, verify_sha256
+from engines.sidecar.shell import ApiError, Handler, Request, Response, Stream
 from gateway.core.specs import SidecarSpec
 
 MAX_SEQUENCES = 256

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from engines.llamacpp.scheduler import MIN_CHUNK, STALL
-from engines.sidecar.shell import DEFAULT_MAX_BODY
+from engines.sidecar.loading import DEFAULT_MAX_BODY
 from gateway.core.specs import Spec
 
 Temperature = Annotated[float, Meta(ge=0, le=10)]

@@ -21,7 +21,8 @@ from engines.onnx.stats import Stats
 from engines.onnx.tensors import Feeds, Infer, Schema, TensorRunner, rows_independent, warm_up
 from engines.onnx.text import IDS, Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import TextTask
-from engines.sidecar.shell import ApiError, Handler, LoadError, Request, Response
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError, Handler, Request, Response
 from gateway.core.clock import SystemClock
 from gateway.core.errors import RequestError
 from gateway.core.specs import SidecarSpec

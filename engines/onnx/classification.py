@@ -12,7 +12,8 @@ import numpy as np
 from engines.onnx.session import Array, Port, Session
 from engines.onnx.text import TextReader, Tokens
 from engines.onnx.texttask import TextRequest, TextTask
-from engines.sidecar.shell import ApiError, LoadError, Request, Response
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError, Request, Response
 
 FLOATS = ("FP32", "FP16", "FP64")
 

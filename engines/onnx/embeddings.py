@@ -14,7 +14,8 @@ from engines.onnx.options import Pooling
 from engines.onnx.session import Array, Port, Session
 from engines.onnx.text import TextReader, Tokens
 from engines.onnx.texttask import EmbeddingsRequest, Read, TextTask
-from engines.sidecar.shell import ApiError, LoadError, Request, Response
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError, Request, Response
 
 FLOATS = ("FP32", "FP16", "FP64")
 POOLED = ("sentence_embedding", "sentence_embeddings", "embedding", "embeddings", "pooled_output", "text_embeds")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engines.onnx.options import OnnxOptions, Pooling, Task
-from engines.sidecar.shell import LoadError, verify_sha256
+from engines.sidecar.loading import LoadError, verify_sha256
 
 GRAPH_NAMES = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
 MAX_CONFIG_BYTES = 4 * 1024 * 1024

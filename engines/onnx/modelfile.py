@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from engines.onnx.protobuf import Broken, fields, message, number, text
-from engines.sidecar.shell import LoadError
+from engines.sidecar.loading import LoadError
 
 MAX_DEPTH = 32
 """Deepest nesting of graphs in attributes (If, Loop, Scan)."""

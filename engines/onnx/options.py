@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from engines.sidecar.shell import LoadError
+from engines.sidecar.loading import LoadError
 from gateway.core.specs import Natural, Positive, Spec
 
 Task = Literal["embeddings", "classification", "tensor"]

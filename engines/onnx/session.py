@@ -20,7 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from engines.onnx.modelfile import ModelFile, check_model_file, external_files, read_model_file
 from engines.onnx.options import OnnxOptions
-from engines.sidecar.shell import LoadError, sha256_of, verify_sha256
+from engines.sidecar.loading import LoadError, sha256_of, verify_sha256
 from gateway.core.specs import SidecarSpec
 
 Array = NDArray[Any]

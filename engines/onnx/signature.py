@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from engines.onnx.modelfile import GRAPH_INITIALIZER, MODEL_GRAPH, TENSOR_NAME
 from engines.onnx.protobuf import Broken, fields, message, number, text
-from engines.sidecar.shell import LoadError
+from engines.sidecar.loading import LoadError
 
 # onnx.proto3: message -> field number
 GRAPH_INPUT, GRAPH_OUTPUT = 11, 12

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from engines.onnx.batcher import Key, Unit
 from engines.onnx.session import NUMPY, Array, Session
-from engines.sidecar.shell import ApiError, LoadError
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError
 
 BUCKETS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Texts share a batch with those that fall in the same interval of lengths, so that padding at most doubles the work."""

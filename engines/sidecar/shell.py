@@ -23,14 +23,13 @@ A runtime
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -53,28 +52,17 @@ from engines.sidecar.http import (
     overloaded,
     send_whole,
 )
+from engines.sidecar.loading import DEFAULT_MAX_BODY, LoadError
 from gateway.core.specs import SidecarSpec
 
-__all__ = ["ApiError", "Handler", "LoadError", "Request", "Response", "Runtime", "Sidecar", "Stream", "overloaded", "run", "verify_sha256"]
+__all__ = ["ApiError", "Handler", "Request", "Response", "Runtime", "Sidecar", "Stream", "overloaded", "run"]
 
 FAILED_LINGER = 5.0
 """Seconds for which a sidecar that failed to load still answers ``/health``."""
 MAX_SOCKET_PATH = 99
 """Longest Unix socket path in bytes (the kernel's limit is 107)."""
-DEFAULT_MAX_BODY = 64 * 1024 * 1024
-"""Largest request body in bytes; ``options.max_body_bytes`` overrides it."""
 OPERATIONS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/classify", "/v1/rerank"})
 """What the gateway may ask of an engine; one that does something else says so, as it is the request that names the wrong model."""
-SHA256_EAGER_BYTES = 256 * 1024 * 1024
-"""Model files up to this size are hashed even when no checksum was configured."""
-
-
-class LoadError(Exception):
-    """The model cannot be loaded. `code` is `model_invalid`, `checksum_mismatch`, `model_missing`, `insufficient_memory`..."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Runtime(Protocol):
@@ -97,29 +85,6 @@ class Runtime(Protocol):
 
     async def aclose(self) -> None:
         """End threads and free the model; called once, after the last request. Must be safe when `load` failed."""
-
-
-def sha256_of(*paths: Path) -> str:
-    """SHA-256 of a file, or of several one after the other, in hex."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()
-
-
-def verify_sha256(path: Path, expected: str | None, further: Sequence[Path] = ()) -> str | None:
-    """The SHA-256 of a model's file, `further` ones following; raises `LoadError` when it is not `expected`.
-
-    None for large files with nothing expected.
-    """
-    files = (path, *further)
-    if expected is None and sum(file.stat().st_size for file in files) > SHA256_EAGER_BYTES:
-        return None
-    actual = sha256_of(*files)
-    if expected is not None and actual != expected.lower():
-        raise LoadError("checksum_mismatch", f"{path}: sha256 is {actual}, expected {expected}")
-    return actual
 
 
 class Sidecar:

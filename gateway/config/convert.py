@@ -44,9 +44,9 @@ _PATTERNS = {
 class PluginSchemas:
     """The settings' schema of each plug-in by its name, handed in by the composition root. A plug-in that is absent is unknown.
 
-    authenticators: those without a section of their own stand under `identity.plugins`. engines: the `options` of each runtime. A runtime
-    that is absent is not known here: its options are left as they are. roles: the names that `roles` of a key may have; None where they
-    are not known.
+    authenticators: those without a section of their own stand under `identity.plugins`. engines: the `options` of each runtime,
+    `external` apart; empty: the runtimes are not known here, and options are left as they are. roles: the names that `roles` of a key may
+    have; None where they are not known.
     """
 
     authenticators: Mapping[str, type[Spec]] = field(default_factory=dict)
@@ -58,13 +58,14 @@ class PluginSchemas:
 
 @dataclass(frozen=True, slots=True)
 class _Plugin:
-    """Which field of a spec names its plug-in, which one holds the plug-in's settings, and their schemas. free: others may be named."""
+    """Which field of a spec names its plug-in, which one holds the plug-in's settings, and their schemas. free: these names may be used
+    without a schema; None: any."""
 
     what: str
     kind: str
     settings: str
     schemas: Mapping[str, type[Spec]]
-    free: bool = False
+    free: Collection[str] | None = ()
 
 
 class Converter:
@@ -76,7 +77,7 @@ class Converter:
         self._plugins: dict[type, _Plugin] = {
             GuardrailSpec: _Plugin("guardrail", "type", "settings", schemas.guardrails),
             SinkSpec: _Plugin("audit sink", "type", "settings", schemas.sinks),
-            EngineSpec: _Plugin("runtime", "runtime", "options", schemas.engines, free=True),
+            EngineSpec: _Plugin("runtime", "runtime", "options", schemas.engines, free=("external",) if schemas.engines else None),
         }
         own = IdentitySpec.__struct_fields__
         self._authenticators = {name: schema for name, schema in schemas.authenticators.items() if name not in own}
@@ -174,7 +175,9 @@ class Converter:
                 data[name] = self._by_name(value, self._authenticators, "authenticator", join(path, name))
             elif plugin is None or name != plugin.settings:
                 data[name] = self._member(value, target.cls, name, fields[name].type, join(path, name))
-        if plugin is not None and (data[plugin.kind] in plugin.schemas or not plugin.free):
+        if plugin is not None and (
+            data[plugin.kind] in plugin.schemas or (plugin.free is not None and data[plugin.kind] not in plugin.free)
+        ):
             data[plugin.settings] = self._settings(node, data[plugin.kind], plugin, path)
         elif plugin is not None and (given := node.entries.get(plugin.settings)) is not None:
             data[plugin.settings] = self._value(given, fields[plugin.settings].type, join(path, plugin.settings))
@@ -202,7 +205,8 @@ class Converter:
         schema = plugin.schemas.get(kind)
         if schema is None:
             named = join(path, plugin.kind)
-            raise self.places[named].error(named, f"there is no {plugin.what} '{kind}'; {nearest(kind, plugin.schemas)}")
+            known = nearest(kind, (*plugin.schemas, *(plugin.free or ())))
+            raise self.places[named].error(named, f"there is no {plugin.what} {quoted(kind)}; {known}")
         where = join(path, plugin.settings)
         settings = node.entries.get(plugin.settings) or Node("mapping", node.origin)
         return self.checked(settings, schema, where)

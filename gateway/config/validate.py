@@ -125,7 +125,7 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
     """What the settings of one engine promise to one another."""
     if spec.runtime != "external":
         if spec.model is None:
-            raise error(path, f"'model' is missing; a {spec.runtime} engine needs the path of its model")
+            raise error(path, f"'model' is missing; an engine with the runtime {quoted(spec.runtime)} needs the path of its model")
         for name in ("url", "api_key", "tls", "headers"):
             if getattr(spec, name):
                 raise error(f"{path}.{name}", f"belongs to external engines; '{spec.name}' has the runtime {spec.runtime}")

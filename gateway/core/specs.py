@@ -150,10 +150,10 @@ class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`) or an OpenAI-compatible server (`external`)."""
+    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`, a plug-in's) or an OpenAI-compatible server (`external`)."""
 
     name: Name
-    runtime: Literal["llama.cpp", "onnx", "external"]
+    runtime: Name
     version: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "1"
     model: str | None = None
     device: Annotated[str, Meta(pattern=r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$")] = "cpu"
@@ -400,7 +400,7 @@ class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     name: str
-    runtime: Literal["llama.cpp", "onnx"]
+    runtime: str
     model: str
     socket: str
     state_dir: str

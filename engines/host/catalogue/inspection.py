@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
+from engines.facts import Facts, Question
 from engines.host.catalogue.checksums import Stopped
-from engines.host.catalogue.facts import Facts, Question, Runtime
+from engines.runtimes import RuntimeRow
 
 COMMAND: Final = (sys.executable, "-m", "engines.host.catalogue.inspector")
 SECONDS: Final = 30.0
@@ -42,12 +43,12 @@ class Inspection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
 
-    def look(self, path: Path, runtime: Runtime) -> Facts:
+    def look(self, path: Path, row: RuntimeRow) -> Facts:
         """The facts of a model. Raises OSError when no process can be started, Stopped."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(msgspec.json.encode(Question(str(path), runtime)) + b"\n")
+            process.stdin.write(msgspec.json.encode(Question(str(path), row.inspect)) + b"\n")
             process.stdin.flush()
             return msgspec.json.decode(self._answer(process.stdout.fileno()), type=Facts)
         except TimeoutError:

@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from engines.host.catalogue.facts import Facts
+from engines.facts import Facts
 from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.quarantine import DATA, REMOVED, REPLACED, Upload
+from engines.host.catalogue.scan import whole_folder
 from engines.host.catalogue.unpack import Unsafe, unpack
+from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.errors import AlreadyExists, GatehouseError
 from gateway.core.modelfiles import kind_of, split_name, split_of
+from gateway.core.plugins import Table
 
 
 class Refused(GatehouseError):
@@ -24,7 +27,7 @@ class Refused(GatehouseError):
     default_code = "model_invalid"
 
 
-def verify(upload: Upload, go_on: Callable[[], bool]) -> Path:
+def verify(upload: Upload, go_on: Callable[[], bool], runtimes: Table[RuntimeRow] = RUNTIMES) -> Path:
     """What is to be installed: the file under its name, or the unpacked folder. Raises Refused, OSError, Stopped."""
     name, promised = upload.settings.name, upload.settings.sha256
     actual = upload.sha256(go_on)
@@ -40,11 +43,23 @@ def verify(upload: Upload, go_on: Callable[[], bool]) -> Path:
     else:
         path = upload.take()
     with Inspection(go_on) as inspection:
-        facts = inspection.look(path, "llama.cpp" if name.endswith(".gguf") else "onnx")
+        facts = inspection.look(path, _runtime(path, runtimes))
     problem = facts.problem or _misnamed(name, facts)
     if problem:
         raise Refused(f"The model cannot be used: {problem}.")
     return path
+
+
+def _runtime(path: Path, runtimes: Table[RuntimeRow]) -> RuntimeRow:
+    """The runtime of a model; of a folder that is none, a runtime whose reader says what is missing."""
+    if not path.is_dir():
+        found = runtime_of_file(path.name, runtimes)
+    else:
+        whole = whole_folder(path, (file.name for file in path.iterdir()), runtimes)
+        found = whole[0] if whole is not None else next((row for row in runtimes if row.folder_files), None)
+    if found is None:
+        raise Refused(f"No runtime takes a model named {path.name!r}.")
+    return found
 
 
 def _misnamed(name: str, facts: Facts) -> str | None:

@@ -21,9 +21,11 @@ from engines.host.catalogue.checksums import Checksums, Stopped, digest
 from engines.host.catalogue.quarantine import Quarantine, Upload
 from engines.host.catalogue.scan import Found, Place
 from engines.host.catalogue.shelf import Shelf
+from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, NotFound, RequestError, VersionMismatch
 from gateway.core.modelfiles import UploadSettings, kind_of, model_of
+from gateway.core.plugins import Table
 from gateway.core.specs import UploadsSpec
 from gateway.core.tasks import TaskOwner
 
@@ -50,11 +52,13 @@ class Library:
         engines: Callable[[], Iterable[tuple[str, str]]],
         clock: Clock,
         idle_seconds: float = IDLE_SECONDS,
+        runtimes: Table[RuntimeRow] = RUNTIMES,
     ) -> None:
         self._registry = state_dir / "models"
         self._quarantine = Quarantine(state_dir / "quarantine")
         self._checksums = Checksums(state_dir / "model-checksums.json")
-        self._shelf = Shelf(places, self._checksums)
+        self._shelf = Shelf(places, self._checksums, runtimes)
+        self._runtimes = runtimes
         self._settings, self._engines, self._clock, self._idle = settings, engines, clock, idle_seconds
         self._owner = TaskOwner("model files")
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="gatehouse-upload")
@@ -302,7 +306,7 @@ class Library:
         upload.state = "verifying"
         try:
             await self._refuse_conflicts(upload.settings)
-            source = await self._work(partial(install.verify, upload, self._go_on))
+            source = await self._work(partial(install.verify, upload, self._go_on, self._runtimes))
             async with self._moving:
                 await self._refuse_conflicts(upload.settings)
                 target = await self._work(partial(install.install, upload, source, self._registry))

@@ -9,20 +9,19 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from engines.host.catalogue.facts import Runtime
+from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.modelfiles import FOLDER_FILES, split_name, split_of
+from gateway.core.plugins import Table
 
 MAX_DEPTH = 6
 MAX_ENTRIES = 20_000
 MAX_MODELS = 2_000
-GRAPHS = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
-"""Where a folder's graph lies, as the runtime looks for it; else the only .onnx file in it."""
 Source = Literal["registry", "directory", "bundled"]
 
 
@@ -53,7 +52,7 @@ class Found:
     name: str
     place: Place
     path: Path
-    runtime: Runtime
+    runtime: str
     files: tuple[File, ...]
     folder: bool = False
     missing: tuple[int, ...] = ()
@@ -79,6 +78,7 @@ class Found:
 class Scan:
     """What was found, and what was not looked at and why."""
 
+    runtimes: Table[RuntimeRow] = RUNTIMES
     models: list[Found] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     entries: int = 0
@@ -87,9 +87,9 @@ class Scan:
         return self.entries >= MAX_ENTRIES or len(self.models) >= MAX_MODELS
 
 
-def scan(places: tuple[Place, ...]) -> Scan:
+def scan(places: tuple[Place, ...], runtimes: Table[RuntimeRow] = RUNTIMES) -> Scan:
     """Every model of these places. Of several with one name the first counts, as it does for an engine."""
-    done = Scan()
+    done = Scan(runtimes)
     for place in places:
         root = place.root.resolve()
         if root.is_dir():
@@ -110,10 +110,14 @@ def scan(places: tuple[Place, ...]) -> Scan:
 def _folder(done: Scan, place: Place, root: Path, folder: Path, depth: int) -> None:
     entries = list(_entries(done, root, folder))
     files = {name: file for name, file in entries if isinstance(file, File)}
-    if folder != root and (graph := _graph(folder, files)) is not None:
-        inside = sorted(islice(_all(done, root, folder, 0), FOLDER_FILES), key=lambda file: (file.path != graph, file.path))
-        if inside and inside[0].path == graph:  # it may be a link that leads out
-            done.models.append(Found(folder.relative_to(root).as_posix(), place, folder, "onnx", tuple(inside), True, (), _real(folder)))
+    whole = whole_folder(folder, files, done.runtimes) if folder != root else None
+    if whole is not None:
+        owner, main = whole
+        inside = sorted(islice(_all(done, root, folder, 0), FOLDER_FILES), key=lambda file: (file.path != main, file.path))
+        if inside and inside[0].path == main:  # it may be a link that leads out
+            done.models.append(
+                Found(folder.relative_to(root).as_posix(), place, folder, owner.name, tuple(inside), True, (), _real(folder))
+            )
         return
     _files(done, place, root, files)
     for name, entry in entries:
@@ -134,25 +138,25 @@ def _files(done: Scan, place: Place, root: Path, files: dict[str, File]) -> None
         split = split_of(name)
         if split is not None:
             splits.setdefault((split[0], split[2]), {})[split[1]] = file
-        elif name.endswith(".gguf"):
-            done.models.append(Found(relative, place, file.path, "llama.cpp", (file,), real=_real(file.path)))
-        elif name.endswith(".onnx"):
-            done.models.append(Found(relative, place, file.path, "onnx", (file,), real=_real(file.path)))
+        elif (row := runtime_of_file(name, done.runtimes)) is not None:
+            done.models.append(Found(relative, place, file.path, row.name, (file,), real=_real(file.path)))
     for (stem, count), parts in splits.items():
         first = parts[min(parts)].path.with_name(split_name(stem, 1, count))
         missing = [part for part in range(1, min(count, 1000) + 1) if part not in parts]
         ordered = tuple(parts[part] for part in sorted(parts))
-        name = first.relative_to(root).as_posix()
-        done.models.append(Found(name, place, first, "llama.cpp", ordered, False, tuple(missing[:20]), _real(first)))
+        name, owner = first.relative_to(root).as_posix(), runtime_of_file(first.name, done.runtimes)
+        if owner is not None:
+            done.models.append(Found(name, place, first, owner.name, ordered, False, tuple(missing[:20]), _real(first)))
 
 
-def _graph(folder: Path, files: dict[str, File]) -> Path | None:
-    """The graph of a folder that is a model as a whole."""
-    for name in GRAPHS:
-        if (folder / name).is_file():
-            return folder / name
-    graphs = [file.path for name, file in files.items() if name.endswith(".onnx")]
-    return graphs[0] if len(graphs) == 1 and not any(name.endswith(".gguf") for name in files) else None
+def whole_folder(folder: Path, files: Iterable[str], runtimes: Table[RuntimeRow]) -> tuple[RuntimeRow, Path] | None:
+    """The runtime and the main file of a folder that is a model as a whole. files: the names of the files in it."""
+    for row in runtimes:
+        for name in row.folder_files:
+            if (folder / name).is_file():
+                return row, folder / name
+    models = [(owner, folder / name) for name in files if (owner := runtime_of_file(name, runtimes)) is not None]
+    return models[0] if len(models) == 1 and models[0][0].folder_files else None
 
 
 def _all(done: Scan, root: Path, folder: Path, depth: int) -> Iterator[File]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from engines.facts import Facts
 from engines.host.catalogue.checksums import Checksums
-from engines.host.catalogue.facts import Facts
 from engines.host.catalogue.inspection import Inspection
 from engines.host.catalogue.scan import File, Found, Place, scan
+from engines.runtimes import RUNTIMES, RuntimeRow
+from gateway.core.plugins import Table
 
 FRESH_SECONDS: Final = 3.0
 Key = tuple[tuple[str, tuple[int, int, int]], ...]
@@ -37,8 +39,8 @@ class Looked:
 class Shelf:
     """Looks, and keeps the last look. Files that did not change are not read again."""
 
-    def __init__(self, places: Callable[[], tuple[Place, ...]], checksums: Checksums) -> None:
-        self._places, self._checksums = places, checksums
+    def __init__(self, places: Callable[[], tuple[Place, ...]], checksums: Checksums, runtimes: Table[RuntimeRow] = RUNTIMES) -> None:
+        self._places, self._checksums, self._runtimes = places, checksums, runtimes
         self._last: tuple[tuple[Place, ...], Looked] | None = None
         self._known: dict[Path, tuple[Key, Facts]] = {}
         self._changes = 0
@@ -58,13 +60,15 @@ class Shelf:
     def look(self, now: float, go_on: Callable[[], bool]) -> Looked:
         """Reads directories and new files. Blocks. Raises OSError when no process can be started, Stopped."""
         places, changes = self._places(), self._changes
-        done = scan(places)
+        done = scan(places, self._runtimes)
         known: dict[Path, tuple[Key, Facts]] = {}
         with Inspection(go_on) as inspection:
             for found in done.models:
                 key = tuple((str(file.path), file.stamp) for file in found.files)
                 before = self._known.get(found.path)
-                known[found.path] = before if before is not None and before[0] == key else (key, _read(found, inspection))
+                known[found.path] = (
+                    before if before is not None and before[0] == key else (key, _read(found, self._runtimes[found.runtime], inspection))
+                )
         self._known = known
         looked = Looked(now, tuple(done.models), done.remarks, {path: facts for path, (_, facts) in known.items()})
         if changes == self._changes:
@@ -72,15 +76,15 @@ class Shelf:
         return looked
 
 
-def _read(found: Found, inspection: Inspection) -> Facts:
+def _read(found: Found, row: RuntimeRow, inspection: Inspection) -> Facts:
     """The facts of the first file or the folder; of a split model with the parameters of all parts."""
     if found.missing:
         return Facts()
-    facts = inspection.look(found.path, found.runtime)
+    facts = inspection.look(found.path, row)
     if facts.problem or len(found.files) == 1 or found.folder:
         return facts
     for number, file in enumerate(found.files[1:], 2):
-        more = inspection.look(file.path, found.runtime)
+        more = inspection.look(file.path, row)
         if more.problem or (more.part, more.parts) != (number, len(found.files)):
             return Facts(problem=f"part {number}: {more.problem or 'belongs to another model'}")
         facts = _with(facts, more.parameters or 0)

@@ -66,7 +66,7 @@ def test_errors_name_the_field_and_what_would_be_right(body: bytes, code: str, p
         (LimitSpec, {"name": "l", "requests": {"rate": 1, "per": "soon"}}, "requests.per", "a duration such as 50ms"),
         (LimitSpec, {"name": "l", "requests": {"rate": "1s"}}, "requests.rate", "Expected `float`, got `str`"),
         (EngineSpec, {"name": "e", "runtime": "external", "timeouts": {"connect": "x"}}, "timeouts.connect", "a duration such as"),
-        (EngineSpec, {"name": "e", "runtime": "vllm"}, "runtime", "one of external, llama.cpp, onnx"),
+        (EngineSpec, {"name": "e", "runtime": "v llm"}, "runtime", "It must be 1 to 128 letters"),
         (EngineSpec, {"name": "e", "runtime": "onnx", "lifecycle": {"pinned": 1}}, "lifecycle.pinned", "It must be true or false"),
         (ModelSpec, {"name": "m", "pool": ["a"], "routing": {"key": "usr"}}, "routing.key", "prefix, session, tenant, key or header:NAME"),
         (KeyCreation, {"tenant": "t", "operations": ["chatt"]}, "operations[0]", "the nearest is 'chat'"),

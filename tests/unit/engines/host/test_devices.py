@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engines.host.devices import VISIBLE, bind
+from engines.host.devices import bind
+from engines.runtimes import DEVICE_VARIABLES
 from gateway.core.errors import ConfigError
 
-HIDDEN = dict.fromkeys(VISIBLE.values(), "")
+HIDDEN = dict.fromkeys(DEVICE_VARIABLES.values(), "")
 
 
 @pytest.fixture

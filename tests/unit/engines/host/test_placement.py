@@ -70,10 +70,10 @@ def test_more_memory_never_means_fewer_layers(free: int, context: int, slots: in
 
 async def test_a_file_is_inspected_in_its_own_process(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", Shape())
-    data = await inspect(str(path))
+    data = await inspect("engines.llamacpp.gguf", str(path))
     assert data.layers == 2 and plan(data, "cpu", 10**9, 512, 2).host_bytes > 0
     path.write_bytes(path.read_bytes()[:9000])
     with pytest.raises(InvalidModel, match="truncated"):
-        await inspect(str(path))
+        await inspect("engines.llamacpp.gguf", str(path))
     with pytest.raises(InvalidModel, match="No such file"):
-        await asyncio.wait_for(inspect(str(tmp_path / "none")), 30)
+        await asyncio.wait_for(inspect("engines.llamacpp.gguf", str(tmp_path / "none")), 30)

@@ -16,6 +16,7 @@ from engines.host.placement import InsufficientMemory, InvalidModel, Metadata
 from engines.host.supervisor import Supervisor
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec, HealthSpec
+from tests.unit.engines.host.test_supervisor import SCRIPTED
 from tests.unit.engines.host.traffic import Traffic
 from tests.waiting import reached
 
@@ -50,10 +51,10 @@ class Machine:
         self.main: int | None = 10_000 * MIB
         self.pauses: list[int] = []
         self.supervisor = Supervisor(
-            directory, self.observer, lambda *_: None, MemoryLedger(self.look, lambda _: self.gpus, lambda: self.main)
+            directory, self.observer, lambda *_: None, MemoryLedger(self.look, lambda _: self.gpus, lambda: self.main), runtimes=SCRIPTED
         )
 
-    async def look(self, path: str) -> Metadata:
+    async def look(self, reader: str, path: str) -> Metadata:
         if path == "broken.gguf":
             raise InvalidModel("broken")
         return MODEL
@@ -83,9 +84,8 @@ class Machine:
 async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Machine]:
     made = Machine(tmp_path)
     monkeypatch.chdir(ROOT)
-    monkeypatch.setitem(process.MODULES, "llama.cpp", "tests.unit.engines.host.scripted_sidecar")
     monkeypatch.setattr(process, "backoff", made.backoff)
-    monkeypatch.setattr(process, "bind", lambda device, fallback, name: Binding(device, {}, fell_back=fallback is not None))
+    monkeypatch.setattr(process, "bind", lambda device, fallback, name, variables: Binding(device, {}, fell_back=fallback is not None))
     yield made
     await made.supervisor.aclose(0.0)
 
@@ -182,8 +182,8 @@ class TestPromises:
     """What is promised to an engine that loads is not free for the next."""
 
     @staticmethod
-    def ledger(free: Callable[[str], list[int] | None], look: Callable[[str], Awaitable[Metadata]] | None = None) -> MemoryLedger:
-        async def model(path: str) -> Metadata:
+    def ledger(free: Callable[[str], list[int] | None], look: Callable[[str, str], Awaitable[Metadata]] | None = None) -> MemoryLedger:
+        async def model(reader: str, path: str) -> Metadata:
             return MODEL
 
         return MemoryLedger(look or model, free, lambda: 10_000 * MIB)

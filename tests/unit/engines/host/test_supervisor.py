@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,17 @@ import pytest
 
 from engines.host import process
 from engines.host.supervisor import MAX_SOCKET_PATH, Supervisor
+from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.core.errors import ConfigError, GatehouseError
+from gateway.core.plugins import Table
 from gateway.core.specs import EngineSpec, HealthSpec, RolloutSpec
 from tests.unit.engines.host.traffic import Traffic
 from tests.waiting import reached
 
 ROOT = Path(__file__).resolve().parents[4]
+
+
+SCRIPTED = Table(RuntimeRow, (replace(RUNTIMES["llama.cpp"], module="tests.unit.engines.host.scripted_sidecar"),))
 
 
 class House:
@@ -32,7 +38,7 @@ class House:
         self.directory = directory
         self.observer = Traffic()
         self.events: list[tuple[str, str, dict[str, Any]]] = []
-        self.supervisor = Supervisor(directory, self.observer, lambda *event: self.events.append(event))
+        self.supervisor = Supervisor(directory, self.observer, lambda *event: self.events.append(event), runtimes=SCRIPTED)
 
     def spec(self, *lives: str, name: str = "e", model: str = "m", interval: float = 3600.0, **options: Any) -> EngineSpec:
         """interval: between health checks once it is ready. A short one may find a killed process before its end is told."""
@@ -55,7 +61,6 @@ class House:
 @pytest.fixture
 async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setitem(process.MODULES, "llama.cpp", "tests.unit.engines.host.scripted_sidecar")
     monkeypatch.setattr(process, "backoff", lambda failures: 0.0)
     made = House(tmp_path)
     yield made
@@ -86,7 +91,7 @@ async def test_a_sidecar_becomes_ready(house: House) -> None:
 
 async def test_the_state_directory_may_have_spaces_in_its_path(house: House) -> None:
     directory = house.directory / "My Projects" / "it's 100%"
-    supervisor = Supervisor(directory, house.observer, lambda *event: None)
+    supervisor = Supervisor(directory, house.observer, lambda *event: None, runtimes=SCRIPTED)
     try:
         await supervisor.apply((house.spec("ready"),), wait=True)
         assert [engine["state"] for engine in supervisor.engines()] == ["ready"]
@@ -321,7 +326,7 @@ async def test_a_socket_folder_of_somebody_else_is_refused(
     temporary = Path(tempfile.mkdtemp(prefix="gh"))
     request.addfinalizer(lambda: shutil.rmtree(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None)
+    supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None, runtimes=SCRIPTED)
     folder = supervisor._socket("e").parent
     assert folder.parent == temporary and not folder.is_symlink()
     if how == "a link":
@@ -337,7 +342,7 @@ async def test_a_socket_folder_of_somebody_else_is_refused(
 
 
 async def test_a_socket_folder_elsewhere_goes_with_its_supervisor(house: House) -> None:
-    supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None)
+    supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None, runtimes=SCRIPTED)
     folder = supervisor._socket("e").parent
     assert folder.is_dir() and not folder.is_relative_to(house.directory)
     await supervisor.aclose(0.0)
@@ -346,7 +351,7 @@ async def test_a_socket_folder_elsewhere_goes_with_its_supervisor(house: House) 
 
 def test_socket_paths_are_new_short_and_private(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / ("d" * 80) / ("d" * 80)):
-        supervisor = Supervisor(directory, Traffic(), lambda *event: None)
+        supervisor = Supervisor(directory, Traffic(), lambda *event: None, runtimes=SCRIPTED)
         one = supervisor._socket("an engine / with: signs" * 3)
         supervisor._generation += 1
         two = supervisor._socket("an engine / with: signs" * 3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engines.host.warmup import WarmupFailed, request_for, warm
+from engines.runtimes import RUNTIMES
 from gateway.core.specs import EngineSpec, WarmupSpec
 
 WARMUP = WarmupSpec(prompt="Ready?", max_tokens=2)
@@ -25,9 +26,9 @@ WARMUP = WarmupSpec(prompt="Ready?", max_tokens=2)
     ],
 )
 def test_each_kind_of_engine_is_asked_for_what_it_does(runtime: Any, health: dict[str, Any], expected: tuple[str, Any]) -> None:
-    assert request_for(EngineSpec(name="e", runtime=runtime, warmup=WARMUP), health)[1:] == expected
+    assert request_for(RUNTIMES[runtime], EngineSpec(name="e", runtime=runtime, warmup=WARMUP), health)[1:] == expected
 
 
 async def test_a_socket_where_nobody_is(tmp_path: Path) -> None:
     with pytest.raises(WarmupFailed, match="connect"):
-        await warm(tmp_path / "none.sock", EngineSpec(name="e", runtime="llama.cpp"), {})
+        await warm(tmp_path / "none.sock", RUNTIMES["llama.cpp"], EngineSpec(name="e", runtime="llama.cpp"), {})

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from engines.onnx.app import OnnxRuntime, runtime_error
-from engines.sidecar.shell import ApiError, LoadError, Sidecar
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError, Sidecar
 from gateway.core.specs import BatchingSpec, SidecarSpec
 from gateway.wire.oip.codec import HEADER_LENGTH, parse_response
 from gateway.wire.oip.values import join_bytes, json_values, split_bytes

@@ -11,7 +11,7 @@ import pytest
 
 from engines.onnx.folder import read_folder
 from engines.onnx.options import OnnxOptions, read_options
-from engines.sidecar.shell import LoadError
+from engines.sidecar.loading import LoadError
 from tests.unit.engines.onnx import models
 
 

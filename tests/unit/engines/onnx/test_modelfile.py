@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from engines.onnx.modelfile import check_model_file, external_files, read_model_file
 from engines.onnx.session import supported_opsets
-from engines.sidecar.shell import LoadError
+from engines.sidecar.loading import LoadError
 from tests.unit.engines.onnx import models
 
 SUPPORTED = {"": 21, "com.microsoft": 1}

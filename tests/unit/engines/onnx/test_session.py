@@ -13,7 +13,7 @@ import pytest
 from engines.onnx import session as module
 from engines.onnx.options import OnnxOptions
 from engines.onnx.session import NUMPY, Loaded, choose_device, load_session, out_of_memory, provider_list, runtime_message
-from engines.sidecar.shell import LoadError, sha256_of
+from engines.sidecar.loading import LoadError, sha256_of
 from gateway.core.specs import SidecarSpec
 from tests.unit.engines.onnx import models
 

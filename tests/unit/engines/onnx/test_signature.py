@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from engines.onnx.protobuf import Broken
 from engines.onnx.signature import KINDS, Port, Signature, _signature, read_signature
-from engines.sidecar.shell import LoadError
+from engines.sidecar.loading import LoadError
 
 
 def saved(tmp_path: Path, *, weights_as_inputs: bool = False) -> Path:

@@ -14,7 +14,8 @@ from engines.onnx.options import OnnxOptions
 from engines.onnx.session import Session, load_session
 from engines.onnx.text import Grouping, TextReader, Tokens, choose_grouping
 from engines.onnx.texttask import inputs_of
-from engines.sidecar.shell import ApiError, LoadError
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError
 from gateway.core.specs import SidecarSpec
 from tests.unit.engines.onnx import models
 

@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 from engines.sidecar import shell as sidecar
-from engines.sidecar.shell import ApiError, LoadError, Request, Response, Stream
+from engines.sidecar.loading import LoadError
+from engines.sidecar.shell import ApiError, Request, Response, Stream
 
 
 class FakeRuntime:

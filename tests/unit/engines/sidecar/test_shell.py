@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from engines.sidecar.http import Request, Response, Router
-from engines.sidecar.shell import LoadError, read_spec, verify_sha256
+from engines.sidecar.loading import LoadError, verify_sha256
+from engines.sidecar.shell import read_spec
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[4]

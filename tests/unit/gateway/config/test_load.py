@@ -115,7 +115,6 @@ def test_the_same_in_json() -> None:
             "engines:\n  - {name: a, runtime: onnx, model: m}\n  - name: b\n    runtime: onnx\n    model: m\n    slots: 0",
             "gate.yaml:8: engines[1].slots: '0' is not allowed; it must be a whole number of at least 1 and at most 1024",
         ),
-        ("engines: [{name: a, runtime: onx}]", "'onx' is not allowed; it must be one of external, llama.cpp, onnx (did you mean onnx?)"),
         (
             "engines: [{name: a, runtime: onnx, model: m, slots: four}]",
             "engines[0].slots: 'four' is not allowed; it must be a whole number",
@@ -302,6 +301,12 @@ def test_describe_shows_no_secret() -> None:
     assert description["store"]["url"] == f"postgresql://gate:{MASK}@db/gate"
     assert description["engines"][1]["options"] == {"password": MASK, "n": 3}
     assert description["identity"]["api_keys"]["static"][0]["key"] == MASK
+
+
+def test_a_runtime_that_does_not_exist() -> None:
+    schemas = PluginSchemas(engines={"llama.cpp": Spec, "onnx": Spec})
+    with pytest.raises(ConfigError, match=r"gate.yaml:2: engines\[0\].runtime: there is no runtime 'onx'; did you mean 'onnx'\?"):
+        parse("version: 1\nengines: [{name: a, runtime: onx}]\n", file="gate.yaml", environ={}, schemas=schemas)
 
 
 def test_no_error_shows_a_secret() -> None:

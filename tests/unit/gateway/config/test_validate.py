@@ -60,7 +60,7 @@ def read(text: str) -> ConfigSpec:
         ("listen: {data: 'h:1', admin: 'h:1'}", "listen.admin: is the same address as listen.data"),
         ("listen: {trusted_peers: [10.0.0.0/8, nowhere]}", "listen.trusted_peers[1]: 'nowhere' is no address or network"),
         ("listen: {tls: {cert: a, key: b, require_client: true}}", "listen.tls.require_client: needs listen.tls.client_ca"),
-        ("engines: [{name: a, runtime: onnx}]", "c.yaml:3: engines[0]: 'model' is missing; a onnx engine needs"),
+        ("engines: [{name: a, runtime: onnx}]", "c.yaml:3: engines[0]: 'model' is missing; an engine with the runtime 'onnx' needs"),
         ("engines: [{name: a, runtime: onnx, model: m, url: 'http://h'}]", "engines[0].url: belongs to external engines"),
         ("engines: [{name: a, runtime: onnx, model: m, api_key: x}]", "engines[0].api_key: belongs to external engines"),
         ("engines: [{name: a, runtime: external}]", "engines[0]: 'url' is missing"),

@@ -12,11 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from engines.facts import Facts
 from engines.host.catalogue.checksums import Stopped
-from engines.host.catalogue.facts import Facts
 from engines.host.catalogue.inspection import Inspection
+from engines.runtimes import RUNTIMES
 from loadtests.llamacpp.random_gguf import Shape, metadata, write
 
+LLAMA, ONNX = RUNTIMES["llama.cpp"], RUNTIMES["onnx"]
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
 ANSWERS = """
 import json, sys, time, os
@@ -50,7 +52,7 @@ def graph(path: Path, external: str | None = None) -> Path:
 
 
 def test_a_gguf_file_says_what_it_is(tmp_path: Path, inspection: Inspection) -> None:
-    found = inspection.look(write(tmp_path / "m.gguf", SHAPE), "llama.cpp")
+    found = inspection.look(write(tmp_path / "m.gguf", SHAPE), LLAMA)
     assert (found.problem, found.architecture, found.quantisation, found.layers, found.template, found.task) == (
         None, "llama", "Q8_0", 1, True, "chat",
     )  # fmt: skip
@@ -61,25 +63,25 @@ def test_the_parts_of_a_split_model(tmp_path: Path, inspection: Inspection) -> N
     first = write(tmp_path / "a.gguf", SHAPE, values={**metadata(SHAPE), "split.no": 0, "split.count": 2})
     second = write(tmp_path / "b.gguf", SHAPE, values={"split.no": 1, "split.count": 2})
     absurd = write(tmp_path / "c.gguf", SHAPE, values={"split.no": 5, "split.count": 2})
-    assert (inspection.look(first, "llama.cpp").part, inspection.look(first, "llama.cpp").parts) == (1, 2)
-    rest = inspection.look(second, "llama.cpp")
+    assert (inspection.look(first, LLAMA).part, inspection.look(first, LLAMA).parts) == (1, 2)
+    rest = inspection.look(second, LLAMA)
     assert (rest.problem, rest.part, rest.parts, rest.parameters) == (None, 2, 2, SHAPE.parameters + 96)
-    assert "split.no" in (inspection.look(absurd, "llama.cpp").problem or "")
+    assert "split.no" in (inspection.look(absurd, LLAMA).problem or "")
 
 
 def test_an_onnx_folder_says_what_it_is(tmp_path: Path, inspection: Inspection) -> None:
     graph(tmp_path / "m" / "onnx" / "model.onnx")
-    assert inspection.look(tmp_path / "m", "onnx").task == "tensor"
+    assert inspection.look(tmp_path / "m", ONNX).task == "tensor"
     (tmp_path / "m" / "tokenizer.json").write_text("{}")
     (tmp_path / "m" / "config.json").write_text(json.dumps({"id2label": {"0": "no", "1": "yes"}, "max_position_embeddings": 64}))
-    found = inspection.look(tmp_path / "m", "onnx")
+    found = inspection.look(tmp_path / "m", ONNX)
     assert (found.task, found.labels, found.context, found.graph) == ("classification", 2, 64, "onnx/model.onnx")
     assert found.opsets == {"ai.onnx": onnx.defs.onnx_opset_version()} and found.inputs[0].shape == ("batch", "length")
 
 
 @pytest.mark.parametrize("location", ["../outside.bin", "/etc/passwd", "absent.bin"])
 def test_weights_outside_the_folder_are_a_problem(tmp_path: Path, inspection: Inspection, location: str) -> None:
-    found = inspection.look(graph(tmp_path / "m" / "model.onnx", external=location), "onnx")
+    found = inspection.look(graph(tmp_path / "m" / "model.onnx", external=location), ONNX)
     assert "weights" in (found.problem or "") and found.architecture is None
 
 
@@ -92,30 +94,30 @@ def test_broken_files_have_a_reason_and_no_path(tmp_path: Path, inspection: Insp
     (tmp_path / "deep" / "model.onnx").write_text("x")
     (tmp_path / "deep" / "config.json").write_text("[" * 100_000)
     for name in ("cut.gguf", "cut.onnx", "empty.gguf", "deep", "absent.gguf"):
-        problem = inspection.look(tmp_path / name, "llama.cpp" if name.endswith("gguf") else "onnx").problem
+        problem = inspection.look(tmp_path / name, LLAMA if name.endswith("gguf") else ONNX).problem
         assert problem and str(tmp_path) not in problem, (name, problem)
-    assert "truncated" in (inspection.look(tmp_path / "cut.gguf", "llama.cpp").problem or "")
+    assert "truncated" in (inspection.look(tmp_path / "cut.gguf", LLAMA).problem or "")
 
 
 def test_a_model_that_ends_the_reader_is_the_only_one_with_a_problem() -> None:
     with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=60.0) as scripted:
-        first, second = scripted.look(Path("/a"), "onnx"), scripted.look(Path("/a"), "onnx")
+        first, second = scripted.look(Path("/a"), ONNX), scripted.look(Path("/a"), ONNX)
         assert first == second  # by one process
         for name in ("/die", "/noise", "/flood"):
-            assert "ended" in (scripted.look(Path(name), "onnx").problem or "")
-            assert scripted.look(Path("/b"), "onnx").problem is None
-        assert scripted.look(Path("/a"), "onnx") != first  # by another one
+            assert "ended" in (scripted.look(Path(name), ONNX).problem or "")
+            assert scripted.look(Path("/b"), ONNX).problem is None
+        assert scripted.look(Path("/a"), ONNX) != first  # by another one
 
 
 def test_a_model_that_holds_the_reader_up_is_given_up() -> None:
     with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=0.2) as scripted:
-        assert "0 s" in (scripted.look(Path("/hang"), "onnx").problem or "")
+        assert "0 s" in (scripted.look(Path("/hang"), ONNX).problem or "")
 
 
 def test_nobody_waits_for_it_when_the_process_ends() -> None:
     wanted = [True, True]
     with Inspection(lambda: bool(wanted) and wanted.pop(), (sys.executable, "-c", ANSWERS)) as scripted, pytest.raises(Stopped):
-        scripted.look(Path("/hang"), "onnx")
+        scripted.look(Path("/hang"), ONNX)
 
 
 def test_a_header_that_asks_for_much_memory_is_a_problem(tmp_path: Path) -> None:
@@ -128,8 +130,8 @@ def test_a_header_that_asks_for_much_memory_is_a_problem(tmp_path: Path) -> None
         file.truncate()
     run = "from engines.host.catalogue import inspector as i; i.confine(160 << 20); i.main()"
     with Inspection(lambda: True, (sys.executable, "-c", run)) as inspection:
-        assert "MemoryError" in (inspection.look(path, "llama.cpp").problem or "")
-        assert inspection.look(write(tmp_path / "m.gguf", SHAPE), "llama.cpp").problem is None
+        assert "MemoryError" in (inspection.look(path, LLAMA).problem or "")
+        assert inspection.look(write(tmp_path / "m.gguf", SHAPE), LLAMA).problem is None
 
 
 def test_facts_travel_whole() -> None:

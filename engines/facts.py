@@ -1,19 +1,17 @@
-"""What is known of a model file from its own words: read by the inspector in a process of its own, handed over as one JSON line."""
+"""What a model file says about itself: read by the inspector in a process of its own, handed over as one JSON line."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-Runtime = Literal["llama.cpp", "onnx"]
-
 
 class Question(Struct, frozen=True):
-    """What the inspector is asked to look at: a GGUF file, an ONNX file, or the folder of an ONNX model."""
+    """What the inspector is asked to look at: a model's file or folder. reader: `MODULE:FUNCTION`, as `RuntimeRow.inspect` names it."""
 
     path: str
-    runtime: Runtime
+    reader: str
 
 
 class Port(Struct, frozen=True):
@@ -25,9 +23,9 @@ class Port(Struct, frozen=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """problem: why the file cannot be used; then nothing else is known.
+    """problem: why the file cannot be used; everything else is then unknown.
 
-    GGUF: title (what the file calls itself), parameters (their number), quantisation (of most weights), context (tokens), template
+    GGUF: title (the file's own name for itself), parameters (their number), quantisation (of most weights), context (tokens), template
     (whether it has one for chats), part and parts of a split model. ONNX: opsets by domain, graph (the file's path in the folder), labels
     (their number).
     task: chat, completion or embeddings; for ONNX embeddings, classification or tensor.
@@ -53,7 +51,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: int = 0
 
     def shown(self) -> dict[str, Any]:
-        """As the admin API shows it: what is unknown is null."""
+        """The fields of the admin API; unknown ones are null."""
         return {
             "architecture": self.architecture,
             "title": self.title,

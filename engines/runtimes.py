@@ -1,0 +1,106 @@
+"""The table of engine runtimes: everything that the gateway needs to know about each kind of sidecar, one row a kind.
+
+A row is data. Whatever is heavy or parses a model is named, not imported: `python -m MODULE` starts the sidecar, and `MODULE:FUNCTION` is
+imported by the inspector's process. So the gateway's process loads this table without llama.cpp, ONNX Runtime or numpy.
+
+`runtime: external` has no row: Gatehouse starts nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from engines.llamacpp.options import LlamaOptions
+from engines.onnx.options import OnnxOptions
+from gateway.core.plugins import Row, Table
+from gateway.core.specs import EngineSpec
+
+MIB: Final = 1024 * 1024
+DEVICE_VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
+    {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES", "vulkan": "GGML_VK_VISIBLE_DEVICES"}
+)
+"""The environment variable that limits a process to some devices of a kind."""
+Ask = tuple[str, str, dict[str, Any] | None]
+"""(method, path, JSON body) of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Memory planned layer by layer. reader: `python -m READER FILE` prints `engines.host.placement.Metadata` as one JSON line."""
+
+    reader: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Memory estimated from the size of the model's files in bytes: `factor` times that and `overhead`."""
+
+    factor: float = 1.0
+    overhead: int = 0
+
+
+def ask_readiness(spec: EngineSpec) -> Ask:
+    """Asks a sidecar of the Open Inference Protocol whether it is ready."""
+    return "GET", "/v2/health/ready", None
+
+
+def ask_completion(spec: EngineSpec) -> Ask:
+    """Asks for a few tokens of text."""
+    body = {"model": spec.name, "prompt": spec.warmup.prompt, "max_tokens": spec.warmup.max_tokens, "temperature": 0}
+    return "POST", "/v1/completions", body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeRow(Row):
+    """A kind of sidecar. `settings` is the schema of an engine's `options`.
+
+    module: `python -m MODULE` is the sidecar. It follows the contract of engines/sidecar/shell.py: a `SidecarSpec` on standard input, HTTP
+    on the Unix socket that it names.
+    inspect: `MODULE:FUNCTION` takes the Path of a model and returns its `engines.facts.Facts`; raises OSError.
+    suffixes: of a model that is one file. folder_files: where a model's folder may have its main file; else a folder is a model if it
+    holds exactly one file with such a suffix.
+    memory: how placement learns what a model needs. warmup: the first request to a new process whose task is neither embeddings nor
+    classification. devices: the variable that hides other devices from the process, by kind.
+    """
+
+    kind: ClassVar[str] = "runtime"
+    module: str
+    inspect: str
+    suffixes: tuple[str, ...] = ()
+    folder_files: tuple[str, ...] = ()
+    memory: Layers | FileSizes = field(default_factory=FileSizes)
+    warmup: Callable[[EngineSpec], Ask] = ask_readiness
+    devices: Mapping[str, str] = field(default_factory=lambda: DEVICE_VARIABLES)
+
+
+RUNTIMES: Final = Table(
+    RuntimeRow,
+    (
+        RuntimeRow(
+            name="llama.cpp",
+            settings=LlamaOptions,
+            module="engines.llamacpp",
+            inspect="engines.llamacpp.inspect:facts",
+            suffixes=(".gguf",),
+            memory=Layers("engines.llamacpp.gguf"),
+            warmup=ask_completion,
+        ),
+        RuntimeRow(
+            name="onnx",
+            settings=OnnxOptions,
+            module="engines.onnx",
+            inspect="engines.onnx.inspect:facts",
+            suffixes=(".onnx",),
+            folder_files=("model.onnx", "onnx/model.onnx", "1/model.onnx"),
+            memory=FileSizes(1.5, 64 * MIB),  # ONNX Runtime reads the weights and keeps a packed copy of most; its arena
+        ),
+    ),
+)
+
+
+def runtime_of_file(name: str, runtimes: Table[RuntimeRow]) -> RuntimeRow | None:
+    """The runtime whose model is a file of this name."""
+    return next((row for row in runtimes if row.suffixes and name.endswith(row.suffixes)), None)
