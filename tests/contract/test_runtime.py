@@ -17,7 +17,7 @@ from engines.host.warmup import request_for
 from engines.runtimes import RUNTIMES
 from gateway.core.errors import EngineChangeFailed
 from gateway.core.specs import EngineSpec
-from gateway.transport.ask import Answer, ask
+from gateway.transport.ask import Reply, ask
 from gateway.transport.pool import EndpointClient
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.unit.engines.host.traffic import Traffic
@@ -51,7 +51,7 @@ def spec(runtime: str, model: Path, **settings: Any) -> EngineSpec:
     return EngineSpec(name="e", runtime=runtime, model=str(model), context=256, slots=2, threads=1, **settings)
 
 
-async def asked(socket: str, method: str, path: str, body: bytes = b"") -> Answer:
+async def asked(socket: str, method: str, path: str, body: bytes = b"") -> Reply:
     client = EndpointClient(socket, max_idle=1)
     try:
         async with asyncio.timeout(60):
