@@ -19,6 +19,7 @@ from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.audit.verify import verify_log
 from gateway.config import validate
+from gateway.config.convert import with_plain_settings
 from gateway.config.reload import Status
 from gateway.core.errors import AlreadyExists, ConfigError, StoreUnavailable
 from gateway.core.ports import Authenticator
@@ -270,11 +271,13 @@ class Check:
             await self._gateway.check(kind, str(body["name"]), body)
 
     def _guardrail(self, body: dict[str, Any]) -> None:
-        spec = msgspec.convert(body, GuardrailSpec)
+        plugins = self._gateway.plugins
+        spec = with_plain_settings(msgspec.convert(body, GuardrailSpec), plugins.schemas())
+        assert isinstance(spec, GuardrailSpec)
         try:
-            self._gateway.plugins.guardrail(spec, _no_files)
+            plugins.guardrail(spec, _no_files)
         except ConfigError as error:
-            raise ConfigError(error.message, path="settings" if spec.type in self._gateway.plugins.guardrails else "type") from None
+            raise ConfigError(error.message, path="settings" if spec.type in plugins.guardrails else "type") from None
 
 
 def _no_files(name: str) -> str:

@@ -111,7 +111,7 @@ class Assembly:
         keys = spec.identity.api_keys
         if not (keys.static or keys.rely_on_store or self._control.has_keys or spec.insecure or len(parts.logins) > 1):
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
-        router = yield from router_steps(spec.models, spec.engines, self._registry)
+        router = yield from router_steps(spec.models, spec.engines, self._registry, self._plugins.selectors)
         reading = [(g, parts.guardrails[key_of(g)]) for g in spec.guardrails]
         entries: dict[str, ModelEntry] = {}
         for model in spec.models:

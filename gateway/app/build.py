@@ -120,7 +120,7 @@ class Gateway:
         )
         self.pressure = PressureMonitor(self._shed)
         self.audit = AuditBroker(spec.audit, spec.state_dir)
-        self.control = Control(spec, environ, self.feed)
+        self.control = Control(spec, environ, self.feed, self._schemas)
         self._counted = CountedAudit(self.audit, self.control.usage)
         self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
         self.model_places: tuple[Place, ...] = ()
@@ -269,7 +269,7 @@ class Gateway:
         self._check_change(self._in_force().snapshot.spec, spec)
         whole = await self.control.merged(await asyncio.to_thread(resolve_models, spec, self.base))
         await self.assembly.parts(whole.spec, self._in_force().parts)
-        await in_slices(router_steps(whole.spec.models, whole.spec.engines, self.registry))
+        await in_slices(router_steps(whole.spec.models, whole.spec.engines, self.registry, self.plugins.selectors))
 
     async def _prepare(self, spec: ConfigSpec) -> Built:
         """Everything new beside the old, the file's new engines ready. Engines that are no longer wanted run on until the swap."""
@@ -329,7 +329,7 @@ class Gateway:
                 await check_upstream(engine.url, self.spec.store.upstreams)
             else:
                 await asyncio.to_thread(self._find, engine.model or "")
-        await in_slices(router_steps(after.spec.models, after.spec.engines, self.registry))
+        await in_slices(router_steps(after.spec.models, after.spec.engines, self.registry, self.plugins.selectors))
 
     def _in_force(self) -> Built:
         assert self._built is not None, "the gateway has not been started"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.app import remote
+from gateway.config.convert import NO_PLUGINS, PluginSchemas
 from gateway.config.merge import Which, merge
 from gateway.config.stored import KINDS, Part, StoredParts
 from gateway.core.errors import ConfigError, GatehouseError, StoreUnavailable
@@ -58,14 +59,14 @@ class Control:
     Raises ConfigError when the store's settings cannot be used.
     """
 
-    def __init__(self, spec: ConfigSpec, environ: Mapping[str, str], feed: LocalFeed) -> None:
+    def __init__(self, spec: ConfigSpec, environ: Mapping[str, str], feed: LocalFeed, schemas: PluginSchemas = NO_PLUGINS) -> None:
         self.store = Store(spec.store.url, Path(spec.state_dir), keys, given_pepper=environ.get(VARIABLE))
         self._tasks = TaskOwner("control")
         self.keys = StoredKeys(self.store.find_key, self._tasks)
         self.usage = UsageLedger()
         self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
         self._used: dict[str, float] = {}
-        self.parts = StoredParts(self.store, lambda name, body: remote.engine_of(name, body, environ, self.store.unseal))
+        self.parts = StoredParts(self.store, lambda name, body: remote.engine_of(name, body, environ, self.store.unseal), schemas)
         self._last: tuple[ConfigSpec, int, Whole] | None = None
         self._started = self._any_key = False
         self.store.subscribe(self._poller.written)

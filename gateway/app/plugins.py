@@ -14,9 +14,10 @@ from admin.permissions import ROLES
 from gateway.app.remote import OPTIONS
 from gateway.config.convert import PluginSchemas
 from gateway.core.errors import ConfigError
-from gateway.core.plugins import GROUP, AuthenticatorContext, AuthenticatorRow, Context, GuardrailRow, Table, built
+from gateway.core.plugins import GROUP, AuthenticatorContext, AuthenticatorRow, Context, GuardrailRow, SelectorRow, Table, built
 from gateway.core.ports import Authenticator, Guardrail
 from gateway.core.specs import GuardrailSpec, IdentitySpec
+from gateway.routing.build import SELECTORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Plugins:
 
     authenticators: Table[AuthenticatorRow]
     guardrails: Table[GuardrailRow]
+    selectors: Table[SelectorRow]
 
     @property
     def tables(self) -> tuple[Table[Any], ...]:
@@ -36,6 +38,7 @@ class Plugins:
             authenticators=self.authenticators.schemas(),
             guardrails=self.guardrails.schemas(),
             engines=OPTIONS,
+            selectors=self.selectors.schemas(),
             roles=ROLES.keys(),
         )
 
@@ -67,6 +70,7 @@ class Plugins:
 OURS: Final = Plugins(
     authenticators=Table(AuthenticatorRow, gateway.identity.ROWS),
     guardrails=Table(GuardrailRow, (*policies.guardrails.ROWS, *gateway.guardrails.ROWS)),
+    selectors=SELECTORS,
 )
 """The plug-ins that Gatehouse brings."""
 

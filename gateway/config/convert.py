@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -22,7 +22,7 @@ from gateway.config.environment import resolve
 from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
-from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, IdentitySpec, Name, RateSpec, SinkSpec, Spec
+from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, IdentitySpec, ModelSpec, Name, RateSpec, RoutingSpec, SinkSpec, Spec
 from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
@@ -45,15 +45,19 @@ class PluginSchemas:
     """The settings' schema of each plug-in by its name, handed in by the composition root. A plug-in that is absent is unknown.
 
     authenticators: those without a section of their own stand under `identity.plugins`. engines: the `options` of each runtime,
-    `external` apart; empty: the runtimes are not known here, and options are left as they are. roles: the names that `roles` of a key may
-    have; None where they are not known.
+    `external` apart; empty: the runtimes are not known here, and options are left as they are. selectors: the `settings` of each routing
+    policy; empty: they are not known here. roles: the names that `roles` of a key may have; None where they are not known.
     """
 
     authenticators: Mapping[str, type[Spec]] = field(default_factory=dict)
     guardrails: Mapping[str, type[Spec]] = field(default_factory=dict)
     sinks: Mapping[str, type[Spec]] = field(default_factory=lambda: {"file": Spec})
     engines: Mapping[str, type[Spec]] = field(default_factory=dict)
+    selectors: Mapping[str, type[Spec]] = field(default_factory=dict)
     roles: Collection[str] | None = None
+
+
+NO_PLUGINS: Final = PluginSchemas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Converter:
             GuardrailSpec: _Plugin("guardrail", "type", "settings", schemas.guardrails),
             SinkSpec: _Plugin("audit sink", "type", "settings", schemas.sinks),
             EngineSpec: _Plugin("runtime", "runtime", "options", schemas.engines, free=("external",) if schemas.engines else None),
+            RoutingSpec: _Plugin("routing policy", "policy", "settings", schemas.selectors, free=() if schemas.selectors else None),
         }
         own = IdentitySpec.__struct_fields__
         self._authenticators = {name: schema for name, schema in schemas.authenticators.items() if name not in own}
@@ -175,10 +180,9 @@ class Converter:
                 data[name] = self._by_name(value, self._authenticators, "authenticator", join(path, name))
             elif plugin is None or name != plugin.settings:
                 data[name] = self._member(value, target.cls, name, fields[name].type, join(path, name))
-        if plugin is not None and (
-            data[plugin.kind] in plugin.schemas or (plugin.free is not None and data[plugin.kind] not in plugin.free)
-        ):
-            data[plugin.settings] = self._settings(node, data[plugin.kind], plugin, path)
+        kind: Any = data.get(plugin.kind, _default(target, plugin.kind)) if plugin is not None else None
+        if plugin is not None and (kind in plugin.schemas or (plugin.free is not None and kind not in plugin.free)):
+            data[plugin.settings] = self._settings(node, kind, plugin, path)
         elif plugin is not None and (given := node.entries.get(plugin.settings)) is not None:
             data[plugin.settings] = self._value(given, fields[plugin.settings].type, join(path, plugin.settings))
         return data
@@ -206,7 +210,7 @@ class Converter:
         if schema is None:
             named = join(path, plugin.kind)
             known = nearest(kind, (*plugin.schemas, *(plugin.free or ())))
-            raise self.places[named].error(named, f"there is no {plugin.what} {quoted(kind)}; {known}")
+            raise self.place(named, node.origin).error(named, f"there is no {plugin.what} {quoted(kind)}; {known}")
         where = join(path, plugin.settings)
         settings = node.entries.get(plugin.settings) or Node("mapping", node.origin)
         return self.checked(settings, schema, where)
@@ -234,6 +238,27 @@ class Converter:
         if node.kind == "mapping":
             return {key: self._value(value, target, join(path, key)) for key, value in node.entries.items()}
         return _untyped(node, path)
+
+
+def with_plain_settings(spec: Spec, schemas: PluginSchemas) -> Spec:
+    """A guardrail or a model that was written nowhere (in the store), its plug-in's settings read as those of a file are.
+
+    Raises ConfigError with a path within it. What names a guardrail that is not known is left as it is, for whoever would build it.
+    """
+    if isinstance(spec, GuardrailSpec) and (schema := schemas.guardrails.get(spec.type)) is not None:
+        return msgspec.structs.replace(spec, settings=plain_settings(spec.settings, schema, "settings"))
+    if isinstance(spec, ModelSpec) and schemas.selectors:
+        routing = spec.routing
+        if (schema := schemas.selectors.get(routing.policy)) is None:
+            hint = nearest(routing.policy, schemas.selectors)
+            raise ConfigError(f"there is no routing policy {quoted(routing.policy)}; {hint}", path="routing.policy")
+        routing = msgspec.structs.replace(routing, settings=plain_settings(routing.settings, schema, "routing.settings"))
+        return msgspec.structs.replace(spec, routing=routing)
+    return spec
+
+
+def _default(target: inspect.StructType, name: str) -> Any:
+    return next(known.default for known in target.fields if known.name == name)
 
 
 def _or_empty(node: Node) -> Node:

@@ -15,13 +15,12 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from gateway.config import environment, nodes, validate
-from gateway.config.convert import Converter, PluginSchemas
+from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas
 from gateway.config.environment import read_file
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec
 
-NO_PLUGINS = PluginSchemas()
 _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
 
 

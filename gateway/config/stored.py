@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.config.convert import NO_PLUGINS, PluginSchemas, with_plain_settings
 from gateway.core.errors import ConfigError, NotFound
 from gateway.core.slices import Steps, in_slices
 from gateway.core.specs import EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
@@ -40,8 +41,8 @@ class Part:
 class StoredParts:
     """The parts by kind and name, in the order of their names. `generation` grows with every change that was read."""
 
-    def __init__(self, store: ControlStore, engine_of: OfEngine) -> None:
-        self._store, self._engine_of = store, engine_of
+    def __init__(self, store: ControlStore, engine_of: OfEngine, schemas: PluginSchemas = NO_PLUGINS) -> None:
+        self._store, self._engine_of, self._schemas = store, engine_of, schemas
         self.parts: dict[str, dict[str, Part]] = {kind: {} for kind in KINDS}
         self.generation = 0
         self._reading = asyncio.Lock()
@@ -116,6 +117,6 @@ class StoredParts:
             return self._engine_of(name, body)
         try:
             found: Spec = msgspec.convert({**body, "name": name}, _TYPES[kind])
-            return found
         except msgspec.ValidationError as error:
             raise ConfigError(f"the store holds one that this version cannot use: {error}") from None
+        return with_plain_settings(found, self._schemas)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from gateway.core.clock import Clock, SystemClock
+from gateway.core.clock import Clock, Entropy, SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Authenticator, Guardrail, KeyStore
 from gateway.core.secret import secret_hook
@@ -66,6 +66,17 @@ class SinkContext(Context):
     writer: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorContext(Context):
+    """members: the pool's (gateway.routing.selectors.Member), two or more. bound: `routing.bound`. ring: the pool's consistent-hash ring,
+    for a row that asks for one."""
+
+    members: Sequence[Any]
+    bound: float
+    entropy: Entropy
+    ring: Any = None
+
+
 # --- rows
 
 
@@ -103,6 +114,16 @@ class SinkRow(Row):
     build: Callable[[Any, SinkContext], Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorRow(Row):
+    """What `build` returns is a `Selector` (gateway.routing.selectors). ring: it needs the pool's ring, which takes long to build and is
+    handed to it."""
+
+    kind: ClassVar[str] = "routing policy"
+    build: Callable[[Any, SelectorContext], Any]
+    ring: bool = False
+
+
 # --- tables
 
 R = TypeVar("R", bound=Row)
@@ -118,7 +139,7 @@ class Table(Generic[R]):
         self._rows: dict[str, R] = {}
         for one in rows:
             if one.name in self._rows:
-                raise ValueError(f"there are two {self.kind}s named {one.name!r}")
+                raise ValueError(f"the {self.kind} {one.name!r} is there twice")
             self._rows[one.name] = one
 
     @property

@@ -217,9 +217,10 @@ class RetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RoutingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a model's pool is used: which selector, over which key, with which bound on the load."""
+    """How a model's pool is used: which selector with which settings, over which key, with which bound on the load."""
 
-    policy: Literal["consistent_hash", "least_outstanding", "power_of_two", "round_robin", "weighted"] = "consistent_hash"
+    policy: str = "consistent_hash"
+    settings: dict[str, Any] = {}
     key: Annotated[str, Meta(pattern=r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$")] = "prefix"
     bound: Annotated[float, Meta(ge=1.0, le=10.0)] = 1.25
     breaker: BreakerSpec = BreakerSpec()

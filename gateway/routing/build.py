@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.errors import ConfigError
+from gateway.core.plugins import SelectorContext, SelectorRow, Table, built
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec, PoolMemberSpec
+from gateway.routing import ROWS
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.ring import Ring
 from gateway.routing.router import FleetRouter, PoolRoute
-from gateway.routing.selectors import Member, ring_of
+from gateway.routing.selectors import Member, Only, Selector, ring_of
 
+SELECTORS: Final = Table(SelectorRow, ROWS)
+"""The routing policies that Gatehouse brings."""
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
 
 
-def build_router(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry) -> FleetRouter:
+def build_router(
+    models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry, selectors: Table[SelectorRow] = SELECTORS
+) -> FleetRouter:
     """A router over the registry's endpoints; changes nothing until `registry.activate(router)`. Raises ConfigError with the path."""
-    return at_once(router_steps(models, engines, registry))
+    return at_once(router_steps(models, engines, registry, selectors))
 
 
-def router_steps(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry) -> Steps[FleetRouter]:
+def router_steps(
+    models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry, selectors: Table[SelectorRow] = SELECTORS
+) -> Steps[FleetRouter]:
     """The same in steps, for a large fleet. One build at a time may be activated: routes that need not change are those in force."""
     yield from _check_names(models)
     known = _engines(engines)
@@ -33,10 +43,28 @@ def router_steps(models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...],
         if previous is not None and previous.equals(spec, pool):
             routes.append(previous)
         else:
-            ring = (yield from Ring.steps(*ring_of(pool))) if spec.routing.policy == "consistent_hash" and len(pool) > 1 else None
-            routes.append(PoolRoute(spec, pool, registry, ring))
+            selector = yield from _selector(spec, number, pool, registry, selectors)
+            routes.append(PoolRoute(spec, pool, registry, selector))
         yield
     return FleetRouter(routes, members)
+
+
+def _selector(
+    spec: ModelSpec, number: int, pool: tuple[Member, ...], registry: EndpointRegistry, selectors: Table[SelectorRow]
+) -> Steps[Selector]:
+    routing = spec.routing
+    if len(pool) == 1:
+        return Only(pool, routing.bound, registry.entropy)
+    path = f"models[{number}].routing.policy"
+    try:
+        row = selectors[routing.policy]
+        path = f"models[{number}].routing.settings"
+        ring = (yield from Ring.steps(*ring_of(pool))) if row.ring else None
+        context = SelectorContext(name=spec.name, members=pool, bound=routing.bound, entropy=registry.entropy, ring=ring)
+        selector: Selector = built(row.build, row.settings, routing.settings, context)
+    except ConfigError as error:
+        raise ConfigError(error.message, path=path) from None
+    return selector
 
 
 def request_headers(spec: EngineSpec, path: str) -> bytes:

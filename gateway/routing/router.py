@@ -22,8 +22,7 @@ from gateway.routing.endpoints import Endpoint
 from gateway.routing.keys import key_function
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.retry import RetryBudget
-from gateway.routing.ring import Ring
-from gateway.routing.selectors import SELECTORS, ConsistentHash, Member, Only, Selector, free, spare
+from gateway.routing.selectors import Member, Selector, free, spare
 
 _SUCCESS: Final = AttemptResult.SUCCESS
 _SMOOTHING: Final = 0.1
@@ -98,7 +97,7 @@ class Waiting(Signal[PoolAttempt]):
 class PoolRoute:
     """The way to one model. See gateway.core.ports.Route. `fallbacks`: models to try, in order, when this one cannot serve."""
 
-    def __init__(self, spec: ModelSpec, members: tuple[Member, ...], registry: EndpointRegistry, ring: Ring | None = None) -> None:
+    def __init__(self, spec: ModelSpec, members: tuple[Member, ...], registry: EndpointRegistry, selector: Selector) -> None:
         routing = spec.routing
         self.spec, self.model, self.fallbacks = spec, spec.name, spec.fallbacks
         self.members = members
@@ -106,11 +105,6 @@ class PoolRoute:
         self.budget = RetryBudget(routing.retry, registry.clock, registry.entropy)
         self._registry = registry
         self._now = registry.now
-        selector: Selector
-        if ring is not None:  # it was built in slices
-            selector = ConsistentHash(members, routing.bound, registry.entropy, ring)
-        else:
-            selector = (SELECTORS[routing.policy] if len(members) > 1 else Only)(members, routing.bound, registry.entropy)
         self._select = selector.choose
         self._key = key_function(routing.key) if selector.keyed else None
         self._queue = AdmissionQueue(routing.queue.size, routing.queue.weights)

@@ -1,7 +1,7 @@
 """Routing policies: which member of a pool gets a request. Pure and synchronous; a policy only reads.
 
-A selector is built over a pool's members and chooses one of those that have a free slot (`in_flight < limit`), or None. To add a
-policy: a class with `choose`, one line in SELECTORS, its name in RoutingSpec.policy. `keyed` policies get a routing key.
+A selector is built over a pool's members and chooses one of those that have a free slot (`in_flight < limit`), or None. `keyed` policies
+get a routing key. The table is ROWS of this package.
 """
 
 from __future__ import annotations
@@ -260,12 +260,3 @@ def _outstanding(member: Member) -> float:
 
 def _rotated(items: list[T], by: int) -> list[T]:
     return items[by:] + items[:by]
-
-
-SELECTORS: dict[str, Callable[[Sequence[Member], float, Entropy], Selector]] = {
-    "consistent_hash": ConsistentHash,
-    "least_outstanding": LeastOutstanding,
-    "power_of_two": PowerOfTwo,
-    "round_robin": RoundRobin,
-    "weighted": Weighted,
-}

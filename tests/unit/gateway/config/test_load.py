@@ -71,7 +71,9 @@ class PickySettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 SCHEMAS = PluginSchemas(
-    authenticators={"api_keys": Spec, "badge": PickySettings}, guardrails={"filter": FilterSettings, "picky": PickySettings}
+    authenticators={"api_keys": Spec, "badge": PickySettings},
+    guardrails={"filter": FilterSettings, "picky": PickySettings},
+    selectors={"consistent_hash": Spec, "sticky": PickySettings},
 )
 
 
@@ -352,3 +354,25 @@ def test_third_parties_authenticators_have_settings_of_their_own() -> None:
 )
 def test_what_is_wrong_with_an_authenticator_names_its_path(plugins: str, expected: str) -> None:
     assert error(f"version: 1\nidentity: {{plugins: {plugins}}}\n").startswith(expected)
+
+
+def routed(routing: str) -> str:
+    return BASE + f"engines: [{{name: e, runtime: external, url: 'http://e'}}]\nmodels: [{{name: m, pool: [e], routing: {routing}}}]\n"
+
+
+def test_a_routing_policy_may_have_settings() -> None:
+    assert read(routed("{policy: sticky, settings: {low: 1, high: 2}}")).models[0].routing.settings == {"low": 1, "high": 2}
+    assert read(routed("{key: tenant}")).models[0].routing.policy == "consistent_hash"
+    assert parse(routed("{policy: unheard}"), file="gate.yaml", environ={}).models[0].routing.policy == "unheard"
+
+
+@pytest.mark.parametrize(
+    ("routing", "expected"),
+    [
+        ("{policy: stikcy}", "gate.yaml:4: models[0].routing.policy: there is no routing policy 'stikcy'; did you mean 'sticky'?"),
+        ("{policy: sticky, settings: {lwo: 1}}", "gate.yaml:4: models[0].routing.settings.lwo: unknown key 'lwo'; did you mean 'low'?"),
+        ("{settings: {low: 1}}", "gate.yaml:4: models[0].routing.settings.low: unknown key 'low'; none is known here"),
+    ],
+)
+def test_what_is_wrong_with_a_routing_policy_names_its_path(routing: str, expected: str) -> None:
+    assert error(routed(routing)).startswith(expected)
