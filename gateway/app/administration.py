@@ -237,8 +237,8 @@ class Log:
     def tail(self, count: int) -> list[dict[str, Any]]:
         return self._reader().tail(count)
 
-    def verify(self) -> dict[str, Any]:
-        return self._reader().verify()
+    def verify(self, first_segment: int = 1) -> dict[str, Any]:
+        return self._reader().verify(first_segment)
 
     def export(
         self,
@@ -293,7 +293,7 @@ def release() -> str:
         return "0"
 
 
-def verify_offline(directory: Path, public_key: Path) -> dict[str, Any]:
+def verify_offline(directory: Path, public_key: Path, first_segment: int) -> dict[str, Any]:
     """Verifies an audit log with nothing but its files and the public key. Raises ConfigError, OSError."""
     verifier: CheckpointVerifier = load_verifier(public_key)
-    return verify_log(directory, verifier).as_dict()
+    return verify_log(directory, verifier, first_segment=first_segment).as_dict()

@@ -146,7 +146,9 @@ class AuditReader(Protocol):
 
     def tail(self, count: int) -> list[dict[str, Any]]: ...
 
-    def verify(self) -> dict[str, Any]: ...
+    def verify(self, first_segment: int = 1) -> dict[str, Any]:
+        """first_segment: the oldest segment that must be there; older ones are archived and not verified."""
+        ...
 
     def export(
         self,
