@@ -122,9 +122,10 @@ class Gateway:
         self.audit = AuditBroker(spec.audit, spec.state_dir)
         self.control = Control(spec, environ, self.feed, self._schemas)
         self._counted = CountedAudit(self.audit, self.control.usage)
-        self.supervisor = Supervisor(Path(spec.state_dir).resolve(), self.registry, self._engine_event)
+        state_dir, rows = Path(spec.state_dir).resolve(), plugins.runtimes
+        self.supervisor = Supervisor(state_dir, self.registry, self._engine_event, runtimes=rows)
         self.model_places: tuple[Place, ...] = ()
-        self.files = Library(Path(spec.state_dir).resolve(), lambda: self.model_places, self._uploads, self._engine_models, self.clock)
+        self.files = Library(state_dir, lambda: self.model_places, self._uploads, self._engine_models, self.clock, runtimes=rows)
         self._owner = TaskOwner("gateway")
         self._clients: list[EndpointClient] = []
         self._built: Built | None = None

@@ -13,25 +13,20 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from engines.runtimes import RUNTIMES
-from gateway.config.convert import nearest, plain_settings
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
-from gateway.core.specs import EngineSpec, Spec
+from gateway.core.specs import EngineSpec
 from gateway.core.storage import engine_secret
 from policies.patterns import matches
 
 SECRET_PREFIX: Final = "GATEHOUSE_SECRET_"
 _REFERENCE: Final = re.compile(r"\$\{env:([A-Za-z0-9_]{1,128})\}")
 _FILES: Final = (("tls", "ca"), ("tls", "cert"), ("tls", "key"), ("options", "provider"))
-OPTIONS: Final[Mapping[str, type[Spec]]] = MappingProxyType(RUNTIMES.schemas())
-"""What `engines[].options` may say, by runtime: checked before a process is started, in the file and in the store."""
 RESOLVE_SECONDS: Final = 2.0
 _IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 Unseal = Callable[[str, str], Secret]
@@ -73,14 +68,9 @@ def engine_of(name: str, body: Mapping[str, Any], environ: Mapping[str, str], un
         if (body.get(where) or {}).get(setting):
             raise ConfigError("settings that name a file belong into the configuration file", path=f"{where}.{setting}")
     try:
-        found = msgspec.convert(plain, EngineSpec, dec_hook=secret_hook)
+        return msgspec.convert(plain, EngineSpec, dec_hook=secret_hook)
     except msgspec.ValidationError as error:
         raise ConfigError(f"this version cannot use it: {_bare(str(error))}") from None
-    if found.runtime not in OPTIONS and found.runtime != "external":
-        raise ConfigError(f"there is no runtime {found.runtime!r}; {nearest(found.runtime, (*OPTIONS, 'external'))}", path="runtime")
-    if found.runtime not in OPTIONS or not found.options:
-        return found
-    return msgspec.structs.replace(found, options=plain_settings(found.options, OPTIONS[found.runtime], "options"))
 
 
 def _bare(message: str) -> str:

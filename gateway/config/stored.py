@@ -114,7 +114,7 @@ class StoredParts:
     def spec_of(self, kind: str, name: str, body: dict[str, Any]) -> Spec:
         """The settings of a body. Raises ConfigError."""
         if kind == "engines":
-            return self._engine_of(name, body)
+            return with_plain_settings(self._engine_of(name, body), self._schemas)
         try:
             found: Spec = msgspec.convert({**body, "name": name}, _TYPES[kind])
         except msgspec.ValidationError as error:

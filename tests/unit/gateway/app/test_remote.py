@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.app.plugins import OURS
 from gateway.app.remote import check_address, check_upstream, engine_of, find_model
+from gateway.config.convert import with_plain_settings
 from gateway.core.clock import SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
@@ -25,7 +27,9 @@ def sealed(text: str, field: str, url: str = URL) -> str:
 
 
 def read(**body: Any) -> EngineSpec:
-    return engine_of("e", {"runtime": "external", "url": URL, **body}, ENVIRON, SEALER.unseal)
+    found = with_plain_settings(engine_of("e", {"runtime": "external", "url": URL, **body}, ENVIRON, SEALER.unseal), OURS.schemas())
+    assert isinstance(found, EngineSpec)
+    return found
 
 
 def test_secrets_are_opened_where_they_are_used() -> None:
