@@ -298,9 +298,9 @@ class FleetView(Protocol):
 
     def models(self) -> list[dict[str, Any]]: ...
 
-    def stored(self, kind: str, name: str) -> tuple[int | None, str]:
-        """Of an engine or a model of the store: the revision that is in force (None: none), and why the newest one is not ("": nothing
-        is wrong)."""
+    def in_force(self, kind: str, name: str) -> tuple[int | None, str]:
+        """Of an engine or a model of the store: the revision that is in force, or None, and why the newest one is not; "" if it is, or
+        will be."""
         ...
 
     def status(self) -> dict[str, Any]:
