@@ -20,6 +20,7 @@ GatehouseError
 ├── AlreadyExists                    409: the name is taken
 ├── VersionMismatch                  412: somebody else wrote first (a lost update)
 ├── ClientGone                       never sent: the client left
+├── ClientStalled                    408, in a stream: the client does not read its answer
 └── InternalError                    500
 """
 
@@ -208,6 +209,14 @@ class ClientGone(GatehouseError):
 
     status = 499
     default_code = "client_gone"
+
+
+class ClientStalled(GatehouseError):
+    """The client did not read its answer for too long; its connection is cut."""
+
+    status = 408
+    type = "invalid_request_error"
+    default_code = "client_stalled"
 
 
 class InternalError(GatehouseError):

@@ -146,9 +146,7 @@ class AuditReader(Protocol):
 
     def tail(self, count: int) -> list[dict[str, Any]]: ...
 
-    def verify(self, first_segment: int = 1) -> dict[str, Any]:
-        """first_segment: the oldest segment that must be there; older ones are archived and not verified."""
-        ...
+    def verify(self) -> dict[str, Any]: ...
 
     def export(
         self,
@@ -298,9 +296,9 @@ class FleetView(Protocol):
 
     def models(self) -> list[dict[str, Any]]: ...
 
-    def in_force(self, kind: str, name: str) -> tuple[int | None, str]:
-        """Of an engine or a model of the store: the revision that is in force, or None, and why the newest one is not; "" if it is, or
-        will be."""
+    def stored(self, kind: str, name: str) -> tuple[int | None, str]:
+        """Of an engine or a model of the store: the revision that is in force (None: none), and why the newest one is not ("": nothing
+        is wrong)."""
         ...
 
     def status(self) -> dict[str, Any]:

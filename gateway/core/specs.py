@@ -67,6 +67,8 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     keep_alive_timeout: Seconds = 75.0
     request_timeout: Timeout = 600.0
     drain_timeout: Seconds = 30.0
+    memory: Annotated[int, Meta(ge=1024 * 1024, le=1 << 53)] = 256 * 1024 * 1024
+    memory_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
 
 
 class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -357,6 +359,7 @@ class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     keep_alive: Seconds = 15.0
     buffer_bytes: Annotated[int, Meta(ge=16 * 1024, le=256 * 1024)] = 64 * 1024
+    send_timeout: Timeout = 60.0
 
 
 class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from time import perf_counter_ns, time
 from typing import Any, Final, Protocol
 
-from gateway.core.errors import ClientGone, EngineTimeout, GatehouseError, InternalError
+from gateway.core.errors import ClientGone, ClientStalled, EngineTimeout, GatehouseError, InternalError
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
@@ -41,7 +41,15 @@ class Client(Protocol):
         ...
 
     def read_body(self) -> None:
-        """The body is wanted now (answers `Expect: 100-continue`)."""
+        """The body is wanted now (answers `Expect: 100-continue`). Raises Overloaded or LimitExceeded when there is no memory for it."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """Takes memory for a large answer until the client has taken it. Raises Overloaded or LimitExceeded."""
+        ...
+
+    def settle_when_taken(self, reservation: Reservation, usage: Usage | None) -> None:
+        """Settles a reservation as soon as the client has taken its answer or is gone: until then its request is not over."""
         ...
 
 
@@ -252,7 +260,10 @@ class Exchange:
         else:
             endpoint = ""
         if self.reservation is not None:
-            self.reservation.settle(usage)
+            if self.client.paused:
+                self.client.settle_when_taken(self.reservation, usage)
+            else:
+                self.reservation.settle(usage)
         now_ns = perf_counter_ns()
         seconds = (now_ns - self.started_ns) * 1e-9
         if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
@@ -316,7 +327,7 @@ def chunked(data: bytes) -> bytes:
 
 def outcome_of(error: GatehouseError) -> str:
     """The audit's word for how an error ended an exchange."""
-    if isinstance(error, EngineTimeout):
+    if isinstance(error, EngineTimeout | ClientStalled):
         return "timeout"
     return "denied" if error.status < 500 else "failed"
 

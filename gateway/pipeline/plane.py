@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from gateway.core.errors import GatehouseError
 from gateway.core.snapshot import Snapshot
 from gateway.core.tasks import TaskOwner
+from gateway.pipeline.memory import MemoryBudget
 from gateway.telemetry.metrics import Metrics
 
 
@@ -44,6 +45,7 @@ class DataPlane:
         self.exchanges: set[UnderWay] = set()
         self.snapshot: Snapshot | None = None
         self.draining = False
+        self.memory = MemoryBudget()
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0

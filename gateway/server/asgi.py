@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from gateway.core.errors import GatehouseError, InternalError
+from gateway.core.types import Principal
 from gateway.pipeline.exchange import LAST_CHUNK, chunked, status_line
 from gateway.server.protocol import Connection
 from gateway.server.refusals import plain_error
@@ -40,6 +41,8 @@ class AsgiCycle:
     def __init__(self, connection: Connection, request: ParsedRequest) -> None:
         self.connection, self.request = connection, request
         self.keep_alive = request.keep_alive
+        self.principal: Principal | None = None
+        self.peer = connection.peer_of(request)
         self._body = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -84,13 +87,13 @@ class AsgiCycle:
             self._fail(InternalError(f"Internal error. The request id is {self.request.request_id.decode()}."))
 
     def _scope(self) -> Message:
-        request, peer = self.request, self.connection.peer
+        request, peer = self.request, self.peer
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": request.method.decode("ascii"),
-            "scheme": "http" if peer.certificate is None else "https",
+            "scheme": "http" if self.connection.peer.certificate is None else "https",
             "path": unquote(request.raw_path.decode("latin-1")),
             "raw_path": request.raw_path,
             "query_string": request.query,

@@ -4,27 +4,58 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 from gateway.core.errors import RequestError
 from gateway.core.types import Headers
 
-QUESTION_MARK, HASH, UNDERSCORE = b"?#_"
-"""As integers: to ask whether bytes are in bytes costs ten times as much, as Python first takes the first for a number and fails."""
+QUESTION_MARK, HASH, UNDERSCORE, PERCENT, DOT, SLASH = b"?#_%./"
+"""As integers: `x in data` costs ten times as much when x is bytes, because Python first tries x as a number."""
 REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
-"""A caller's own request identifier is taken over when it has this form."""
+"""A caller's own request identifier is kept when it has this form."""
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE).match
+_SEGMENTS: Final = re.compile(rb"[/\\]").split
+_REQUEST_LINE: Final = re.compile(rb"[A-Z_-]+ [^ \r\n]+ (?!HTTP/)[A-Z]+/\d\.\d\r?\n").search
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """(path, query) of a request target in origin form. The path is taken as it is: nothing is decoded or normalised, so that
-    every spelling but the plain one of a path is another path, and 404."""
+    """(path, query) of a request target. Of one in absolute form (RFC 9112, 3.2.2) only the path counts: nothing is decided by a host.
+
+    The path is taken as it is: nothing is decoded or normalised, so that every spelling of a path but the plain one is another path.
+    """
+    if target[0] != SLASH and (match := _ABSOLUTE(target)) is not None:
+        target = target[match.end() :]
+        if not target.startswith(b"/"):
+            target = b"/" + target
     if QUESTION_MARK not in target and HASH not in target:
         return target, b""
     path, _, query = target.partition(b"?")
     return path.partition(b"#")[0], query
 
 
-def check_framing(method: bytes, headers: Headers, max_body: int) -> RequestError | None:
+def has_dot_segment(path: bytes) -> bool:
+    """Whether a segment of the path is `.` or `..` in any spelling: what forwards or resolves it would end up on another path."""
+    if DOT not in path and PERCENT not in path:
+        return False
+    decoded = unquote_to_bytes(path)
+    return any(segment.partition(b";")[0] in (b".", b"..") for segment in _SEGMENTS(decoded))
+
+
+def speaks_http(data: bytes) -> bool:
+    """Whether a read begins with a whole request line whose protocol is HTTP. The parser takes `RTSP/1.0` for `HTTP/1.0`."""
+    end = data.find(b"\n")
+    return end > 8 and data.startswith(b"HTTP/", end - 9)
+
+
+def foreign_protocol(data: bytes) -> bool:
+    """Whether a request line for another protocol than HTTP (RTSP, ICE) is in there."""
+    return _REQUEST_LINE(data) is not None
+
+
+def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> RequestError | None:
     """What is wrong with the head, or None. The parser has checked syntax, Content-Length's form and the transfer coding."""
+    if has_dot_segment(path):
+        return RequestError("The path has a segment '.' or '..'; send the path that is meant.", code="invalid_request")
     length = headers.get(b"content-length")
     if length is not None and int(length) > max_body:
         return RequestError(f"The body is larger than {max_body} bytes.", code="request_too_large", status=413)

@@ -12,17 +12,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from gateway.core.errors import GatehouseError, RequestError
-from gateway.core.types import Peer
+from gateway.core.errors import ClientStalled, GatehouseError, RequestError
+from gateway.core.ports import Reservation
+from gateway.core.specs import StreamSpec
+from gateway.core.types import Peer, Usage
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
+from gateway.server.account import Account
 from gateway.server.closing import LINGER_SECONDS, STALL_SECONDS, close_or_cut, half_close
 from gateway.server.cors import cors_headers
 from gateway.server.peers import forwarded_peer, is_trusted, plain
 from gateway.server.reading import NEVER, RequestReader
 from gateway.server.refusals import plain_error
 from gateway.server.request import Handler, ParsedRequest, Refusal
+from gateway.server.sending import bound_sending
 from gateway.server.states import (
     ANSWERING,
     CLOSE,
@@ -32,6 +37,7 @@ from gateway.server.states import (
     LINGER,
     LOSE,
     LOSE_LIFE,
+    LOST,
     NOTHING,
     OPEN,
     OVER,
@@ -50,8 +56,6 @@ MAX_WAITING: Final = 256
 """Requests that may wait: one read can bring thousands of small ones, each forty times as large in memory."""
 MAX_PIPELINED_BODY: Final = 64 * 1024
 """Bytes of a body from which no further request is read while this one waits for its turn."""
-WRITE_HIGH: Final = 64 * 1024
-WRITE_LOW: Final = 16 * 1024
 
 
 class Application(Protocol):
@@ -66,6 +70,7 @@ class ListenerState:
     def __init__(self, plane: DataPlane, application: Application, is_inference: Callable[[bytes], bool]) -> None:
         self.plane, self.application, self.is_inference = plane, application, is_inference
         self.connections: set[Connection] = set()
+        self.stalled: set[Connection] = set()
         self.per_peer: dict[str, int] = {}
         plane.metrics.connections = self.connections.__len__
 
@@ -74,13 +79,16 @@ class ListenerState:
         now = self.plane.now
         for connection in [c for c in self.connections if c.due <= now]:
             connection.overdue()
+        for connection in [c for c in self.stalled if c.taken_by <= now]:
+            connection.stalled()
 
 
 class Connection(RequestReader):
     """One client connection, an asyncio.Protocol by its methods (a base class in Python would cost a compiled one its fast attributes).
 
     It answers one request at a time; pipelined ones wait in order. `due`: when it must have received the rest of a request, begun the next
-    one, or taken what is unsent on a connection that closes. `paused`: the client does not take what is written; `held`: we do not read.
+    one, or taken what is unsent on a connection that closes. `paused`: the client does not take what is written, and is cut at `taken_by`;
+    `held`: we do not read.
     """
 
     def __init__(self, state: ListenerState, server_state: Any) -> None:
@@ -95,7 +103,11 @@ class Connection(RequestReader):
         self.waiting: deque[ParsedRequest] = deque()
         self.paused = False
         self.held = False
+        self.taken_by = NEVER
+        self._patience = -1.0
+        self._untaken = -1
         self._unsent = -1
+        self._account = Account(self.plane.memory)
 
     # --- the transport's events
 
@@ -112,7 +124,7 @@ class Connection(RequestReader):
         state.connections.add(self)
         self.server_state.connections.add(self)
         count = state.per_peer[address] = state.per_peer.get(address, 0) + 1
-        self.transport.set_write_buffer_limits(WRITE_HIGH, WRITE_LOW)
+        bound_sending(self.transport, plane_stream(self.plane).buffer_bytes)
         most, most_of_peer = self.limits.max_connections, self.limits.max_connections_per_peer
         if len(state.connections) > 2 * most or count > 2 * most_of_peer:
             self.stop_reading()
@@ -123,6 +135,7 @@ class Connection(RequestReader):
     def connection_lost(self, exc: Exception | None) -> None:
         state = self.state
         state.connections.discard(self)
+        state.stalled.discard(self)
         self.server_state.connections.discard(self)
         address = self.peer.address
         left = state.per_peer.get(address, 1) - 1
@@ -134,9 +147,12 @@ class Connection(RequestReader):
         self.answering = after(ANSWERING, self.answering, LOSE)
         self.waiting.clear()
         serving, self.serving = self.serving, None
-        if serving is not None and serving.handler is not None:
-            handler, serving.handler = serving.handler, None
-            handler.client_gone()
+        if serving is not None:
+            self._account.release(serving)
+            if serving.handler is not None:
+                handler, serving.handler = serving.handler, None
+                handler.client_gone()
+        self._account.taken()
         self.release_parser()
         self.send = _gone
 
@@ -150,11 +166,22 @@ class Connection(RequestReader):
 
     def pause_writing(self) -> None:
         self.paused = True
+        self._untaken = -1
+        if self._patience < 0:
+            self._patience = plane_stream(self.plane).send_timeout
+        self.taken_by = self.plane.now + self._patience
+        self.state.stalled.add(self)
         if self.serving is not None and self.serving.handler is not None:
             self.serving.handler.pause()
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.state.stalled.discard(self)
+        if self.serving is None:
+            self._patience = -1.0
+            self._account.taken()
+        else:  # a stream: its engine waits too, so what it may be paused counts in all
+            self._patience = max(0.0, self.taken_by - self.plane.now)
         if self.serving is not None and self.serving.handler is not None:
             self.serving.handler.resume()
         if (self.held or self.waiting) and not self.transport.is_closing():
@@ -169,8 +196,12 @@ class Connection(RequestReader):
         refusal = self.parse(data)
         if refusal is not None:
             self._refuse(refusal)
-        elif self.answering == READY:
+            return
+        if self.answering == READY:
             self._begin()
+        request = self.request
+        if request is not None and not self._readable(request):
+            self._hold()
 
     def eof_received(self) -> bool:
         return False
@@ -186,6 +217,18 @@ class Connection(RequestReader):
                 self.due = NEVER
         else:
             self._refuse(Refusal(RequestError("The request was not received in time.", code="request_timeout", status=408)))
+
+    def stalled(self) -> None:
+        """`taken_by` has come. A client that does not read is cut, and whatever waits for it is freed; one that takes a whole answer slowly
+        goes on as long as it takes a buffer's worth each time."""
+        serving, stream, unsent = self.serving, plane_stream(self.plane), self.transport.get_write_buffer_size()
+        if serving is None and unsent <= self._untaken - stream.buffer_bytes:
+            self._untaken = unsent
+            self.taken_by = self.plane.now + stream.send_timeout
+            return
+        if serving is not None and serving.handler is not None:
+            serving.handler.cancel(ClientStalled("The client did not read its answer in time."))
+        self.transport.abort()
 
     # --- requests that were read
 
@@ -211,6 +254,22 @@ class Connection(RequestReader):
             if request.size > MAX_PIPELINED_BODY:
                 self._hold()
 
+    def body_grew(self, request: ParsedRequest) -> None:
+        if not request.admitted:
+            self._hold()
+            return
+        try:
+            self._account.grow(request, STEP, self.limits)
+        except GatehouseError as error:
+            raise self.rejected(error) from None
+
+    def _readable(self, request: ParsedRequest) -> bool:
+        """Whether more of a body may be read: a large one only once its memory is taken, which is when its handler asks for it."""
+        if request.admitted:
+            return True
+        declared = request.declared()
+        return (request.size if declared is None else declared) <= UNCOUNTED
+
     def _hold(self) -> None:
         """Stops reading until those that wait have had their turn: their memory, and that of their answers, is bounded."""
         if not self.held:
@@ -220,6 +279,8 @@ class Connection(RequestReader):
     def _read_on(self) -> None:
         """Reads again when there is room."""
         if self.paused or len(self.waiting) >= MAX_PIPELINED or any(r.size > MAX_PIPELINED_BODY for r in self.waiting):
+            return
+        if self.request is not None and not self._readable(self.request):
             return
         self.held = False
         self.transport.resume_reading()
@@ -241,12 +302,12 @@ class Connection(RequestReader):
     def _start(self, request: ParsedRequest) -> None:
         self.serving = request
         self.answering = after(ANSWERING, self.answering, START)
+        self._patience = -1.0
         plane = self.plane
         if request.method == b"POST" and self.state.is_inference(request.raw_path):
             snapshot = plane.current()
             self.limits = snapshot.spec.listen
-            peer = forwarded_peer(self.peer, request.headers) if self.peer.trusted else self.peer
-            exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, peer, request.request_id)
+            exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, self.peer_of(request), request.request_id)
             exchange.keep_alive = request.keep_alive
             exchange.body = request.body
             request.handler = exchange
@@ -269,10 +330,31 @@ class Connection(RequestReader):
         if self.serving is None and self.waiting:  # as long as the client takes nothing
             self.due = self.plane.now + self.limits.keep_alive_timeout
 
+    def peer_of(self, request: ParsedRequest) -> Peer:
+        """Who sent a request: the other end, or the client that a trusted proxy names."""
+        return forwarded_peer(self.peer, request.headers) if self.peer.trusted else self.peer
+
+    # --- memory
+
     def read_body(self) -> None:
         request = self.serving
-        if request is not None and not request.complete and b"expect" in request.headers:
+        if request is None or request.complete:
+            return
+        if not request.admitted:
+            self._account.admit(request, self.limits)
+            if self.held:
+                self._read_on()
+        if b"expect" in request.headers:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def reserve(self, size: int) -> None:
+        if self.serving is not None:
+            self._account.reserve(self.serving, size, self.limits)
+
+    def settle_when_taken(self, reservation: Reservation, usage: Usage | None) -> None:
+        self._account.settle_when_taken(reservation, usage)
+        if self.life == LOST:
+            self._account.taken()
 
     def finished(self, keep_alive: bool) -> None:
         """The answer to the request being served is complete."""
@@ -280,16 +362,19 @@ class Connection(RequestReader):
         request, self.serving = self.serving, None
         self.answering = after(ANSWERING, self.answering, FINISH)
         self.server_state.total_requests += 1
+        if request is not None and request.reserved:
+            self._account.release(request)
+        if self.paused:
+            self._untaken = self.transport.get_write_buffer_size()
+        elif self._account.open:
+            self._account.taken()
         if self.transport.is_closing():
             return
         refused = self.reading == OVER
         if refused and self.refusal is not None and request is not None and request.complete:
             self._write_refusal(self.refusal)
         if refused or not keep_alive or self.life != OPEN or request is None:
-            if request is not None and request.complete:
-                self._end()
-            else:
-                self._close()
+            self._close()
         elif self.waiting:
             if not starting:  # else whoever started it goes on
                 self._advance()
@@ -301,7 +386,11 @@ class Connection(RequestReader):
     def _refuse(self, refusal: Refusal) -> None:
         """Answers with an error and closes: nothing is read behind a request that was not read to its end."""
         if self.answering == READY:
-            self._begin()
+            if refusal.drops:
+                self.serving = None
+                self.answering = after(ANSWERING, self.answering, LOSE)
+            else:
+                self._begin()
             if self.reading == OVER:  # it was answered at once, and that was this connection's last answer
                 return
         self.stop_reading()
@@ -344,6 +433,10 @@ class Connection(RequestReader):
         self.life = after(LIFE, self.life, CLOSE)
         self._unsent = close_or_cut(self.transport, self._unsent)
         self.due = self.plane.now + STALL_SECONDS
+
+
+def plane_stream(plane: DataPlane) -> StreamSpec:
+    return plane.current().spec.stream
 
 
 def _not_connected(data: bytes) -> None:

@@ -13,7 +13,7 @@ import httptools
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.types import Headers
 from gateway.pipeline.plane import DataPlane
-from gateway.server.head import REQUEST_ID, UNDERSCORE, check_framing, split_target
+from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, speaks_http, split_target
 from gateway.server.refusals import body_too_large, head_too_large
 from gateway.server.request import ParsedRequest, Refusal
 from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
@@ -46,6 +46,7 @@ class RequestReader:
         self._head_bytes = 0
         self._unparsed_bytes = 0
         self._begun = 0
+        self._line = b""
 
     # --- what the other half does with requests
 
@@ -57,18 +58,29 @@ class RequestReader:
         """A request is complete."""
         raise NotImplementedError
 
+    def body_grew(self, request: ParsedRequest) -> None:
+        """The body has become larger than its `room`. Raises to refuse it (`rejected`)."""
+        raise NotImplementedError
+
     # --- what it asks of this half
 
     def parse(self, data: bytes) -> Refusal | None:
         """Reads what the client sent; the reason when it must be refused."""
-        before = self.request
-        one_head = self._begun + (self.reading != HEAD) if before is None else -1
+        before, state, begun = self.request, self.reading, self._begun
+        one_head = begun + (state != HEAD) if before is None else -1
+        plain = state == BETWEEN and speaks_http(data)
+        if not plain and state != BODY and (refusal := self._line_refused(data)) is not None:
+            return refusal
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
             if self.refusal is None:
                 self.refusal = Refusal(RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return self.refusal
+        if self._begun - begun > (state == BETWEEN):  # a request line that was not looked at yet
+            if foreign_protocol(data):
+                return self._foreign()
+            self._line = data[data.rfind(b"\n") + 1 :] if self.reading == HEAD else b""
         limits = self.limits
         if self.reading == HEAD:
             if self._begun == one_head:  # all of this read belongs to one head, of which the parser may not have told anything yet
@@ -80,6 +92,25 @@ class RequestReader:
             if self._unparsed_bytes - before.size > limits.max_body_bytes + limits.max_header_bytes:
                 return Refusal(body_too_large(limits.max_body_bytes))
         return None
+
+    def _line_refused(self, data: bytes) -> Refusal | None:
+        """Looks at a request line that came in parts, or that is not plainly HTTP's."""
+        if self.reading == HEAD:
+            if not self._line:
+                return None  # it was whole before this read
+            data = self._line + data
+        else:
+            data = data.lstrip(b"\r\n")
+        end = data.find(b"\n") + 1
+        if not end:
+            self._line = data
+            return None
+        self._line = b""
+        return self._foreign() if foreign_protocol(data[:end]) else None
+
+    def _foreign(self) -> Refusal:
+        self.refusal = Refusal(RequestError("This protocol is not supported; use HTTP/1.1.", code="invalid_request"), drops=True)
+        return self.refusal
 
     def rejected(self, error: GatehouseError, request: ParsedRequest | None = None) -> GatehouseError:
         """Notes why reading ends here; the caller raises what this returns, and the parser stops."""
@@ -159,7 +190,7 @@ class RequestReader:
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
         request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
-        error = check_framing(request.method, headers, limits.max_body_bytes)
+        error = check_head(request.method, path, headers, limits.max_body_bytes)
         if error is not None:
             raise self.rejected(error, request)
         self.request = request
@@ -182,6 +213,8 @@ class RequestReader:
         request.size += len(data)
         if request.size > self.limits.max_body_bytes:
             raise self.rejected(body_too_large(self.limits.max_body_bytes))
+        if request.size > request.room:
+            self.body_grew(request)
         request.parts.append(data)
 
     def on_message_complete(self) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Protocol
 
 from gateway.core.errors import GatehouseError
-from gateway.core.types import Headers
+from gateway.core.types import Headers, Peer, Principal
+from gateway.pipeline.memory import UNCOUNTED
 
 
 class Handler(Protocol):
     """Answers one request: an Exchange, or an ASGI cycle."""
 
     keep_alive: bool
+    principal: Principal | None
+    """Who asks, once that is known."""
+    peer: Peer
 
     def body_complete(self, body: bytes) -> None: ...
 
@@ -25,9 +29,29 @@ class Handler(Protocol):
 
 
 class ParsedRequest:
-    """A request whose head is complete; its body follows."""
+    """A request whose head is complete; its body follows.
 
-    __slots__ = ("body", "complete", "handler", "headers", "keep_alive", "method", "parts", "query", "raw_path", "request_id", "size")
+    admitted: whether its body may be read. room: how large it may become before more memory is taken for it. reserved: what was taken,
+    for `owner`.
+    """
+
+    __slots__ = (
+        "admitted",
+        "body",
+        "complete",
+        "handler",
+        "headers",
+        "keep_alive",
+        "method",
+        "owner",
+        "parts",
+        "query",
+        "raw_path",
+        "request_id",
+        "reserved",
+        "room",
+        "size",
+    )
 
     def __init__(self, method: bytes, raw_path: bytes, query: bytes, headers: Headers, keep_alive: bool, request_id: bytes) -> None:
         self.method, self.raw_path, self.query, self.headers = method, raw_path, query, headers
@@ -35,14 +59,25 @@ class ParsedRequest:
         self.parts: list[bytes] = []
         self.size = 0
         self.body: bytes | None = None
-        self.complete = False
+        self.complete = self.admitted = False
+        self.room = UNCOUNTED
+        self.reserved = 0
+        self.owner = ""
         self.handler: Handler | None = None
+
+    def declared(self) -> int | None:
+        """The length of the body as its head says it; None for a chunked one."""
+        length = self.headers.get(b"content-length")
+        return int(length) if length is not None else None if b"transfer-encoding" in self.headers else 0
 
 
 class Refusal:
-    """Why a connection reads no further, and the request that it is about, where its head was whole."""
+    """Why a connection reads no further, and the request that it is about, where its head was whole.
 
-    __slots__ = ("error", "request")
+    drops: a request of the same read that has not started yet is not to be served either.
+    """
 
-    def __init__(self, error: GatehouseError, request: ParsedRequest | None = None) -> None:
-        self.error, self.request = error, request
+    __slots__ = ("drops", "error", "request")
+
+    def __init__(self, error: GatehouseError, request: ParsedRequest | None = None, drops: bool = False) -> None:
+        self.error, self.request, self.drops = error, request, drops

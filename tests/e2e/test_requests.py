@@ -136,7 +136,7 @@ def test_only_the_plain_spelling_of_a_path_is_known(gatehouse: Gatehouse, engine
     body = b'{"model":"m1","messages":[{"role":"user","content":"x"}]}'
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     answer = gatehouse.raw(head.encode() + body)
-    assert answer.split(b" ")[1] in (b"404", b"405")
+    assert answer.split(b" ")[1] in ((b"400",) if ".." in path else (b"404", b"405"))
     assert len(engine.received) == before
 
 

@@ -48,7 +48,8 @@ class Client:
         self.paused = False
         self.written = bytearray()
         self.ends: list[bool] = []
-        self.reads = 0
+        self.reads = self.reserved = 0
+        self.untaken: list[tuple[Any, Usage | None]] = []
 
     def send(self, data: bytes) -> None:
         assert not self.ends, "nothing may be written after the end"
@@ -59,6 +60,12 @@ class Client:
 
     def read_body(self) -> None:
         self.reads += 1
+
+    def reserve(self, size: int) -> None:
+        self.reserved += size
+
+    def settle_when_taken(self, reservation: Any, usage: Usage | None) -> None:
+        self.untaken.append((reservation, usage))
 
     @property
     def head(self) -> bytes:

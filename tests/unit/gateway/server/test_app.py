@@ -46,14 +46,26 @@ def code(body: bytes) -> str:
     "path",
     [
         b"/", b"/v1", b"/v1/models/", b"/metrics", b"/admin/v1/keys", b"/slots", b"/control/drain", b"/api/tags", b"/props",
-        b"/livez/", b"/LIVEZ", b"//livez", b"/%6civez", b"/livez;x", b"/x/../livez", b"/v1/chat/completions/", b"/v2/", b"/v3",
-        b"/health/x", b"http://evil/livez", b"/.env",
+        b"/livez/", b"/LIVEZ", b"//livez", b"/%6civez", b"/livez;x", b"/v1/chat/completions/", b"/v2/", b"/v3",
+        b"/health/x", b"http://evil/x", b"/.env",
     ],
 )  # fmt: skip
 async def test_what_is_not_in_the_table_does_not_exist(path: bytes) -> None:
     status, _, body = await Site().ask(path)
     assert status == 404
     assert code(body) in ("not_found", "model_not_found")
+
+
+@pytest.mark.parametrize("path", [b"/x/../livez", b"/v1/models/..", b"/v1/models/%2e%2e", b"/v2/models/m/versions/%2e%2e/infer"])
+async def test_a_path_with_a_dot_segment_is_refused(path: bytes) -> None:
+    status, _, body = await Site().ask(path)
+    assert (status, code(body)) == (400, "invalid_request")
+
+
+async def test_a_target_in_absolute_form_is_its_path() -> None:
+    assert (await Site().ask(b"http://evil/livez"))[0] == 200
+    status, _, body = await Site().ask(b"http://evil/v1/models/m")
+    assert (status, json.loads(body)["id"]) == (200, "m")
 
 
 @pytest.mark.parametrize("path", [b"/livez", b"/health/liveliness", b"/v2/health/live"])

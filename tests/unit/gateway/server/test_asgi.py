@@ -149,7 +149,7 @@ async def test_an_application_that_fails(error: Exception, status: int, code: st
     assert wire.status == status
     assert json.loads(wire.written.partition(b"\r\n\r\n")[2])["error"]["code"] == code
     assert b"secret" not in wire.written
-    assert wire.transport.closed
+    assert wire.transport.half_closed
 
 
 async def test_an_application_that_fails_in_the_middle_cuts_the_connection() -> None:
@@ -161,7 +161,7 @@ async def test_an_application_that_fails_in_the_middle_cuts_the_connection() -> 
     wire.receive(get())
     await finished(wire)
     assert wire.written.count(b"HTTP/1.1") == 1
-    assert wire.transport.closed
+    assert wire.transport.half_closed
 
 
 async def test_an_application_that_says_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.types import Headers
-from gateway.server.head import check_framing, split_target
+from gateway.server.head import check_head, foreign_protocol, has_dot_segment, speaks_http, split_target
 
 HOST: Headers = {b"host": b"a"}
 
@@ -19,7 +19,11 @@ HOST: Headers = {b"host": b"a"}
         (b"/a#f?b", b"/a", b"b"),
         (b"/a?b#c", b"/a", b"b#c"),
         (b"/a%2fb/../c;d//e", b"/a%2fb/../c;d//e", b""),
-        (b"http://evil/v1/models", b"http://evil/v1/models", b""),
+        (b"http://evil/v1/models", b"/v1/models", b""),
+        (b"HTTPS://user@evil:1/v1/models?a", b"/v1/models", b"a"),
+        (b"http://evil", b"/", b""),
+        (b"http://evil?a=b", b"/", b"a=b"),
+        (b"ftp://evil/x", b"ftp://evil/x", b""),
         (b"*", b"*", b""),
     ],
 )
@@ -43,7 +47,7 @@ def test_the_path_is_taken_as_it_is(target: bytes, path: bytes, query: bytes) ->
     ],
 )
 def test_heads_that_pass(headers: Headers) -> None:
-    assert check_framing(b"POST", HOST | headers, 100) is None
+    assert check_head(b"POST", b"/", HOST | headers, 100) is None
 
 
 @pytest.mark.parametrize(
@@ -63,15 +67,59 @@ def test_heads_that_pass(headers: Headers) -> None:
     ],
 )
 def test_heads_that_do_not(headers: Headers, status: int, code: str) -> None:
-    error = check_framing(b"POST", HOST | headers, 100)
+    error = check_head(b"POST", b"/", HOST | headers, 100)
     assert error is not None
     assert (error.status, error.code) == (status, code)
 
 
 def test_a_host_is_needed() -> None:
-    error = check_framing(b"GET", {}, 100)
+    error = check_head(b"GET", b"/", {}, 100)
     assert error is not None and error.code == "invalid_header"
 
 
 def test_the_type_of_a_body_that_a_get_has_not_is_nobodys_concern() -> None:
-    assert check_framing(b"GET", HOST | {b"content-type": b"text/plain"}, 100) is None
+    assert check_head(b"GET", b"/", HOST | {b"content-type": b"text/plain"}, 100) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [b"/.", b"/..", b"/a/../b", b"/a/%2e%2e/b", b"/a/.%2E/b", b"/a/%2e", b"/a/1%2f..%2f..", b"/a/..;x/b", b"/a/..%5cb", b"/a\\..\\b"],
+)
+def test_dot_segments_are_seen_in_every_spelling(path: bytes) -> None:
+    assert has_dot_segment(path)
+    error = check_head(b"POST", path, HOST, 100)
+    assert error is not None and (error.status, error.code) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("path", [b"/", b"/v1/models/gpt-3.5", b"/v1/models/a%2fb", b"/...", b"/a/..b", b"/a/%252e%252e/b", b"*"])
+def test_dots_that_are_part_of_a_name_pass(path: bytes) -> None:
+    assert not has_dot_segment(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "http"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: a\r\n", True),
+        (b"GET / HTTP/1.0\r\n", True),
+        (b"GET / RTSP/1.0\r\n", False),
+        (b"GET / HTTP/1.1", False),
+        (b"\r\nGET / HTTP/1.1\r\n", False),
+    ],
+)
+def test_a_plain_request_line(line: bytes, http: bool) -> None:
+    assert speaks_http(line) is http
+
+
+@pytest.mark.parametrize(
+    ("data", "foreign"),
+    [
+        (b"SETUP rtsp://a/b RTSP/1.0\r\n", True),
+        (b"}GET /x RTSP/1.0\r\n", True),
+        (b"GET /x ICE/1.0\r\n", True),
+        (b"GET /x HTTP/1.1\r\n", False),
+        (b"server: x RTSP/1.0\r\n", False),
+        (b'{"text": "say RTSP/1.0"}', False),
+    ],
+)
+def test_another_protocol_is_seen_by_its_request_line(data: bytes, foreign: bool) -> None:
+    assert foreign_protocol(data) is foreign

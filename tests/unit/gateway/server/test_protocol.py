@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.server.closing import LINGER_SECONDS
-from gateway.server.protocol import MAX_PIPELINED, MAX_WAITING, WRITE_HIGH, WRITE_LOW
+from gateway.server.protocol import MAX_PIPELINED, MAX_WAITING
 from gateway.server.reading import NEVER
 from gateway.server.refusals import plain_error
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
@@ -133,7 +133,7 @@ def test_more_requests_than_may_wait_are_refused() -> None:
     assert not wire.connection.waiting
     wire.application.handlers[0].answer()
     assert wire.written.startswith(b"</0>HTTP/1.1 400") and code(wire) == "invalid_request"
-    assert wire.transport.closed and len(wire.application.handlers) == 1
+    assert wire.transport.half_closed and len(wire.application.handlers) == 1
 
 
 REQUESTS = st.lists(
@@ -222,7 +222,7 @@ def test_the_peer_and_its_certificate() -> None:
     connection, _ = wire.connect(Transport("10.1.2.3", b"DER"))
     assert (connection.peer.address, connection.peer.trusted, connection.peer.certificate) == ("10.1.2.3", True, b"DER")
     assert (wire.connection.peer.trusted, wire.connection.peer.certificate) == (False, None)
-    assert wire.transport.limits == (WRITE_HIGH, WRITE_LOW)
+    assert wire.transport.limits == (64 * 1024, 16 * 1024)
 
 
 def test_a_trusted_proxy_names_the_client() -> None:
@@ -345,7 +345,7 @@ def test_a_connection_that_is_not_kept(version: bytes) -> None:
     wire.receive(b"GET /x " + version + b"\r\nhost: a\r\n\r\n")
     assert not wire.application.handlers[0].keep_alive
     wire.application.handlers[0].answer()
-    assert wire.transport.closed
+    assert wire.transport.half_closed
 
 
 def test_an_answer_before_the_body_closes_after_lingering() -> None:
@@ -412,7 +412,7 @@ def test_shutdown_lets_an_answer_end() -> None:
     wire.world.call.answer()
     assert wire.written.endswith(ANSWER)
     assert b"connection: close\r\n" in wire.written
-    assert wire.transport.closed
+    assert wire.transport.half_closed
     assert not wire.application.handlers
 
 
@@ -423,7 +423,7 @@ def test_shutdown_lets_a_request_that_is_being_received_end() -> None:
     wire.receive(BODY[-5:] + get(b"/late"))
     wire.world.call.answer()
     assert wire.written.endswith(ANSWER)
-    assert wire.transport.closed
+    assert wire.transport.half_closed
     assert not wire.application.handlers
 
 

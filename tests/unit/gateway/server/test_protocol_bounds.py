@@ -156,7 +156,7 @@ def test_nothing_is_answered_after_the_last_answer() -> None:
     wire = Wire()
     wire.application.at_once = True
     wire.receive(get(b"/1", b"connection: close") + b"BROKEN\r\n\r\n")
-    assert wire.written == b"</1>" and wire.transport.closed
+    assert wire.written == b"</1>" and wire.transport.half_closed
 
 
 def test_the_request_before_a_broken_one_is_answered_first() -> None:
@@ -167,8 +167,45 @@ def test_the_request_before_a_broken_one_is_answered_first() -> None:
     first, second = wire.written.split(b"HTTP/1.1 ")[1:]
     assert first.startswith(b"200") and first.endswith(ANSWER)
     assert second.startswith(b"400")
-    assert wire.transport.closed
+    assert wire.transport.half_closed
     assert not wire.application.handlers
+
+
+def cut(stream: bytes, size: int) -> list[bytes]:
+    return [stream[place : place + size] for place in range(0, len(stream), size)]
+
+
+RTSP = post(CHAT, BODY).replace(b"HTTP/1.1", b"RTSP/1.0", 1)
+
+
+@pytest.mark.parametrize("protocol", [b"RTSP/1.0", b"ICE/1.0"])
+@pytest.mark.parametrize("size", [1, 10, 60, 10_000])
+@pytest.mark.parametrize("before", [b"", b"\r\n"])
+def test_another_protocol_is_not_served(protocol: bytes, size: int, before: bytes) -> None:
+    wire = Wire()
+    for data in cut(before + RTSP.replace(b"RTSP/1.0", protocol), size):
+        wire.receive(data)
+    assert (wire.status, code(wire)) == (400, "invalid_request")
+    assert wire.world.engine.calls == [] and wire.plane.exchanges == set()
+    assert wire.written.count(b"HTTP/1.1 ") == 1 and wire.transport.half_closed
+
+
+@pytest.mark.parametrize("size", [1, 7, 150, 10_000])
+def test_another_protocol_behind_a_request_is_not_served(size: int) -> None:
+    wire = Wire()
+    wire.application.at_once = True
+    for data in cut(post(b"/x", b"{}") + RTSP, size):
+        wire.receive(data)
+    assert wire.world.engine.calls == [] and wire.plane.exchanges == set()
+    assert wire.status == 400 and wire.transport.half_closed
+
+
+def test_a_body_may_speak_of_another_protocol() -> None:
+    wire = Wire()
+    body = b'{"model":"m","messages":[{"role":"user","content":"GET /x RTSP/1.0\\r\\n"}]}'
+    wire.receive(post(CHAT, body) + post(CHAT, body))
+    wire.world.call.answer()
+    assert wire.status == 200 and not wire.transport.half_closed
 
 
 def test_headers_with_underscores_are_dropped() -> None:

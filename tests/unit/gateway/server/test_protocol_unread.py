@@ -92,7 +92,7 @@ def test_a_client_that_never_reads_loses_its_connection(waiting: bytes) -> None:
 def test_a_client_that_reads_slowly_gets_everything() -> None:
     wire = Wire()
     wire.connection.pause_writing()
-    wire.transport.unsent = 100_000
+    wire.transport.unsent = 2_000_000
     wire.receive(get(b"/1", b"connection: close"))
     wire.connection.resume_writing()
     wire.connection.pause_writing()
@@ -100,7 +100,7 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
     now = wire.plane.now
     for _ in range(10):
         now += STALL_SECONDS + 1
-        wire.transport.unsent -= 1000
+        wire.transport.unsent -= 100_000
         wire.at(now)
     assert wire.transport.closed and not wire.transport.aborted
     wire.at(now + STALL_SECONDS + 1)

@@ -22,8 +22,8 @@ from tests.unit.gateway.server.wires import Wire, get, post
 class Heard(RequestReader):
     """Keeps what it hears. `refuse`: refuses every request at its head."""
 
-    def __init__(self, refuse: bool = False, **listen: int) -> None:
-        super().__init__(World(**listen).plane)
+    def __init__(self, refuse: bool = False) -> None:
+        super().__init__(World().plane)
         self.heads: list[ParsedRequest] = []
         self.bodies: list[bytes] = []
         self.refuse = refuse

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gateway.core.errors import GatehouseError
+from gateway.core.types import Principal
 from gateway.server.protocol import Connection, ListenerState
 from gateway.server.request import ParsedRequest
 from gateway.wire.requests import is_inference
@@ -73,6 +74,8 @@ class Handler:
     def __init__(self, connection: Connection, request: ParsedRequest) -> None:
         self.connection, self.request = connection, request
         self.keep_alive = request.keep_alive
+        self.principal: Principal | None = None
+        self.peer = connection.peer
         self.body: bytes | None = request.body
         self.events: list[str] = []
         self.errors: list[GatehouseError] = []

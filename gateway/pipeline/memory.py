@@ -1,0 +1,59 @@
+"""One budget for the bytes that clients make the process hold: bodies from before they are read until their answer is complete, and whole
+answers until their client has taken them. Each caller has a share, so that nobody can spend it all. Pure: no clock, no loop.
+
+Not counted is what each connection may hold without asking: UNCOUNTED bytes of a body, and one buffer (`stream.buffer_bytes`) of an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.errors import LimitExceeded, Overloaded
+from gateway.core.specs import ListenSpec
+
+UNCOUNTED: Final = 64 * 1024
+"""Bytes of a body that are read before anybody is asked, and of an answer that is written without a reservation."""
+STEP: Final = 256 * 1024
+"""By how much the reservation of a body grows whose length is not known beforehand."""
+RETRY_AFTER: Final = 1.0
+
+
+class MemoryBudget:
+    """`held`: bytes taken in all. `freed`: bytes given back since the owner of the allocator last looked."""
+
+    __slots__ = ("_shares", "freed", "held")
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.freed = 0
+        self._shares: dict[str, int] = {}
+
+    def share(self, owner: str) -> int:
+        """Bytes that an owner holds."""
+        return self._shares.get(owner, 0)
+
+    def take(self, owner: str, amount: int, limits: ListenSpec) -> None:
+        """Takes `amount` bytes for an owner (a caller's name). Raises Overloaded when the process has no more to give, LimitExceeded when
+        the owner's share is spent; then nothing was taken.
+
+        An owner that holds nothing may take more than a share, so that a share smaller than one body refuses nobody for ever.
+        """
+        share = self._shares.get(owner, 0)
+        if self.held + amount > limits.memory:
+            raise Overloaded("The gateway holds as many bytes of requests and answers as it may; try again.", retry_after=RETRY_AFTER)
+        if share and share + amount > limits.memory * limits.memory_share:
+            raise LimitExceeded(
+                "Too many bytes of your requests and unread answers are held at once.", code="concurrency_exceeded", retry_after=RETRY_AFTER
+            )
+        self.held += amount
+        self._shares[owner] = share + amount
+
+    def give_back(self, owner: str, amount: int) -> None:
+        """Returns bytes that `take` took."""
+        self.held -= amount
+        self.freed += amount
+        left = self._shares.get(owner, 0) - amount
+        if left > 0:
+            self._shares[owner] = left
+        else:
+            self._shares.pop(owner, None)
