@@ -275,7 +275,7 @@ class Check:
         spec = with_plain_settings(msgspec.convert(body, GuardrailSpec), plugins.schemas())
         assert isinstance(spec, GuardrailSpec)
         try:
-            plugins.guardrail(spec, _no_files)
+            plugins.guardrail(spec, _no_files, local=False)
         except ConfigError as error:
             raise ConfigError(error.message, path="settings" if spec.type in plugins.guardrails else "type") from None
 

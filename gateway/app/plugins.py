@@ -44,10 +44,10 @@ class Plugins:
 
     # --- from settings to what they describe
 
-    def guardrail(self, spec: GuardrailSpec, read: Callable[[str], str]) -> Guardrail:
-        """Raises ConfigError with one sentence."""
+    def guardrail(self, spec: GuardrailSpec, read: Callable[[str], str], *, local: bool = True) -> Guardrail:
+        """Raises ConfigError with one sentence. local: the settings come from the configuration file."""
         row = self.guardrails[spec.type]
-        return built(row.build, row.settings, spec.settings, Context(name=spec.name, read=read))
+        return built(row.build, row.settings, spec.settings, Context(name=spec.name, read=read, local=local))
 
     def logins(self, identity: IdentitySpec) -> list[tuple[str, AuthenticatorRow, Any]]:
         """(path, row, settings) of every authenticator that is configured, in the order in which they are asked."""

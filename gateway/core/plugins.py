@@ -41,10 +41,11 @@ def no_files(name: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What every `build` may use. name: what the configuration calls this one. read: the text of a file, relative to the configuration's
-    folder; raises OSError. clock: the time."""
+    folder; raises OSError. local: whether the settings come from that file, and not from an administrator far away. clock: the time."""
 
     name: str
     read: Callable[[str], str] = no_files
+    local: bool = True
     clock: Clock = field(default_factory=SystemClock)
 
 

@@ -6,5 +6,6 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.plugins import GuardrailRow
+from gateway.guardrails import http
 
-ROWS: Final[tuple[GuardrailRow, ...]] = ()
+ROWS: Final = (GuardrailRow(name="http", settings=http.HttpSettings, build=http.build),)

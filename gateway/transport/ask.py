@@ -16,9 +16,10 @@ NO_TIMEOUT = 3600.0
 
 
 class Reply:
-    """What came, its body up to a little more than MAX_BODY. A Receiver; `done` fails with an EngineError."""
+    """What came, its body up to a little more than `max_body`. A Receiver; `done` fails with an EngineError."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
+        self._max_body = max_body
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.head = ResponseHead(0, [])
         self.body = b""
@@ -28,7 +29,7 @@ class Reply:
 
     def on_body(self, data: bytes) -> None:
         self.body += data
-        if len(self.body) > MAX_BODY:
+        if len(self.body) > self._max_body:
             self.on_end()
 
     def on_end(self) -> None:
@@ -40,11 +41,13 @@ class Reply:
             self.done.set_exception(error)
 
 
-async def ask(client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> Reply:
+async def ask(
+    client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"", *, max_body: int = MAX_BODY
+) -> Reply:
     """Raises EngineError. The caller's deadline is the only one here; a caller that is cancelled ends the call."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     start = f"{method} ".encode() + client.base_path + f"/{path.lstrip('/')} HTTP/1.1\r\naccept: */*\r\n{lines}".encode("latin-1")
-    answer = Reply()
+    answer = Reply(max_body)
     call = client.send(start, body, answer, NO_TIMEOUT, NO_TIMEOUT)
     try:
         await answer.done
