@@ -340,9 +340,9 @@ ALLOWED = {
     },
     "the server reaches the pipeline": {"gateway/server/a.py": "import gateway.pipeline.b\n", "gateway/pipeline/b.py": ""},
     "the composition root reaches everything": {
-        "gateway/app/build.py": "import admin.a\nimport engines.host.b\nimport policies.c\nimport gateway.server.d\n",
+        "gateway/app/gateway.py": "import admin.a\nimport engines.host.b\nimport policies.c\nimport gateway.server.d\n",
         "gateway/app/main.py": "import gateway.app.process\nimport admin.a\n",
-        "gateway/app/process.py": "import gateway.app.build\n",
+        "gateway/app/process.py": "import gateway.app.gateway\n",
         "gateway/__main__.py": "import gateway.app.start\n",
         "gateway/app/start.py": "def main():\n    import gateway.app.main\n    import gateway.app.process\n",
         "admin/a.py": "",
@@ -411,11 +411,11 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     "policies and I/O": ({"policies/x.py": "import asyncio\n"}, "policies/x.py may not import asyncio (policies decide; they do no I/O)"),
     "policies and I/O, from a package": ({"policies/x.py": "from urllib.request import urlopen\n"}, "urllib.request"),
     "the composition root": (
-        {"admin/x.py": "import gateway.app.build\n", "gateway/app/build.py": ""},
-        "(nobody imports gateway.app.build)",
+        {"admin/x.py": "import gateway.app.gateway\n", "gateway/app/gateway.py": ""},
+        "(nobody imports gateway.app.gateway)",
     ),
     "the interpreter's entry": (
-        {"gateway/app/build.py": "import gateway.__main__\n", "gateway/__main__.py": ""},
+        {"gateway/app/gateway.py": "import gateway.__main__\n", "gateway/__main__.py": ""},
         "(nobody imports gateway.__main__)",
     ),
     "the entry and what is behind the composition root": (

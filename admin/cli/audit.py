@@ -17,9 +17,9 @@ from admin.cli.output import Format, clean, moment, short
 from admin.cli.session import Session, connected
 from gateway.core.errors import GatehouseError
 
-Verify = Callable[[Path, Path], dict[str, Any]]
-"""(directory, public key) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an error whose
-text says what is wrong."""
+Verify = Callable[[Path, Path, int], dict[str, Any]]
+"""(directory, public key, first segment) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an
+error whose text says what is wrong."""
 FOLLOW_SECONDS: Final = 1.0
 _SHOWN: Final = ("seq", "time", "kind", "hash")
 
@@ -37,43 +37,57 @@ def make(verify: Verify) -> typer.Typer:
         session: Session,
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: verify it here, without a gateway.")] = None,
         public_key: Annotated[Path | None, typer.Option("--public-key", help="The file with the public key (PEM).")] = None,
+        first: Annotated[int, typer.Option("--from-segment", help="The oldest segment that must be there.", min=1)] = 1,
     ) -> None:
-        """Verifies the whole log: every line, every checkpoint. Exit code 1 when a line is not as it was written."""
+        """Verifies every line and checkpoint, and that no record is left in a journal. Exit code 1 when something is wrong or missing."""
         if (directory is None) != (public_key is None):
             raise CommandError("--dir and --public-key go together")
         with session.out.remarks.status("verify"):
-            report = _offline(verify, directory, public_key) if directory and public_key else _online(session)
+            report = _offline(verify, directory, public_key, first) if directory and public_key else _online(session, first)
         _report(session, report)
 
     return group
 
 
-def _offline(verify: Verify, directory: Path, public_key: Path) -> dict[str, Any]:
+def _offline(verify: Verify, directory: Path, public_key: Path, first: int) -> dict[str, Any]:
     try:
-        return verify(directory, public_key)
+        return verify(directory, public_key, first)
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
         raise CommandError(str(error)) from None
 
 
-def _online(session: Session) -> dict[str, Any]:
+def _online(session: Session, first: int) -> dict[str, Any]:
     with session.client() as client:
-        found: dict[str, Any] = client.post("/audit/verify", timeout=LONG)
+        found: dict[str, Any] = client.json("POST", "/audit/verify", timeout=LONG, params={"from_segment": first})
         return found
 
 
 def _report(session: Session, report: dict[str, Any]) -> None:
     if session.out.for_people:
-        columns = ("writer", "segments", "lines", "checkpoints", "signed", "unsigned", "unfinished")
-        session.out.rows(report["writers"], columns)
+        columns = ("writer", "segments", "lines", "checkpoints", "signed", "unsigned", "unfinished", "unchained")
+        session.out.rows([{**writer, "unchained": (writer["journal"] or {}).get("unchained", 0)} for writer in report["writers"]], columns)
         if report["ok"]:
+            for writer in report["writers"]:
+                _remark_on_skipped(session, writer)
             session.out.remark("ok: every line is as it was written")
     else:
         session.out.data(report)
     if not report["ok"]:
         problem = report["first_problem"]
-        raise CommandError(f"{problem['file']}:{problem['line']}: {problem['reason']}")
+        place = f"{problem['file']}:{problem['line']}" if problem["line"] else problem["file"]
+        raise CommandError(f"{place}: {problem['reason']}")
+
+
+def _remark_on_skipped(session: Session, writer: dict[str, Any]) -> None:
+    """Says what lies before the first segment that was verified, and what the archive must end with."""
+    if skipped := writer["skipped"]:
+        proof = f"checkpoint {skipped['checkpoint']} proves" if skipped["checkpoint"] else "the first checkpoint after it proves"
+        session.out.remark(
+            f"writer {writer['writer']}: not verified: segments 1 to {skipped['segment']} (lines 1 to {skipped['line']}). "
+            f"They must end with the hash {skipped['hash']}, which {proof}"
+        )
 
 
 @connected

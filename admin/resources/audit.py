@@ -34,13 +34,20 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
 
 
+class VerifyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """from_segment: the oldest segment that must be there; older ones are archived and not verified."""
+
+    from_segment: Annotated[int, Meta(ge=1, le=10**8)] = 1
+
+
 class Records(msgspec.Struct):
     items: list[dict[str, Any]]
     cursor: str | None = None
 
 
 class Verification(msgspec.Struct):
-    """first_problem: the file, line and reason of the first place that is not as it was written."""
+    """first_problem: the file, line and reason of the first place that is not as it was written; line 0 means the file as a whole.
+    writers: what was found of each writer's chain; `skipped` says what was not verified, `journal` what a journal holds."""
 
     ok: bool
     first_problem: dict[str, Any] | None
@@ -63,7 +70,7 @@ async def tail(call: Call) -> Answer:
 
 
 async def verify(call: Call) -> Answer:
-    return Answer(await asyncio.to_thread(call.ports.audit_reader.verify))
+    return Answer(await asyncio.to_thread(call.ports.audit_reader.verify, call.query.from_segment))
 
 
 async def keys(call: Call) -> Answer:
@@ -87,6 +94,6 @@ def operations() -> list[Operation]:
     return [
         Operation("GET", "audit/records", "audit:read", "Show the newest records", tail, Records, query=TailQuery),
         Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON),
-        Operation("POST", "audit/verify", "audit:verify", "Verify the whole log", verify, Verification, quiet=True),
+        Operation("POST", "audit/verify", "audit:verify", "Verify the log", verify, Verification, query=VerifyQuery, quiet=True),
         Operation("GET", "audit/keys", "audit:read", "Show the keys that checkpoints are verified with", keys, AuditKeys),
     ]

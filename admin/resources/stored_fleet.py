@@ -43,7 +43,7 @@ class FleetCollection(Collection[S], Generic[S]):
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
         settings: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
-        revision, reason = call.ports.fleet.stored(self.kind, resource.name)
+        revision, reason = call.ports.fleet.in_force(self.kind, resource.name)
         return {
             **self.blank(settings),
             **self._running(call, resource.name, "store"),

@@ -51,7 +51,7 @@ class Event:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Job(Work):
+class SequenceJob(Work):
     """One sequence to generate. The first fields are the request, `mailbox` its reader, the rest belongs to the decode thread."""
 
     index: int = 0
@@ -63,6 +63,7 @@ class Job(Work):
     ignore_eos: bool = False
     prompt_logprobs: bool = False
     pin: bool = False
+    domain: bytes = b""
     markers: Mapping[int, bytes] = field(default_factory=dict)
     line: Line | None = None
     reused: int = 0
@@ -80,17 +81,17 @@ class Mailbox:
     __slots__ = ("_events", "_waiter")
 
     def __init__(self) -> None:
-        self._events: list[tuple[Job, Event]] = []
+        self._events: list[tuple[SequenceJob, Event]] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, job: Job, event: Event) -> None:
+    def put(self, job: SequenceJob, event: Event) -> None:
         """Called by the batcher, on the loop."""
         self._events.append((job, event))
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    async def get(self) -> list[tuple[Job, Event]]:
+    async def get(self) -> list[tuple[SequenceJob, Event]]:
         """All events that have come since the last call, at least one."""
         if not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -164,11 +165,11 @@ class Batcher:
         self.failed: str | None = None
         self._batch = Batch(batch)
         self._lines = Lines(lines, context.cells, partial=model.partial_memory)
-        self._inbox: deque[tuple[Literal["add", "cancel", "wake", "close"], Job | None]] = deque()
+        self._inbox: deque[tuple[Literal["add", "cancel", "wake", "close"], SequenceJob | None]] = deque()
         self._bell = threading.Event()
-        self._waiting: list[Job] = []
-        self._running: list[Job] = []
-        self._outbox: list[tuple[Job, Event]] = []
+        self._waiting: list[SequenceJob] = []
+        self._running: list[SequenceJob] = []
+        self._outbox: list[tuple[SequenceJob, Event]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outstanding = 0
         self._arrivals = 0
@@ -212,7 +213,7 @@ class Batcher:
         if self._outstanding + count > self.slots + self.queue:
             raise overloaded(f"{self._outstanding} requests are running or waiting; no more are taken")
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, jobs: Sequence[SequenceJob]) -> None:
         """Queue jobs that belong together. On the loop; raises 503 when they do not fit, and then closes their samplers."""
         try:
             self.check_room(len(jobs))
@@ -232,7 +233,7 @@ class Batcher:
         for tokens in prompts:
             mailbox = Mailbox()
             sampler = Sampler(self._model, SamplingParams(), tokens)
-            reading = Job(
+            reading = SequenceJob(
                 priority=0, arrival=0, prompt=len(tokens), tokens=tokens, sampler=sampler, max_tokens=0, mailbox=mailbox, pin=True
             )  # fmt: skip
             self.submit([reading])
@@ -240,13 +241,13 @@ class Batcher:
                 if event.error is not None:
                     raise event.error
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: SequenceJob) -> None:
         """Stop a job; its slot is free at the next step. No further events come. On the loop; harmless when it has ended."""
         if not job.ended:
             self._inbox.append(("cancel", job))
             self._bell.set()
 
-    def resume(self, job: Job) -> None:
+    def resume(self, job: SequenceJob) -> None:
         """The reader has caught up. On the loop."""
         if job.paused:
             self._inbox.append(("wake", job))
@@ -259,7 +260,7 @@ class Batcher:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _deliver(self, events: list[tuple[Job, Event]]) -> None:
+    def _deliver(self, events: list[tuple[SequenceJob, Event]]) -> None:
         for job, event in events:
             if event.finish is not None or event.error is not None:
                 self._outstanding -= 1
@@ -331,12 +332,12 @@ class Batcher:
             self._running.append(job)  # first: a fault ends what runs, and whoever asked for it hears of it
             self._place(job)
 
-    def _place(self, job: Job) -> None:
+    def _place(self, job: SequenceJob) -> None:
         """Give the job a line and what can be reused of the KV memory."""
         if job.prompt_logprobs:
-            placement = self._lines.place(job.tokens[:1])
+            placement = self._lines.place(job.tokens[:1], job.domain)
         else:
-            placement = self._lines.place(job.tokens)
+            placement = self._lines.place(job.tokens, job.domain)
         line, reuse = placement.line, placement.reuse
         if placement.source is not None:
             self._context.trim(line.seq, 0)
@@ -349,7 +350,7 @@ class Batcher:
         self.stats.prompt_tokens += len(job.tokens)
         self.stats.cached_tokens += reuse
 
-    def _step(self, plan: Plan[Job]) -> None:
+    def _step(self, plan: Plan[SequenceJob]) -> None:
         batch = self._batch
         batch.clear()
         prefilled = depths = 0
@@ -391,7 +392,7 @@ class Batcher:
         if status != 0:
             raise RuntimeError(f"llama_decode returned {status}")
 
-    def _harvest(self, plan: Plan[Job]) -> None:
+    def _harvest(self, plan: Plan[SequenceJob]) -> None:
         """Sample one token for every sequence that has logits."""
         produced = 0
         for job in plan.decode:
@@ -405,7 +406,7 @@ class Batcher:
                 produced += self._sample(job)
         self.stats.produced(produced, time.monotonic())
 
-    def _score_prompt(self, job: Job, count: int) -> None:
+    def _score_prompt(self, job: SequenceJob, count: int) -> None:
         """Log-probabilities of the prompt's tokens that follow those of this chunk (`echo` with `logprobs`)."""
         first = job.output - count + 1
         for offset in range(count):
@@ -414,7 +415,7 @@ class Batcher:
                 scores = logprobs_of(self._context.logits(first + offset), job.tokens[following], job.logprobs or 0)
                 job.prompt_scores.append(scores)
 
-    def _sample(self, job: Job) -> int:
+    def _sample(self, job: SequenceJob) -> int:
         """Sample, note and queue one token; how many were produced (0 or 1)."""
         if job.max_tokens == 0:
             self._end(job, Event(None, finish="length"))
@@ -444,7 +445,7 @@ class Batcher:
             job.paused = job.produced - job.consumed > BACKLOG
         return 1
 
-    def _end(self, job: Job, event: Event | None = None) -> None:
+    def _end(self, job: SequenceJob, event: Event | None = None) -> None:
         """The job leaves its slot; its line keeps what was computed."""
         job.ended = True
         if job.line is not None:
@@ -487,7 +488,7 @@ class Batcher:
             self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
 
 
-def _line(job: Job) -> Line:
+def _line(job: SequenceJob) -> Line:
     if job.line is None:
         raise RuntimeError("a job without a line was planned")
     return job.line

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from engines.llamacpp.batcher import Batcher, Job, Mailbox, new_seed
+from engines.llamacpp.batcher import Batcher, Mailbox, SequenceJob, new_seed
 from engines.llamacpp.conversation import Converser
 from engines.llamacpp.generation import Generation
 from engines.llamacpp.native import Context, Model
@@ -87,17 +87,17 @@ def build(
     Choices of one prompt share its KV: all but the first wait until the first has read the prompt.
     """
     mailbox = Mailbox()
-    jobs: list[Job] = []
+    jobs: list[SequenceJob] = []
     try:
         for prompt in prompts:
-            first: Job | None = None
+            first: SequenceJob | None = None
             for number in range(prompt.choices):
                 seed = (params.seed + number) % (2**32 - 1) if seeded else new_seed()
-                job = Job(
+                job = SequenceJob(
                     priority=request.priority, arrival=0, prompt=len(prompt.tokens), deadline=request.deadline or math.inf, after=first,
                     index=len(jobs), tokens=prompt.tokens, max_tokens=prompt.max_tokens, mailbox=mailbox, logprobs=logprobs,
                     ignore_eos=ignore_eos, markers=markers or {}, prompt_logprobs=score_prompt and first is None,
-                    largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
+                    domain=request.cache_salt, largest_chunk=SCORED_CHUNK if score_prompt else 2**31,
                     sampler=Sampler(engine.model, replace(params, seed=seed), prompt.tokens),
                 )  # fmt: skip
                 jobs.append(job)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from engines.llamacpp.batcher import Batcher, Event, Finish, Job, Mailbox
+from engines.llamacpp.batcher import Batcher, Event, Finish, Mailbox, SequenceJob
 from engines.llamacpp.sampling import TopLogprobs
 from engines.llamacpp.text import Assembler
 
@@ -26,7 +26,7 @@ class Choice:
 
     __slots__ = ("_scores", "assembler", "finish", "job", "tokens")
 
-    def __init__(self, job: Job, stops: tuple[str, ...]) -> None:
+    def __init__(self, job: SequenceJob, stops: tuple[str, ...]) -> None:
         self.job = job
         self.assembler = Assembler(stops)
         self.tokens = 0
@@ -62,7 +62,7 @@ class Choice:
 class Generation:
     """All choices of one request. Iterate `deltas`; closing the iterator early cancels what still runs."""
 
-    def __init__(self, batcher: Batcher, mailbox: Mailbox, jobs: Sequence[Job], stops: tuple[str, ...]) -> None:
+    def __init__(self, batcher: Batcher, mailbox: Mailbox, jobs: Sequence[SequenceJob], stops: tuple[str, ...]) -> None:
         self._batcher = batcher
         self._mailbox = mailbox
         self._choices = {id(job): Choice(job, stops) for job in jobs}

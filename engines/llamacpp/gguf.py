@@ -55,6 +55,8 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
 }  # fmt: skip
 
 
+RANK = 4
+"""The pooling type of rerankers: the model gives a score for each class, not an embedding."""
 _PART = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}\.gguf", re.DOTALL)
 _SAMPLING = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "penalty_repeat": "repeat_penalty",
@@ -350,7 +352,7 @@ class Metadata:
     kv_per_token: tuple[int, ...]
     """Bytes of keys and values of one token at 16 bits, for each layer."""
     pooling: int
-    """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token, 4 rank; models other than 0 make embeddings."""
+    """llama.cpp's pooling type: 0 none, 1 mean, 2 first token, 3 last token; models other than 0 make embeddings."""
     sampling: dict[str, float]
     """What the file recommends (`general.sampling.*`), under the names of `options.Defaults`."""
 
@@ -385,9 +387,16 @@ def describe(file: Gguf) -> Metadata:
         parameters=sum(_elements(tensor) for tensor in file.tensors), layers=layers, width=width, context=context, vocabulary=tokens,
         has_template=isinstance(pairs.get("tokenizer.chat_template"), str), weights=sum(tensor.size for tensor in file.tensors),
         layer_sizes=tuple(sizes), input_size=input_size, output_size=output_size,
-        kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=number("pooling_type", 0, 4, 0),
+        kv_per_token=_kv(pairs, architecture, number, layers, width), pooling=_pooling(architecture, number),
         sampling={ours: pairs[f"general.sampling.{theirs}"] for theirs, ours in _SAMPLING.items() if _plain(pairs, theirs)},
     )  # fmt: skip
+
+
+def _pooling(architecture: str, number: Callable[..., int]) -> int:
+    pooling = number("pooling_type", 0, 4, 0)
+    if pooling == RANK:
+        raise GgufError(f"{architecture}.pooling_type is {RANK} (rank): it is a reranker, and llama.cpp engines cannot rerank yet")
+    return pooling
 
 
 def _plain(pairs: dict[str, Any], name: str) -> bool:

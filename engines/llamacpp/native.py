@@ -71,7 +71,8 @@ class Model:
         self.vocab = llama_cpp.llama_model_get_vocab(self.handle)
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self.handle)
-        self.n_embd: int = llama_cpp.llama_model_n_embd(self.handle)
+        self.n_embd: int = llama_cpp.llama_model_n_embd_out(self.handle)
+        """Values of an embedding: the model's output width, which may differ from that of its input."""
         self.size: int = llama_cpp.llama_model_size(self.handle)
         self.has_encoder: bool = llama_cpp.llama_model_has_encoder(self.handle)
         self.has_decoder: bool = llama_cpp.llama_model_has_decoder(self.handle)
@@ -226,6 +227,9 @@ class Context:
         self.cells: int = llama_cpp.llama_n_ctx(self.handle)
         self.memory = llama_cpp.llama_get_memory(self.handle)
         self.pooling: int = llama_cpp.llama_pooling_type(self.handle)
+        ranks = self.pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK
+        self.width: int = llama_cpp.llama_model_n_cls_out(model.handle) if ranks else model.n_embd
+        """Values that the context computes for a sequence: a reranker's are its classes, not an embedding."""
 
     def decode(self, batch: Batch) -> int:
         """Run the batch. 0: done; 1: no room in the KV memory; negative or 2: failed."""
@@ -241,14 +245,14 @@ class Context:
         return numpy.ctypeslib.as_array(pointer, shape=(self._model.n_vocab,))
 
     def embedding_of(self, seq: int, index: int) -> NDArray[numpy.float32]:
-        """A copy of the pooled embedding of a sequence, or, with pooling `none`, of one token."""
+        """A copy of the pooled embedding of a sequence, or, with pooling `none`, of one token: as many values as the model gives."""
         if self.pooling == llama_cpp.LLAMA_POOLING_TYPE_NONE:
             pointer = llama_cpp.llama_get_embeddings_ith(self.handle, index)
         else:
             pointer = llama_cpp.llama_get_embeddings_seq(self.handle, seq)
         if not pointer:
             raise NativeError("the model gave no embedding")
-        return numpy.ctypeslib.as_array(pointer, shape=(self._model.n_embd,)).copy()
+        return numpy.ctypeslib.as_array(pointer, shape=(self.width,)).copy()
 
     def trim(self, seq: int, keep: int) -> bool:
         """Keep the first `keep` positions of a sequence. False: this memory cannot be cut there, and nothing was changed."""

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from engines.llamacpp.scheduler import MIN_CHUNK, STALL
 from engines.sidecar.loading import DEFAULT_MAX_BODY
-from gateway.core.specs import Spec
+from gateway.core.specs import Seconds, Spec
 
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -51,4 +51,6 @@ class LlamaOptions(Spec, frozen=True):
     """System prompts whose KV is computed at the start and never forgotten."""
     embeddings: bool | None = None
     """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
+    working_interval: Seconds = 5.0
+    """Between comments in a stream that is silent while the engine works or the request waits; 0: none."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = DEFAULT_MAX_BODY

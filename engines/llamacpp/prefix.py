@@ -8,6 +8,10 @@ its tokens until something better needs the room (least recently used first). A 
   which costs no computation and, in llama.cpp's unified memory, no room until the two differ; unless there is no empty line and
   more would be lost in the one to be replaced than by cutting this one (the same prompt asked again).
 
+Each prompt belongs to an isolation domain, and so does what its line holds: a prompt is compared with lines of its own domain only, and
+with pinned ones, which the operator configured for all. So neither the number of reused tokens nor the time to the first one tells a
+caller what another domain has asked. Which line a prompt replaces depends on when lines were used, never on what another domain's hold.
+
 Pure: the caller applies the decisions to llama.cpp's memory. Rooms are counted in cells (tokens); shared cells are counted
 for each line, so the true use is never above the count.
 """
@@ -30,13 +34,15 @@ SMALL_LOSS = 0.25
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One sequence of the KV memory: `tokens` are those whose KV is present, or will be when the step under way ends."""
+    """One sequence of the KV memory: `tokens` are those whose KV is present, or will be when the step under way ends. domain: the
+    isolation domain of the prompt that it was computed for."""
 
     seq: int
     tokens: array[int] = field(default_factory=lambda: array("i"))
     busy: bool = False
     pinned: bool = False
     stamp: int = 0
+    domain: bytes = b""
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,19 +73,20 @@ class Lines:
         self._partial = partial
         self._clock = 0
 
-    def place(self, prompt: Sequence[int]) -> Placement:
-        """Choose the line for a prompt and mark it busy; its `tokens` are then what is reused. Raises LookupError: none is free."""
+    def place(self, prompt: Sequence[int], domain: bytes = b"") -> Placement:
+        """Choose the line for a prompt of an isolation domain and mark it busy; its `tokens` are then what is reused. Raises LookupError:
+        none is free."""
         wanted = array("i", prompt)
-        best, length = self._longest(wanted)
+        best, length = self._longest(wanted, domain)
         idle = [line for line in self._lines if not line.busy and not line.pinned]
         if not idle:
             raise LookupError("every line is busy")
         if best is None:
-            return self._take(min(idle, key=_worth), 0)
+            return self._take(min(idle, key=_worth), 0, domain)
         target = min((line for line in idle if line is not best), key=_worth, default=best)
         if best in idle and (len(best.tokens) - length) <= len(target.tokens) * SMALL_LOSS:
-            return self._take(best, length)
-        return self._take(target, length, best) if target is not best else self._take(best, length)
+            return self._take(best, length, domain)
+        return self._take(target, length, domain, best if target is not best else None)
 
     def release(self, line: Line, *, keep: bool = True) -> None:
         """The request has ended; its tokens stay for the next one, or are forgotten."""
@@ -117,10 +124,12 @@ class Lines:
             line.tokens = array("i")
             line.busy = line.pinned = False
 
-    def _longest(self, prompt: array[int]) -> tuple[Line | None, int]:
-        """The line with the longest usable beginning of the prompt; the last token must always be computed for its logits."""
+    def _longest(self, prompt: array[int], domain: bytes) -> tuple[Line | None, int]:
+        """The domain's line with the longest usable beginning of the prompt; the last token must always be computed for its logits."""
         best, length = None, MIN_REUSE - 1
         for line in self._lines:
+            if line.domain != domain and not line.pinned:
+                continue
             shared = common(line.tokens, prompt)
             if not self._partial and (line.busy or shared < len(line.tokens) or shared >= len(prompt)):
                 continue
@@ -129,8 +138,9 @@ class Lines:
                 best, length = line, shared
         return best, length if best is not None else 0
 
-    def _take(self, line: Line, reuse: int, source: Line | None = None) -> Placement:
+    def _take(self, line: Line, reuse: int, domain: bytes, source: Line | None = None) -> Placement:
         line.tokens = (source or line).tokens[:reuse]
+        line.domain = domain
         line.busy = True
         self._touch(line)
         if source is not None:

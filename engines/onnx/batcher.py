@@ -53,10 +53,10 @@ class Unit:
         self.index = 0
         self.arrived = 0.0
         self.rank = (0, 0)
-        self.job: Job
+        self.job: BatchJob
 
 
-class Job:
+class BatchJob:
     """One request's units. `deadline` is absolute, in the clock's monotonic seconds; `done` is called once for each unit."""
 
     __slots__ = ("client", "deadline", "done", "later", "priority", "queued", "units")
@@ -95,8 +95,8 @@ class BatchQueue:
         self.waiting = 0
         """Units in the queue, those of later windows not counted."""
         self._buckets: dict[Key, list[Unit]] = {}
-        self._open: dict[Job, None] = {}
-        self._clients: dict[str, deque[Job]] = {}
+        self._open: dict[BatchJob, None] = {}
+        self._clients: dict[str, deque[BatchJob]] = {}
         self._last: OrderedDict[Key, int] = OrderedDict()
         self._sequence = 0
 
@@ -105,7 +105,7 @@ class BatchQueue:
         """Jobs with units that have not started."""
         return len(self._open)
 
-    def add(self, job: Job, now: float) -> None:
+    def add(self, job: BatchJob, now: float) -> None:
         """Take a job in. Raises Full."""
         if len(self._open) >= self.limit:
             raise Full
@@ -115,7 +115,7 @@ class BatchQueue:
         job.later.extend(job.units)
         self._admit(job, now)
 
-    def _admit(self, job: Job, now: float) -> None:
+    def _admit(self, job: BatchJob, now: float) -> None:
         """Queue the job's next window."""
         for _ in range(min(self.window, len(job.later))):
             unit = job.later.popleft()
@@ -126,7 +126,7 @@ class BatchQueue:
             job.queued += 1
             self.waiting += 1
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: BatchJob) -> None:
         """Forget what has not started of a job (its client left, or it failed)."""
         if job not in self._open:
             return
@@ -140,7 +140,7 @@ class BatchQueue:
         job.queued = 0
         self._close(job)
 
-    def clear(self) -> list[Job]:
+    def clear(self) -> list[BatchJob]:
         """Remove and return all jobs that have not started entirely."""
         jobs = list(self._open)
         for job in jobs:
@@ -169,7 +169,7 @@ class BatchQueue:
         """The units at the head of a bucket that may run together now, and whether they fill a batch."""
         found: list[Unit] = []
         rows = 0
-        passed: dict[Job, int] = {}
+        passed: dict[BatchJob, int] = {}
         for unit in bucket:
             if not self._may_start(unit.job, passed):
                 continue
@@ -182,7 +182,7 @@ class BatchQueue:
                 return found, True
         return found, False
 
-    def _may_start(self, job: Job, passed: dict[Job, int]) -> bool:
+    def _may_start(self, job: BatchJob, passed: dict[BatchJob, int]) -> bool:
         """Whether all earlier jobs of the same client have started, those in the batch being collected (`passed`) included."""
         if job.client is None:
             return True
@@ -217,7 +217,7 @@ class BatchQueue:
         else:
             self._buckets.pop(key, None)
 
-    def _close(self, job: Job) -> None:
+    def _close(self, job: BatchJob) -> None:
         """All of it has started, or none of it is wanted any more."""
         self._open.pop(job, None)
         if job.client is not None:
@@ -291,7 +291,7 @@ class Batcher:
             elif not left:
                 future.set_result(None)
 
-        job = Job(units, done, client=client, priority=priority, deadline=deadline)
+        job = BatchJob(units, done, client=client, priority=priority, deadline=deadline)
         try:
             self.queue.add(job, self._clock.monotonic())
         except Full:

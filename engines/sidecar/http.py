@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
@@ -15,8 +16,13 @@ WATCH_AFTER = 0.01
 
 PRIORITIES = {b"interactive": 0, b"standard": 1, b"batch": 2}
 """Value of ``x-gatehouse-priority`` -> rank; lower runs first."""
+_SALT = re.compile(rb"[0-9a-f]{2,128}")
 JSON = b"application/json"
 SSE = b"text/event-stream; charset=utf-8"
+WORKING = b": working\n\n"
+"""A comment that clients ignore (WHATWG HTML 9.2.6): it keeps whoever waits for the stream from believing that the engine hangs."""
+WORKING_SECONDS = 5.0
+"""Between two of them while a stream sends nothing else; ``options.working_interval`` overrides it, 0 switches them off."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -59,10 +65,11 @@ class Request:
     """One request, its body read to the end.
 
     `headers` has lower-case names; `params` the placeholders of the route (``/v2/models/{model}/infer``); `priority` is
-    0 (interactive), 1 (standard) or 2 (batch); `deadline` is absolute, in seconds of `time.monotonic()`, or None.
+    0 (interactive), 1 (standard) or 2 (batch); `deadline` is absolute, in seconds of `time.monotonic()`, or None. `cache_salt` names the
+    caller's isolation domain, within which cached work may be reused; empty: the domain of direct calls.
     """
 
-    __slots__ = ("body", "deadline", "headers", "method", "params", "path", "priority", "query", "request_id")
+    __slots__ = ("body", "cache_salt", "deadline", "headers", "method", "params", "path", "priority", "query", "request_id")
 
     def __init__(
         self, method: str, path: str, headers: dict[bytes, bytes], body: bytes = b"", params: dict[str, str] | None = None,
@@ -76,6 +83,9 @@ class Request:
         self.params = params or {}
         self.priority = PRIORITIES.get(headers.get(b"x-gatehouse-priority", b"standard"), 1)
         self.request_id = headers.get(b"x-request-id", b"-").decode("latin-1")
+        self.cache_salt = headers.get(b"x-gatehouse-cache-salt", b"").lower()
+        if self.cache_salt and not _SALT.fullmatch(self.cache_salt):
+            raise ApiError(400, "x-gatehouse-cache-salt must be 2 to 128 hexadecimal digits", param="x-gatehouse-cache-salt")
         self.deadline: float | None = None
         left = headers.get(b"x-gatehouse-deadline-ms")
         if left is not None:
@@ -148,18 +158,22 @@ class Router:
         return None
 
 
-class Call:
-    """One handler call: its deadline, its client's connection, its response."""
+class HandlerRun:
+    """One run of a handler: its deadline, its client's connection, its response. working: seconds without a chunk after which a stream
+    says that it is alive; 0: never."""
 
-    __slots__ = ("handler", "late", "receive", "request", "send", "started", "task", "watcher")
+    __slots__ = ("handler", "late", "pulse", "quiet_since", "receive", "request", "send", "started", "task", "watcher", "working")
 
-    def __init__(self, request: Request, handler: Handler, receive: Receive, send: Send) -> None:
+    def __init__(self, request: Request, handler: Handler, receive: Receive, send: Send, working: float = WORKING_SECONDS) -> None:
         self.request = request
         self.handler = handler
         self.receive = receive
         self.send = send
+        self.working = working
         self.started = False
         self.late = False
+        self.quiet_since = 0.0
+        self.pulse: asyncio.Task[None] | None = None
         self.watcher: asyncio.Task[None] | None = None
         self.task: asyncio.Task[Any] | None = None
 
@@ -195,12 +209,18 @@ class Call:
             await send_whole(self.send, response)
             return response.status
         chunks = response.chunks
+        timer = self._beat(response) if self.working and response.content_type == SSE else None
         try:
             async for chunk in chunks:
                 if not self.started:
                     await self._head(response.content_type)
+                self.quiet_since = time.monotonic()
                 await self.send({"type": "http.response.body", "body": chunk, "more_body": True})
         finally:
+            if timer is not None:
+                timer.cancel()
+            if self.pulse is not None:
+                self.pulse.cancel()
             close = getattr(chunks, "aclose", None)
             if close is not None:
                 await close()
@@ -208,6 +228,28 @@ class Call:
             await self._head(response.content_type)
         await self.send({"type": "http.response.body", "body": b""})
         return 200
+
+    def _beat(self, response: Stream) -> asyncio.TimerHandle:
+        """Starts the pulse of a stream that lasts longer than the interval; shorter ones pay for a timer only."""
+        loop = asyncio.get_running_loop()
+        self.quiet_since = time.monotonic()
+
+        def begin() -> None:
+            self.pulse = loop.create_task(self._pulse(response.content_type))
+
+        return loop.call_later(self.working, begin)
+
+    async def _pulse(self, content_type: bytes) -> None:
+        """Says that the engine works, whenever nothing was sent for the interval. The status line goes with the first chunk or comment."""
+        while True:
+            left = self.quiet_since + self.working - time.monotonic()
+            if left > 0:
+                await asyncio.sleep(left)
+                continue
+            self.quiet_since = time.monotonic()
+            if not self.started:
+                await self._head(content_type)
+            await self.send({"type": "http.response.body", "body": WORKING, "more_body": True})
 
     async def _head(self, content_type: bytes) -> None:
         self.started = True

@@ -38,10 +38,11 @@ import uvicorn
 import uvloop
 
 from engines.sidecar.http import (
+    WORKING_SECONDS,
     ApiError,
-    Call,
     Found,
     Handler,
+    HandlerRun,
     Receive,
     Request,
     Response,
@@ -100,6 +101,7 @@ class Sidecar:
         self.active = 0
         self._router = Router(runtime.routes())
         self._max_body = int(spec.options.get("max_body_bytes", DEFAULT_MAX_BODY))
+        self._working = float(spec.options.get("working_interval", WORKING_SECONDS))
         self._counts: dict[tuple[str, int], int] = {}
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
@@ -201,7 +203,7 @@ class Sidecar:
                 return
             handler, params, label = self._own(method, path) or self._route(method, path)
             request = Request(method, path, headers, body, params, scope["query_string"])
-            status = await Call(request, handler, receive, send).run()
+            status = await HandlerRun(request, handler, receive, send, self._working).run()
         except ApiError as error:
             status = error.status
             await send_whole(send, Response(error.body(), status=error.status, headers=error.headers))

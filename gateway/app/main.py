@@ -9,47 +9,14 @@ from typing import Annotated
 import typer
 
 from admin.cli.app import register
-from gateway.app import administration, process
-from gateway.app.build import resolve_models
-from gateway.app.plugins import Plugins, installed
-from gateway.audit.sinks import local_sink
+from gateway.app import process
+from gateway.app.offline import check_parts, verify_audit_log
+from gateway.app.plugins import installed
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
-from gateway.core.plugins import AuthenticatorContext
-from gateway.core.specs import ConfigSpec
-from gateway.server.listener import tls_context as server_tls
-from gateway.store.database import make_engine
-from gateway.transport.address import tls_context as client_tls
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
-
-
-def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
-    """What `serve` would refuse while it builds, as far as that shows without writing, connecting or starting. Raises ConfigError."""
-    resolve_models(spec, base)
-    local_sink(spec.audit, spec.state_dir, "0")
-    if spec.store.url != "sqlite":
-        make_engine(spec.store.url, Path(spec.state_dir), 1.0)
-    if spec.listen.tls is not None:
-        server_tls(spec.listen.tls)
-    for number, engine in enumerate(spec.engines):
-        if engine.tls is not None:
-            try:
-                client_tls(engine.tls)
-            except ConfigError as error:
-                raise ConfigError(error.message, path=f"engines[{number}].tls") from None
-
-    def read(name: str) -> str:
-        return (base / name).read_text(encoding="utf-8")
-
-    for path, row, settings in plugins.logins(spec.identity):
-        plugins.authenticator(path, row, settings, AuthenticatorContext(name=row.name, read=read))
-    for number, guardrail in enumerate(spec.guardrails):
-        try:
-            plugins.guardrail(guardrail, read)
-        except ConfigError as error:
-            raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
 
 
 @app.command("check-config")
@@ -77,7 +44,7 @@ def serve(
     raise typer.Exit(process.serve(config, quickstart=quickstart))
 
 
-register(app, verify=administration.verify_offline)
+register(app, verify=verify_audit_log)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import gateway.guardrails
 import gateway.identity
 import policies.guardrails
 from admin.permissions import ROLES
-from gateway.app.remote import OPTIONS
+from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.config.convert import PluginSchemas
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import GROUP, AuthenticatorContext, AuthenticatorRow, Context, GuardrailRow, SelectorRow, Table, built
@@ -27,6 +27,7 @@ class Plugins:
     authenticators: Table[AuthenticatorRow]
     guardrails: Table[GuardrailRow]
     selectors: Table[SelectorRow]
+    runtimes: Table[RuntimeRow]
 
     @property
     def tables(self) -> tuple[Table[Any], ...]:
@@ -37,7 +38,7 @@ class Plugins:
         return PluginSchemas(
             authenticators=self.authenticators.schemas(),
             guardrails=self.guardrails.schemas(),
-            engines=OPTIONS,
+            engines=self.runtimes.schemas(),
             selectors=self.selectors.schemas(),
             roles=ROLES.keys(),
         )
@@ -71,6 +72,7 @@ OURS: Final = Plugins(
     authenticators=Table(AuthenticatorRow, gateway.identity.ROWS),
     guardrails=Table(GuardrailRow, (*policies.guardrails.ROWS, *gateway.guardrails.ROWS)),
     selectors=SELECTORS,
+    runtimes=RUNTIMES,
 )
 """The plug-ins that Gatehouse brings."""
 

@@ -8,15 +8,20 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import uvloop
 
 from admin.app import create_app
-from gateway.app import administration, compiled
-from gateway.app.build import Gateway
+from admin.context import Ports
+from gateway.app import compiled, first_administrator
+from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial
+from gateway.app.fleet_view import FleetView
+from gateway.app.gateway import Gateway
 from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
+from gateway.app.resource_check import ResourceCheck
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
@@ -28,6 +33,7 @@ from gateway.server.listener import address_of, admin_server, bind, data_server
 from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.wire.requests import is_inference
+from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
 
@@ -66,6 +72,25 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
     return code
 
 
+def admin_ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
+    """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
+    plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
+    return Ports(
+        authenticator=CurrentAuthenticator(plane),
+        config=changes.reloader,
+        fleet=FleetView(fleet, changes, plane, health, gateway_url, started=time.time()),
+        control=ModelControls(fleet.supervisor, fleet.registry),
+        policies=PolicyTrial(plane),
+        audit=gateway.audit,
+        audit_reader=LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir),
+        feed=gateway.feed,
+        files=fleet.files,
+        matches=within,
+        store=link.store,
+        check=ResourceCheck(changes, link, fleet, gateway.plugins),
+    )
+
+
 class Process:
     """One run of `serve`: binds, builds, serves, drains."""
 
@@ -99,7 +124,7 @@ class Process:
             await gateway.start()
             self.gateway = gateway
             if self.reload_asked:
-                gateway.reloader.request_reload()
+                gateway.changes.reloader.request_reload()
             await self._serve(gateway, data, admin)
         finally:
             data.close()
@@ -121,12 +146,12 @@ class Process:
 
     async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         plane, listen = gateway.plane, self.spec.listen
-        health = Health(plane, lambda: gateway.control.store.available, gateway.somebody_can_log_in)
+        health = Health(plane, lambda: gateway.store_link.store.available, gateway.changes.somebody_can_log_in)
         state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
         plane.listeners.append(state.sweep)
         data_side = data_server(state, listen.tls, listen.drain_timeout)
         scheme = "http" if listen.tls is None else "https"
-        ports = administration.ports(gateway, health, f"{scheme}://{address_of(data)}")
+        ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}")
         admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready, ports))
         running = [
             plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
@@ -137,8 +162,10 @@ class Process:
         await self.stop.wait()
         started.cancel()
         plane.draining = True
+        drain_timeout = plane.current().spec.listen.drain_timeout  # a reload may have changed it
+        data_side.config.timeout_graceful_shutdown = int(drain_timeout) + 1
         data_side.end()
-        if not await plane.drained(listen.drain_timeout):
+        if not await plane.drained(drain_timeout):
             for exchange in list(plane.exchanges):
                 exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
         gateway.feed.publish(STOPPING, {})  # streams of events end, or they would hold the admin listener
@@ -157,11 +184,11 @@ class Process:
         if self.gateway is None:
             self.reload_asked = True
         else:
-            self.gateway.reloader.request_reload()
+            self.gateway.changes.reloader.request_reload()
 
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         await gateway.start_engines()
-        first = await administration.bootstrap(gateway)
+        first = await first_administrator.make_first_key(self.spec, gateway.store_link, gateway.events)
         if first is not None:
             print(f"admin key: {first}", flush=True)
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
@@ -171,5 +198,5 @@ class Process:
         error = None if start.cancelled() else start.exception()
         if error is None:
             return
-        self.fatal = gateway.place(error) if isinstance(error, ConfigError) else ConfigError(f"the start failed: {error}")
+        self.fatal = gateway.changes.place(error) if isinstance(error, ConfigError) else ConfigError(f"the start failed: {error}")
         self.stop.set()

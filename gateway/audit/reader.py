@@ -34,11 +34,11 @@ class LogReader:
         merged = list(heapq.merge(*tails, key=lambda record: float(record.get("time", 0.0))))
         return merged[-count:] if count > 0 else []
 
-    def verify(self) -> dict[str, Any]:
-        """gateway.audit.verify.Report.as_dict."""
+    def verify(self, first_segment: int = 1) -> dict[str, Any]:
+        """gateway.audit.verify.Report.as_dict. first_segment: the oldest segment that must be there."""
         if not self._directory.is_dir():
             return {"ok": False, "first_problem": {"file": str(self._directory), "line": 0, "reason": "no such directory"}, "writers": []}
-        return verify_log(self._directory, self._verifier).as_dict()
+        return verify_log(self._directory, self._verifier, first_segment=first_segment).as_dict()
 
     def records(
         self,

@@ -14,15 +14,12 @@ from typing import Any
 
 import msgspec
 
-from gateway.audit.chain import GENESIS, ChainError, check_line, payload_of, read_line, read_lines
+from gateway.audit.chain import GENESIS, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
-from gateway.audit.journal import CAPACITY, left_over
-from gateway.audit.record import KINDS, CheckpointRecord, SegmentRecord
+from gateway.audit.record import CheckpointRecord, SegmentRecord
 from gateway.audit.sinks.file import FileSink, checkpoints_name, sync_directory
 
 _CHECKPOINT_MAX = 4096
-_RECENT = 4 * CAPACITY
-"""Bytes at the end of a log among which stands what the journal holds: its lines are less than twice as long as the entries."""
 _decode_header = msgspec.json.Decoder(SegmentRecord).decode
 _decode_checkpoint = msgspec.json.Decoder(CheckpointRecord).decode
 
@@ -174,22 +171,6 @@ def _judge(found: Found, signed: CheckpointRecord | None, head: str) -> Found:
             found.seq, found.head = signed.covers, signed.head
         found.segment = max(found.segment, signed.segment)
     return found
-
-
-def unchained(sink: FileSink, journal: Path) -> list[bytes]:
-    """The payloads in a journal that its process left behind and that are not in the chain yet, in order. Raises OSError."""
-    entries = [entry for entry in left_over(journal) if entry.startswith(tuple(KINDS.values())) and b"\n" not in entry]
-    waiting = set(entries)
-    budget = _RECENT
-    for _, path in reversed(sink.segments()):
-        if not waiting or budget <= 0:
-            break
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - budget))
-            waiting.difference_update(payload_of(line) for line in read_lines(file))
-        budget -= size
-    return [entry for entry in entries if entry in waiting]
 
 
 def set_aside(sink: FileSink, torn: Torn) -> Path:

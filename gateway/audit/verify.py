@@ -1,24 +1,30 @@
-"""Offline verification of an audit log: only the log, the checkpoints and the public key are needed, and no running Gatehouse.
+"""Offline verification of an audit log. It needs the log, the checkpoints and the public key, and no running Gatehouse.
 
-Every line is proven to follow on the one before (edit, delete, insert, reorder, a swapped segment), and the line that each signed
-checkpoint covers to have the hash that was signed (a chain that was computed anew, a tail that was cut off). What comes after the
-last checkpoint is chained but not signed yet: `unsigned` counts those lines. A copy of the checkpoints kept elsewhere makes
-deleting log and checkpoints together visible too.
+Every line is proven to follow the one before it (which finds an edit, a deletion, an insertion, a reordering, a swapped segment), and the
+line that each signed checkpoint covers is proven to have the hash that was signed (which finds a chain that was computed anew and a tail
+that was cut off). Lines after the last checkpoint are chained but not signed yet; `unsigned` counts them. A copy of the checkpoints kept
+elsewhere also shows that log and checkpoints were deleted together.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import msgspec
 
-from gateway.audit.chain import FORMAT, GENESIS, ChainError, check_line, read_line, read_lines
+from gateway.audit.chain import FORMAT, GENESIS, Chain, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.journal import journal_name
+from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord
 from gateway.audit.repair import read_checkpoint, read_header
 from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
+
+PATIENCE: Final = 0.5
+"""Seconds in which a writer at work chains what its journal held when the verification began."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -29,10 +35,34 @@ class Problem(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """What lies before the first verified segment: its last segment, its last line and that line's hash, with which the header of the first
+    verified segment says that it goes on.
+
+    checkpoint: the number of the signed checkpoint that proves this hash; None where none does. Then the next checkpoint proves it: a
+    signed hash covers all hashes before it.
+    """
+
+    segment: int
+    line: int
+    hash: str
+    checkpoint: int | None = None
+
+
+class JournalReport(msgspec.Struct, frozen=True):
+    """What a journal holds. records: those that its writer has not settled. unchained: how many of them are not in the log.
+    unreadable: entries that are no records."""
+
+    records: int
+    unchained: int
+    unreadable: int
+
+
 class WriterReport(msgspec.Struct):
     """What was found of one writer's chain. `signed`: the last line that a checkpoint covers; `unsigned`: how many came after it.
 
-    unfinished: the newest segment ends inside a line: a write under way, or a crash after which no writer started yet.
+    unfinished: the newest segment ends inside a line: a write under way, or a crash after which no writer started yet. skipped: what was
+    not verified because the verification began at a later segment. journal: None where there is no journal.
     """
 
     writer: str
@@ -42,11 +72,13 @@ class WriterReport(msgspec.Struct):
     checkpoints: int = 0
     signed: int = 0
     unfinished: bool = False
+    skipped: Skipped | None = None
+    journal: JournalReport | None = None
     problems: list[Problem] = []
 
     @property
     def unsigned(self) -> int:
-        return max(0, self.last - self.signed)
+        return max(0, min(self.lines, self.last - self.signed))
 
 
 class Report(msgspec.Struct):
@@ -65,30 +97,62 @@ class Report(msgspec.Struct):
     def as_dict(self) -> dict[str, object]:
         """The report as JSON-able values; `ok` and the first problem on top."""
         first = self.problems[0] if self.problems else None
-        writers = [
-            {**msgspec.structs.asdict(w), "unsigned": w.unsigned, "problems": [msgspec.to_builtins(p) for p in w.problems]}
-            for w in self.writers
-        ]
+        writers = [{**msgspec.to_builtins(w), "unsigned": w.unsigned} for w in self.writers]
         return {"ok": self.ok, "first_problem": msgspec.to_builtins(first), "writers": writers}
 
 
-def verify_log(directory: Path, verifier: CheckpointVerifier, *, checkpoints: Path | None = None, first_segment: int = 1) -> Report:
+def verify_log(
+    directory: Path,
+    verifier: CheckpointVerifier,
+    *,
+    checkpoints: Path | None = None,
+    first_segment: int = 1,
+    patience: float = PATIENCE,
+) -> Report:
     """Reads everything in `directory`, in constant memory.
 
     checkpoints: the directory with the checkpoints, where that is another one. first_segment: the oldest segment that must be there
-    (older ones were archived). Raises OSError.
+    (older ones were archived, and are not looked at). patience: seconds to wait for a writer that may be at work to chain what its journal
+    holds. Raises OSError.
     """
     source = checkpoints or directory
     signed = {path.name: path.stat().st_size for path in source.iterdir() if path.match("checkpoints-*.jsonl")}
-    found = list_segments(directory)  # after the sizes: a writer at work has written every line that those checkpoints cover
+    journals = {name: records_in(directory / name) for name in sorted(path.name for path in directory.glob(journal_name("*")))}
+    found = list_segments(directory)  # after the sizes and the journals: a writer at work has written, or soon writes, what they tell of
     for name in signed:
         found.setdefault(name.removeprefix("checkpoints-").removesuffix(".jsonl"), [])
+    for name in journals:
+        found.setdefault(name.removeprefix("audit-").removesuffix(".journal"), [])
     reports = []
     for writer in sorted(found):
         name = checkpoints_name(writer)
         walk = _Walk(writer, verifier, source / name, signed.get(name, 0), first_segment)
-        reports.append(walk.run(directory, found[writer]))
+        report = walk.run(directory, found[writer])
+        if journal_name(writer) in journals:
+            _judge_journal(report, directory, *journals[journal_name(writer)], patience)
+        reports.append(report)
     return Report(reports)
+
+
+def _judge_journal(report: WriterReport, directory: Path, records: list[bytes], unreadable: int, patience: float) -> None:
+    """Holds what the journal held when the verification began against the end of the log."""
+    deadline = time.monotonic() + patience
+    while True:
+        unchained = missing_from([path for _, path in list_segments(directory).get(report.writer, [])], records)
+        if not unchained or time.monotonic() >= deadline:
+            break
+        time.sleep(patience / 10)
+    report.journal = JournalReport(len(records), len(unchained), unreadable)
+    name = journal_name(report.writer)
+    if unchained:
+        reason = f"{_count(len(unchained))} in the journal and not in the log; the next start of the gateway chains them"
+        report.problems.append(Problem(name, 0, reason))
+    if unreadable:
+        report.problems.append(Problem(name, 0, f"entries that are no records: {unreadable}"))
+
+
+def _count(records: int) -> str:
+    return "1 record is" if records == 1 else f"{records} records are"
 
 
 class _Walk:
@@ -114,14 +178,20 @@ class _Walk:
                 number, path = expected, overlooked
             self._file, self._line = path.name, 0
             if number != expected:
-                self._problem(f"segment {expected} is missing before this one")
-                self._adopt = True
+                self._missing(expected, number)
             expected = number + 1
             self.report.segments += 1
             with path.open("rb") as file:
                 self._segment(file, number, newest=not waiting)
         self._end()
         return self.report
+
+    def _missing(self, expected: int, number: int) -> None:
+        """Segments are missing before this one."""
+        gone = f"segment {expected} is" if number == expected + 1 else f"segments {expected} to {number - 1} are"
+        archived = "" if self.report.segments else f"; where older segments were archived, verify from segment {number} on"
+        self._problem(f"{gone} missing before this one{archived}")
+        self._adopt = True
 
     def _problem(self, reason: str) -> None:
         self.report.problems.append(Problem(self._file, self._line, reason))
@@ -157,7 +227,9 @@ class _Walk:
             if header.broken is not None and not self.report.problems:
                 self._problem(f"the writer found the log damaged when it started: {header.broken.get('reason', '')}")
             self._seq, self._head, self._adopt = claims.seq - 1, header.previous.encode(), False
-            self._skip_checkpoints()
+            proof = self._skip_checkpoints()
+            if self.report.segments == 1 and number == self._first > 1:
+                self.report.skipped = Skipped(number - 1, self._seq, header.previous, proof)
         elif header.previous.encode() != self._head:
             raise ChainError("the segment does not follow on the one before it")
 
@@ -167,12 +239,23 @@ class _Walk:
         if (header.writer, header.segment) != (self.report.writer, number):
             raise ChainError(f"this is segment {header.segment} of writer {header.writer}")
 
-    def _skip_checkpoints(self) -> None:
-        """After a jump: what checkpoints cover before it cannot be looked at any more."""
+    def _skip_checkpoints(self) -> int | None:
+        """After a jump: what checkpoints cover before it cannot be looked at any more. The number of the one that proves the hash that the
+        jump adopted, if one does."""
+        proof = None
         while self._next is not None and self._next.covers <= self._seq:
-            if self._next.covers == self._seq and self._next.head.encode() == self._head:
-                self.report.signed = self._seq
+            if (self._next.covers, self._next.head.encode()) == (self._seq, self._head) or self._closed_with(self._next):
+                self.report.signed = self._next.covers
+                proof = self._next.number
             self._next = next(self._signed, None)
+        return proof
+
+    def _closed_with(self, checkpoint: CheckpointRecord) -> bool:
+        """Whether the last line before the jump is the one that carries this checkpoint, as at the end of every full segment."""
+        chain = Chain(checkpoint.covers, checkpoint.head)
+        chain.seal([checkpoint])
+        chain.commit()
+        return (chain.seq, chain.head.encode()) == (self._seq, self._head)
 
     def _count(self, line: bytes) -> None:
         report = self.report
@@ -231,7 +314,10 @@ class _Walk:
         return ""
 
     def _end(self) -> None:
-        if self._next is not None and not self._adopt:
+        if self._first > 1 and not self.report.segments:
+            self._file, self._line = segment_name(self.report.writer, self._first), 0
+            self._problem("the first segment to verify is missing, and so is every later one")
+        elif self._next is not None and not self._adopt:
             self._line += 1
             self._problem(
                 f"the log ends at {self._seq}, but checkpoint {self._next.number} covers {self._next.covers}: the end was cut off"

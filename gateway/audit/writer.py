@@ -10,8 +10,9 @@ from gateway.audit.chain import FORMAT, Chain, Draft, Entry
 from gateway.audit.crypto import Signer
 from gateway.audit.encode import encode_json
 from gateway.audit.journal import Journal, journal_name
+from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.record import CheckpointRecord, SegmentRecord
-from gateway.audit.repair import Found, examine, last_checkpoint, set_aside, unchained
+from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
 from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
 from gateway.core.clock import Clock
 from gateway.core.types import EventRecord
@@ -50,7 +51,7 @@ class ChainWriter:
         entries = self._enter(found)
         journal = self.sink.directory / journal_name(self.sink.writer)
         detail: dict[str, Any] = {"segment": self.sink.segment, "clean": found.closed}
-        if waiting := unchained(self.sink, journal):
+        if waiting := missing_from([path for _, path in self.sink.segments()], records_in(journal)[0]):
             log.warning("%d audit records came from the journal of a process that ended before it had chained them", len(waiting))
             detail["from_journal"] = len(waiting)
         entries += waiting

@@ -241,10 +241,16 @@ class Converter:
 
 
 def with_plain_settings(spec: Spec, schemas: PluginSchemas) -> Spec:
-    """A guardrail or a model that was written nowhere (in the store), its plug-in's settings read as those of a file are.
+    """A guardrail, an engine or a model that was written nowhere (in the store), its plug-in's settings read as those of a file are.
 
     Raises ConfigError with a path within it. What names a guardrail that is not known is left as it is, for whoever would build it.
     """
+    if isinstance(spec, EngineSpec) and schemas.engines:
+        if (schema := schemas.engines.get(spec.runtime)) is not None:
+            return msgspec.structs.replace(spec, options=plain_settings(spec.options, schema, "options"))
+        if spec.runtime != "external":
+            hint = nearest(spec.runtime, (*schemas.engines, "external"))
+            raise ConfigError(f"there is no runtime {quoted(spec.runtime)}; {hint}", path="runtime")
     if isinstance(spec, GuardrailSpec) and (schema := schemas.guardrails.get(spec.type)) is not None:
         return msgspec.structs.replace(spec, settings=plain_settings(spec.settings, schema, "settings"))
     if isinstance(spec, ModelSpec) and schemas.selectors:

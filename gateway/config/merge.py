@@ -1,38 +1,95 @@
-"""Engines and models of the store behind those of the file: what fits is taken, what does not is left out, with the reason.
+"""What the store adds, behind what the file says: what fits is taken, what does not is left out with the reason.
 
-The file wins over the same name. Each resource is checked by the file's own rules (gateway.config.validate). One that breaks
-them takes nothing else with it: a write is checked before it is stored, so here it is what two replicas wrote at the same
-moment, or what a change of the file has left without its engine.
+The file wins over the same name. Engines and models are checked by the file's own rules (gateway.config.validate); one that breaks them
+is left out alone. Writes are checked before they are stored, so here that is what two replicas wrote at the same moment, or a model whose
+engine a change of the file removed. A limit or a guardrail that cannot be used refuses the whole: without it, less would be protected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
 
 from gateway.config import validate
 from gateway.config.convert import nearest, quoted
 from gateway.core.errors import ConfigError
 from gateway.core.slices import Steps
-from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
 
 Which = tuple[str, str]
 """Kind (`engines`, `models`) and name of a resource."""
+S = TypeVar("S", bound=Spec)
+P = TypeVar("P", LimitSpec, GuardrailSpec)
+
+
+@dataclass(frozen=True)
+class Addition:
+    """One resource of the store: its settings, or the error that makes them unusable. made: when it was created, because a name may be
+    used again."""
+
+    revision: int
+    made: float
+    spec: Spec | None
+    error: ConfigError | None = None
+
+
+Additions = Mapping[str, Mapping[str, Addition]]
+"""By kind and name."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """All engines and models, the file's first. left_out: why those of the store that are not among them are not; the errors'
-    paths are within the resource."""
+    """A configuration with the store's additions. revisions: of each engine and model of the store that is in it. left_out: why the others
+    are not; the errors' paths are within the resource."""
 
-    engines: tuple[EngineSpec, ...]
-    models: tuple[ModelSpec, ...]
+    spec: ConfigSpec
+    revisions: dict[Which, int] = field(default_factory=dict)
     left_out: dict[Which, ConfigError] = field(default_factory=dict)
 
 
-def merge(file: ConfigSpec, engines: Iterable[EngineSpec], models: Iterable[ModelSpec]) -> Steps[Merged]:
-    """Steps of about the same size, each far below a millisecond."""
-    left_out: dict[Which, ConfigError] = {}
+def merge(file: ConfigSpec, additions: Additions) -> Steps[Merged]:
+    """Steps of about the same size, each far below a millisecond. Raises ConfigError for a limit or guardrail that cannot be used."""
+    limits, guardrails = _policies("limits", additions, LimitSpec), _policies("guardrails", additions, GuardrailSpec)
+    left_out = {(kind, name): one.error for kind in ("engines", "models") for name, one in additions[kind].items() if one.error}
+    engines = yield from _engines(file, _specs(additions["engines"], EngineSpec), left_out)
+    models = yield from _models(file, tuple(_specs(additions["models"], ModelSpec)), {engine.name for engine in engines}, left_out)
+    own = {("engines", engine.name) for engine in file.engines} | {("models", model.name) for model in file.models}
+    revisions = {
+        (kind, name): one.revision
+        for kind in ("engines", "models")
+        for name, one in additions[kind].items()
+        if (kind, name) not in left_out and (kind, name) not in own
+    }
+    spec = msgspec.structs.replace(
+        file,
+        limits=(*file.limits, *_others(limits, file.limits)),
+        guardrails=(*file.guardrails, *_others(guardrails, file.guardrails)),
+        engines=engines,
+        models=(*file.models, *models),
+    )
+    return Merged(spec, revisions, left_out)
+
+
+def _specs(additions: Mapping[str, Addition], wanted: type[S]) -> Iterable[S]:
+    return (one.spec for one in additions.values() if isinstance(one.spec, wanted))
+
+
+def _policies(kind: str, additions: Additions, wanted: type[P]) -> tuple[P, ...]:
+    for name, one in additions[kind].items():
+        if one.error is not None:
+            raise ConfigError(one.error.message, path=f"{kind}.{name}", file="the store")
+    return tuple(_specs(additions[kind], wanted))
+
+
+def _others(added: tuple[P, ...], own: tuple[P, ...]) -> tuple[P, ...]:
+    names = {policy.name for policy in own}
+    return tuple(policy for policy in added if policy.name not in names)
+
+
+def _engines(file: ConfigSpec, engines: Iterable[EngineSpec], left_out: dict[Which, ConfigError]) -> Steps[tuple[EngineSpec, ...]]:
     own = {engine.name for engine in file.engines}
     taken = [*file.engines]
     for engine in engines:
@@ -44,9 +101,7 @@ def merge(file: ConfigSpec, engines: Iterable[EngineSpec], models: Iterable[Mode
             else:
                 taken.append(engine)
             yield
-    names = {engine.name for engine in taken}
-    fitting = yield from _models(file, tuple(models), names, left_out)
-    return Merged(tuple(taken), (*file.models, *fitting), left_out)
+    return tuple(taken)
 
 
 def _models(

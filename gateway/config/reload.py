@@ -72,6 +72,7 @@ class Reloader(Generic[T]):
         self._file = loaded.file
         self._lock = asyncio.Lock()
         self._queued: asyncio.Task[dict[str, Any]] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._described: tuple[ConfigSpec, dict[str, Any]] | None = None
         self._seen = self._candidate = _stamp(self._file)
         self.status = Status(source=loaded.file, applied_at=self._clock.wall())
@@ -126,9 +127,13 @@ class Reloader(Generic[T]):
         """For a signal handler: reloads in the background; a failure is logged and kept in the status."""
         self._owner.spawn(self._reload_and_log(), name="reload on request")
 
-    def watch(self) -> None:
-        """Follows the file: looks at it each second and reloads when it has changed and come to rest."""
-        self._owner.every(POLL_SECONDS, self.poll, name="watch the configuration")
+    def watch(self, on: bool) -> None:
+        """Follows the file, or stops following it: looks at it each second and reloads once it has changed and come to rest."""
+        if on and self._watching is None:
+            self._watching = self._owner.every(POLL_SECONDS, self.poll, name="watch the configuration")
+        elif not on and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
 
     async def poll(self) -> None:
         """One look at the file. It must look the same twice before it is read, so that a file that is being written is not."""
@@ -136,7 +141,7 @@ class Reloader(Generic[T]):
         at_rest, self._candidate = stamp == self._candidate, stamp
         if stamp == self._seen or not at_rest or stamp is None:
             return
-        await self._reload_and_log()
+        await asyncio.shield(self._owner.spawn(self._reload_and_log(), name="reload the changed file"))  # which may end the watch
 
     async def _reload_and_log(self) -> None:
         try:

@@ -146,7 +146,9 @@ class AuditReader(Protocol):
 
     def tail(self, count: int) -> list[dict[str, Any]]: ...
 
-    def verify(self) -> dict[str, Any]: ...
+    def verify(self, first_segment: int = 1) -> dict[str, Any]:
+        """first_segment: the oldest segment that must be there; older ones are archived and not verified."""
+        ...
 
     def export(
         self,
@@ -296,9 +298,9 @@ class FleetView(Protocol):
 
     def models(self) -> list[dict[str, Any]]: ...
 
-    def stored(self, kind: str, name: str) -> tuple[int | None, str]:
-        """Of an engine or a model of the store: the revision that is in force (None: none), and why the newest one is not ("": nothing
-        is wrong)."""
+    def in_force(self, kind: str, name: str) -> tuple[int | None, str]:
+        """Of an engine or a model of the store: the revision that is in force, or None, and why the newest one is not; "" if it is, or
+        will be."""
         ...
 
     def status(self) -> dict[str, Any]:

@@ -65,9 +65,12 @@ class ModelEntry:
 
 
 class Snapshot:
-    """One configuration in force. `models` maps public names and aliases. `parse` is wire's codec, bounded by this configuration."""
+    """One configuration in force. `models` maps public names and aliases. `parse` is wire's codec, bounded by this configuration.
 
-    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "parse", "spec", "version")
+    owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
+    """
+
+    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "owned", "parse", "spec", "version")
 
     def __init__(
         self,
@@ -79,7 +82,8 @@ class Snapshot:
         audit: AuditLog,
         models: dict[str, ModelEntry],
         parse: Callable[[bytes, bytes, Headers], InferenceRequest],
+        owned: object = None,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
-        self.models, self.parse = models, parse
+        self.models, self.parse, self.owned = models, parse, owned

@@ -1,4 +1,4 @@
-"""Every background task has an owner: a TaskOwner starts them, reports those that fail, and ends all of them at close."""
+"""Every background task has an owner: a TaskOwner starts it, reports its failure, and ends it at close."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("gatehouse.tasks")
 
 
 class TaskOwner:
-    """Owns background tasks. `spawn` needs a running loop; `aclose` cancels what is left and waits at most `timeout` seconds."""
+    """Owns background tasks. `spawn` needs a running loop. `aclose` cancels those that are left and waits at most `timeout` seconds."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,7 +25,7 @@ class TaskOwner:
         return len(self._tasks)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Starts a task that this owner ends. A failure that is no GatehouseError is logged as a defect."""
+        """Starts a task. A failure other than a GatehouseError is logged as a defect."""
         if self._closed:
             coroutine.close()
             raise RuntimeError(f"{self.name} is closed")
@@ -35,7 +35,7 @@ class TaskOwner:
         return task
 
     def wait(self, awaitable: Awaitable[T], *, name: str = "wait") -> asyncio.Task[T]:
-        """Runs an awaitable as a task of its own, so that code stepped by a Driver can await what needs a current task."""
+        """Runs an awaitable in a task, so that code stepped by a Driver can await what needs a current task."""
 
         async def run() -> T:
             return await awaitable
@@ -43,7 +43,7 @@ class TaskOwner:
         return self.spawn(run(), name=name)
 
     def every(self, seconds: float, action: Callable[[], Awaitable[None]], *, name: str) -> asyncio.Task[None]:
-        """Runs `action` each `seconds` until closed; a failure of one round is logged and the next round comes."""
+        """Runs `action` every `seconds` until closed. A failure is logged, and the next round comes all the same."""
 
         async def loop() -> None:
             while True:
@@ -63,6 +63,13 @@ class TaskOwner:
             log.debug("%s failed: %r", task.get_name(), error)
         else:
             log.error("%s failed: %r", task.get_name(), error, exc_info=error)
+
+    async def finish(self, timeout: float) -> None:
+        """Takes no new tasks and lets those that run finish, for at most `timeout` seconds; then `aclose`."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout)
+        await self.aclose()
 
     async def aclose(self, timeout: float = 5.0) -> None:
         self._closed = True

@@ -22,7 +22,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.app.build import Gateway
+from gateway.app.gateway import Gateway
 from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core.types import ResponseHead
@@ -134,9 +134,8 @@ async def bench(state: str, arguments: argparse.Namespace) -> None:
     file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability))
     engine = Engine()
     gateway = Gateway(load(file, {}, OURS.schemas()), {})
-    gateway._client = lambda spec, address: engine  # type: ignore[method-assign,assignment,return-value]
-    gateway.registry._client_factory = gateway._client
-    gateway.registry.start_probing = lambda probe: None  # type: ignore[method-assign,assignment]
+    gateway.fleet.registry._client_factory = lambda spec, address: engine  # type: ignore[assignment,return-value]
+    gateway.fleet.start_probing = lambda: None  # type: ignore[method-assign]
     await gateway.start()
     if arguments.phases:
         plane_module.DataPlane.sampled = lambda self: True  # type: ignore[method-assign]

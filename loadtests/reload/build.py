@@ -21,7 +21,8 @@ from typing import Any
 import uvloop
 import yaml
 
-from gateway.app.build import GC_THRESHOLDS, Gateway
+from gateway.app.gateway import Gateway
+from gateway.app.interpreter import GC_THRESHOLDS
 from gateway.app.plugins import OURS
 from gateway.config.load import load
 from gateway.core.storage import KeySettings
@@ -72,7 +73,7 @@ def config(directory: Path, models: int, engines: int) -> str:
 
 async def settled(gateway: Gateway, version: int) -> None:
     end = time.monotonic() + SETTLE_SECONDS
-    while gateway.version <= version:
+    while gateway.changes.version <= version:
         if time.monotonic() > end:
             raise SystemExit("the change was not put into force")
         await asyncio.sleep(0.001)
@@ -92,7 +93,7 @@ async def run(given: argparse.Namespace) -> None:
 
 
 async def measure(gateway: Gateway, rounds: int) -> None:
-    store, ticker = gateway.control.store, Ticker()
+    store, ticker = gateway.store_link.store, Ticker()
     settings: dict[str, Any] = {"runtime": "external", "url": "http://127.0.0.1:9", "health": {"interval": 3600.0}}
     await store.create("engines", "stored", settings, actor="bench")
     await store.create("models", "stored-model", {"pool": ["stored"]}, actor="bench")
@@ -113,7 +114,7 @@ async def measure(gateway: Gateway, rounds: int) -> None:
         await store.update("engines", "stored", {**settings, "weight": count}, actor="bench")
 
     async def file() -> None:
-        await gateway.reloader.reload()
+        await gateway.changes.reloader.reload()
 
     acts: dict[str, Callable[[], Awaitable[None]]] = {
         "a key": key,
@@ -128,7 +129,7 @@ async def measure(gateway: Gateway, rounds: int) -> None:
         for _ in range(rounds):
             count += 1
             await asyncio.sleep(0.3)
-            version, begin = gateway.version, time.perf_counter()
+            version, begin = gateway.changes.version, time.perf_counter()
             ticker.reset()
             await act()
             if name != "a key":

@@ -17,6 +17,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from gateway.app.main import app
+from gateway.audit.journal import Journal
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS
 from tests.e2e.conftest import EngineThread
@@ -194,6 +195,8 @@ def test_the_audit_log_online_and_offline(cli: Cli, running: Gatehouse, tmp_path
     running.outcome(running.chat().headers["x-request-id"])
     assert "outcome" in cli("audit", "tail", "-n", "3").stdout
     assert "as it was written" in cli("audit", "verify").stderr
+    assert json.loads(cli("audit", "verify", "--from-segment", "1", "--output", "json").stdout)["writers"][0]["skipped"] is None
+    assert "first segment to verify is missing" in cli("audit", "verify", "--from-segment", "99", code=1).stderr
     exported = tmp_path / "export.jsonl"
     cli("audit", "export", "--to", str(exported), "--kind", "outcome")
     assert {json.loads(line)["kind"] for line in exported.read_text().splitlines()} == {"outcome"}
@@ -206,6 +209,11 @@ def test_the_audit_log_online_and_offline(cli: Cli, running: Gatehouse, tmp_path
         (copy / part.name).write_bytes(part.read_bytes())
     offline = ("audit", "verify", "--dir", str(copy), "--public-key", str(pem))
     cli(*offline, GATEHOUSE_URL="http://127.0.0.1:9")
+    left = Journal(copy / "audit-w9.journal")
+    left.append(b',"kind":"event","time":1.0,"event":"e"')
+    kept = cli(*offline, code=1, GATEHOUSE_URL="http://127.0.0.1:9").stderr
+    assert "audit-w9.journal: 1 record is in the journal" in kept
+    left.path.unlink()
     segment = next(copy.glob("audit-*.jsonl"))
     segment.write_text(segment.read_text().replace('"acme"', '"emca"', 1))
     broken = cli(*offline, code=1, GATEHOUSE_URL="http://127.0.0.1:9")

@@ -20,6 +20,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(directory / "plain.gguf", SHAPE, values=metadata(SHAPE, template=None))
     write(directory / "raising.gguf", SHAPE, values=metadata(SHAPE, template="{{ raise_exception('roles must alternate') }}"))
     write(directory / "embed.gguf", SHAPE, kind=F32, values=metadata(SHAPE, llama__pooling_type=1))
+    write(directory / "rerank.gguf", SHAPE, kind=F32, values=metadata(SHAPE, llama__pooling_type=4))
     return directory
 
 

@@ -34,7 +34,7 @@ def damaged(models: Path, name: str) -> Path:
 @pytest.mark.parametrize(
     ("name", "word"),
     [("magic", "wrong magic"), ("truncated", "truncated"), ("empty", "truncated"), ("tensors", "tensors are more than"),
-     ("architecture", "nosuch"), ("layers", "blk.2"), ("missing", "no such model file")],
+     ("architecture", "nosuch"), ("layers", "blk.2"), ("rerank", "is a reranker"), ("missing", "no such model file")],
 )  # fmt: skip
 def test_unusable_files_are_named_and_end_with_code_1(start: Callable[..., Sidecar], models: Path, name: str, word: str) -> None:
     sidecar = start(damaged(models, name).name)

@@ -14,7 +14,7 @@ import pytest
 from engines.llamacpp import app
 from engines.llamacpp import batcher as batcher_module
 from engines.llamacpp.app import LlamaRuntime
-from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Job, Mailbox
+from engines.llamacpp.batcher import BACKLOG, MAX_FAULTS, Batcher, Event, Mailbox, SequenceJob
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
 from engines.llamacpp.sampling import Sampler, SamplingParams
 from engines.llamacpp.scheduler import StepCosts
@@ -79,16 +79,16 @@ async def make(model: Model, log: NativeLog) -> AsyncIterator[Maker]:
         context.close()
 
 
-def job(model: Model, tokens: list[int] | None = None, *, count: int = 4, priority: int = 1, **more: Any) -> Job:
+def job(model: Model, tokens: list[int] | None = None, *, count: int = 4, priority: int = 1, **more: Any) -> SequenceJob:
     tokens = tokens or [1, 300, 301, 302]
     sampler = Sampler(model, SamplingParams(temperature=0), tokens)
-    return Job(
+    return SequenceJob(
         priority=priority, arrival=0, prompt=len(tokens), tokens=tokens, sampler=sampler, max_tokens=count, mailbox=Mailbox(),
         ignore_eos=True, **more,
     )  # fmt: skip
 
 
-async def read(item: Job) -> list[Event]:
+async def read(item: SequenceJob) -> list[Event]:
     events: list[Event] = []
     while not events or (events[-1].finish is None and events[-1].error is None):
         events += [event for _, event in await asyncio.wait_for(item.mailbox.get(), DEADLINE)]
@@ -182,7 +182,7 @@ async def test_a_grammar_without_an_end_is_a_failed_engine_until_it_ends(
     sampler = EndlessSampler(runtime._generator().model)
     try:
         batcher = runtime._generator().batcher
-        item = Job(
+        item = SequenceJob(
             priority=1, arrival=0, prompt=2, tokens=[1, 300], sampler=sampler, max_tokens=1, mailbox=Mailbox(), ignore_eos=True
         )  # fmt: skip
         batcher.submit([item])
@@ -236,10 +236,10 @@ async def test_cancelling_frees_the_slot_at_the_next_step(make: Maker, model: Mo
 
 async def test_who_waits_is_served_by_priority_and_expires(make: Maker, model: Model) -> None:
     batcher, _ = make(slots=1, queue=8)
-    order: list[Job] = []
+    order: list[SequenceJob] = []
 
     class Noting(Mailbox):
-        def put(self, item: Job, event: Event) -> None:
+        def put(self, item: SequenceJob, event: Event) -> None:
             if event.finish is not None:
                 order.append(item)
             super().put(item, event)

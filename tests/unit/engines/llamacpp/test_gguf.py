@@ -153,6 +153,12 @@ def test_keys_that_placement_needs_are_bounded(tmp_path: Path, changes: dict[str
         describe(made(tmp_path, **changes))
 
 
+def test_a_reranker_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", SHAPE, values=metadata(SHAPE, llama__pooling_type=4))
+    with pytest.raises(GgufError, match=r"llama.pooling_type is 4 \(rank\): it is a reranker, and llama.cpp engines cannot rerank yet"):
+        describe(read(path))
+
+
 def test_heads_for_each_layer(tmp_path: Path) -> None:
     assert describe(made(tmp_path, llama__attention__head_count_kv=[2])).kv_per_token == (128,)
     with pytest.raises(GgufError, match="does not fit 1 layers"):

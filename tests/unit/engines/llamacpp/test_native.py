@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engines.llamacpp.native import Batch, Context, Model, NativeLog
-from loadtests.llamacpp.random_gguf import Shape, write
+from loadtests.llamacpp.random_gguf import F32, Shape, metadata, write
 
 OFF, ON = 0, 1  # llama.cpp's numbers for flash attention
 SEQUENCES = 4
@@ -82,3 +82,20 @@ def test_every_change_says_why_and_names_one_file_of_llama_cpp() -> None:
     for change in changes:
         reason, _, body = change.read_text().partition("--- a/")
         assert len(reason.split()) > 20 and body.startswith("vendor/llama.cpp/")
+
+
+def test_a_rerankers_vector_is_as_long_as_its_classes(tmp_path: Path, log: NativeLog) -> None:
+    """llama.cpp gives one number a class; more would be whatever lies behind them on the heap."""
+    shape = Shape(layers=1, width=64)
+    path = write(tmp_path / "rank.gguf", shape, kind=F32, values=metadata(shape, llama__pooling_type=4))
+    model = Model(str(path), log, gpu_layers=0, use_mmap=True, use_mlock=False)
+    context = Context(model, log, cells=64, sequences=1, batch=64, micro_batch=64, threads=1, threads_batch=1, embeddings=True)
+    batch = Batch(64)
+    last = batch.add(0, 0, [5, 6, 7], output_last=True)
+    batch.output[: batch.count] = 1
+    try:
+        assert context.decode(batch) == 0
+        assert context.embedding_of(0, last).shape == (1,)
+    finally:
+        context.close()
+        model.close()

@@ -11,9 +11,9 @@ from engines.llamacpp.prefix import MIN_REUSE, Lines, common
 SYSTEM = list(range(100, 140))
 
 
-def run(lines: Lines, prompt: list[int], answer: list[int]) -> tuple[int, int]:
+def run(lines: Lines, prompt: list[int], answer: list[int], domain: bytes = b"") -> tuple[int, int]:
     """Place, generate, release; (line, reused)."""
-    placed = lines.place(prompt)
+    placed = lines.place(prompt, domain)
     placed.line.tokens.extend([*prompt[placed.reuse :], *answer])
     lines.release(placed.line)
     return placed.line.seq, placed.reuse
@@ -118,4 +118,50 @@ def test_reuse_is_always_a_true_beginning(requests: list[tuple[list[int], bool]]
             running.append((placed.line, None))
         else:
             lines.release(placed.line)
+        lines.room(0)
+
+
+def test_a_prompt_is_reused_within_its_domain_only() -> None:
+    lines = Lines(4, 1000)
+    seq, _ = run(lines, SYSTEM, [1], b"aa")
+    assert run(lines, SYSTEM, [1], b"bb") != (seq, 0) and run(lines, SYSTEM, [1])[1] == 0
+    assert run(lines, [*SYSTEM, 1, 2], [], b"aa") == (seq, len(SYSTEM) + 1)
+
+
+def test_a_running_prompt_of_another_domain_is_not_copied() -> None:
+    lines = Lines(3, 1000)
+    running = lines.place(SYSTEM, b"aa")
+    running.line.tokens.extend(SYSTEM)
+    assert lines.place([*SYSTEM, 1], b"bb").source is None
+    assert lines.place([*SYSTEM, 1], b"aa").source is running.line
+
+
+def test_a_line_that_another_domain_takes_is_no_longer_the_first_ones() -> None:
+    lines = Lines(1, 1000)
+    run(lines, SYSTEM, [1], b"aa")
+    assert run(lines, SYSTEM, [1], b"bb")[1] == 0
+    assert run(lines, SYSTEM, [1], b"aa")[1] == 0
+
+
+def test_pinned_prompts_are_everybodys() -> None:
+    lines = Lines(3, 1000)
+    pinned = lines.place(SYSTEM)
+    pinned.line.tokens.extend(SYSTEM)
+    lines.pin(pinned.line)
+    assert run(lines, [*SYSTEM, 1], [], b"aa")[1] == run(lines, [*SYSTEM, 1], [], b"bb")[1] == len(SYSTEM)
+
+
+DOMAINS = st.sampled_from([b"", b"aa", b"bb"])
+REQUESTS = st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=40), DOMAINS), max_size=30)
+
+
+@given(REQUESTS, st.booleans())
+def test_what_is_reused_was_computed_for_the_same_domain(requests: list[tuple[list[int], bytes]], partial: bool) -> None:
+    lines = Lines(4, 120, partial=partial)
+    for prompt, domain in requests:
+        before = {id(line): line.domain for line in lines._lines}
+        placed = lines.place(prompt, domain)
+        assert placed.reuse == 0 or before[id(placed.source or placed.line)] == domain
+        placed.line.tokens.extend(prompt[placed.reuse :])
+        lines.release(placed.line)
         lines.room(0)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.onnx.batcher import Batcher, BatchQueue, Full, Job, Key, RunFailed, Unit
+from engines.onnx.batcher import Batcher, BatchJob, BatchQueue, Full, Key, RunFailed, Unit
 from engines.sidecar.shell import ApiError
 from gateway.core.clock import FakeClock, SystemClock
 from tests.waiting import reached
@@ -25,9 +25,9 @@ def queue(limit: int = 100, window: int = 4) -> BatchQueue:
     return BatchQueue(DELAY, limit, window)
 
 
-def job(*keys: Key, name: str = "", client: str | None = None, priority: int = 1, rows: int = 1) -> Job:
+def job(*keys: Key, name: str = "", client: str | None = None, priority: int = 1, rows: int = 1) -> BatchJob:
     units = [Unit(key, f"{name}{index}", rows) for index, key in enumerate(keys)]
-    return Job(units, lambda unit, result, error: None, client=client, priority=priority)
+    return BatchJob(units, lambda unit, result, error: None, client=client, priority=priority)
 
 
 def names(units: Sequence[Unit]) -> list[str]:
@@ -157,7 +157,7 @@ steps = st.lists(
 @given(steps)
 def test_any_history_runs_every_unit_once_in_each_clients_order(history: list[tuple[Any, ...]]) -> None:
     found, clock = queue(limit=8), FakeClock()
-    added: list[Job] = []
+    added: list[BatchJob] = []
     removed: set[int] = set()
     ran: list[Unit] = []
 

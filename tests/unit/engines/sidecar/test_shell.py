@@ -177,6 +177,33 @@ def test_a_client_that_leaves_cancels_its_request(ready: Process) -> None:
     until(lambda: ready.health()["cancelled"] > before)
 
 
+def test_a_stream_that_is_silent_says_that_the_engine_works(start: Callable[..., Process]) -> None:
+    sidecar = start(options={"working_interval": 0.02})
+    sidecar.in_state("ready")
+    with sidecar.client.stream("POST", "/v1/stream", content=b"0") as answer:
+        lines = answer.iter_lines()
+        assert [next(lines) for _ in range(4)] == [": working", "", ": working", ""], "before anything else came"
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        sidecar.client.post("/v1/release")
+        rest = [line for line in lines if line not in (": working", "")]
+    assert rest == ["data: [DONE]"]
+
+
+def test_an_error_of_a_stream_that_said_so_is_an_event(start: Callable[..., Process]) -> None:
+    sidecar = start(options={"working_interval": 0.02})
+    sidecar.in_state("ready")
+    answer = sidecar.client.post("/v1/stream", content=b"0", headers={"x-gatehouse-deadline-ms": "1000"})
+    events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert answer.status_code == 200 and '"code":"engine_timeout"' in events[0] and events[1:] == ["data: [DONE]"]
+
+
+def test_a_stream_may_be_left_silent(start: Callable[..., Process]) -> None:
+    sidecar = start(options={"working_interval": 0})
+    sidecar.in_state("ready")
+    answer = sidecar.client.post("/v1/stream", content=b"0", headers={"x-gatehouse-deadline-ms": "300"})
+    assert answer.status_code == 504
+
+
 def test_a_client_that_leaves_closes_its_stream(ready: Process) -> None:
     before = ready.health()["closed_streams"]
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(ready.socket)), base_url="http://s") as client:

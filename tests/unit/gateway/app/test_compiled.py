@@ -72,7 +72,7 @@ def test_the_environment_says_where_or_whether() -> None:
 
 def test_only_the_modules_of_the_build_are_found(tmp_path: Path) -> None:
     finder = CompiledFinder(tmp_path)
-    assert finder.find_spec("gateway.app.build", None) is None
+    assert finder.find_spec("gateway.app.gateway", None) is None
     assert finder.find_spec("gateway.core", None) is None
     found = finder.find_spec("gateway.core.waiting", None)
     assert found is not None and found.origin == str(extension(tmp_path, "gateway.core.waiting"))

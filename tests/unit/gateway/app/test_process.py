@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.app import administration
-from gateway.app.build import Gateway
+from gateway.app import first_administrator
 from gateway.app.plugins import OURS
 from gateway.app.process import Process
 from gateway.config.load import load
@@ -28,21 +27,21 @@ def process(directory: Path) -> Process:
 
 
 async def test_a_start_that_fails_in_an_unforeseen_way_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(gateway: Gateway) -> str | None:
+    async def broken(*parts: object) -> str | None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr(administration, "bootstrap", broken)
+    monkeypatch.setattr(first_administrator, "make_first_key", broken)
     with pytest.raises(ConfigError, match="the start failed: no luck"):
         await process(tmp_path).run()
 
 
 async def test_two_processes_cannot_share_a_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def second(gateway: Gateway) -> str | None:
+    async def second(*parts: object) -> str | None:
         with pytest.raises(ConfigError, match="another process writes the audit log"):
             await process(tmp_path).run()
         raise ConfigError("seen", path="listen.data")
 
-    monkeypatch.setattr(administration, "bootstrap", second)
+    monkeypatch.setattr(first_administrator, "make_first_key", second)
     with pytest.raises(ConfigError) as caught:
         await process(tmp_path).run()
     assert caught.value.message == "seen" and caught.value.line is not None

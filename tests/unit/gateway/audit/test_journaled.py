@@ -3,17 +3,20 @@
 import asyncio
 import errno
 import os
+import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway.audit import repair
+from gateway.audit import leftover, verify
 from gateway.audit.broker import AHEAD, BUSY, PROOF, STEADY, AuditBroker
 from gateway.audit.chain import payload
 from gateway.audit.journal import Journal, journal_name, left_over
 from gateway.audit.reader import LogReader
-from gateway.audit.verify import verify_log
+from gateway.audit.verify import JournalReport, verify_log
 from gateway.audit.writer import RESERVE
 from gateway.core.errors import AuditUnavailable
 
@@ -313,6 +316,52 @@ def test_after_damage_the_journal_is_chained_in_the_new_segment(log_bench: Any, 
     assert [record["request_id"] for record in log_bench.records(2) if record["kind"] == "intent"] == ["a"]
 
 
+def test_the_verification_says_what_a_journal_holds(log_bench: Any, make: Any) -> None:
+    log_bench.log()
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).writers[0].journal is None
+    written = payload(make.intent("r3"))
+    killed(log_bench, [written, entry(make, "a"), entry(make, "b")])
+    report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
+    assert report.writers[0].journal == JournalReport(records=3, unchained=2, unreadable=0)
+    assert [(problem.file, problem.reason) for problem in report.problems] == [
+        ("audit-0.journal", "2 records are in the journal and not in the log; the next start of the gateway chains them")
+    ]
+    started(log_bench)
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
+
+
+def test_the_verification_counts_what_in_a_journal_is_no_record(log_bench: Any, make: Any) -> None:
+    log_bench.log()
+    killed(log_bench, [b"nothing of ours", b',"kind":"intent",not json', payload(make.intent("r3"))])
+    report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
+    assert report.writers[0].journal == JournalReport(records=1, unchained=0, unreadable=2)
+    assert [problem.reason for problem in report.problems] == ["entries that are no records: 2"]
+
+
+def test_a_journal_whose_log_is_gone_is_verified_too(log_bench: Any, make: Any) -> None:
+    log_bench.directory.mkdir()
+    killed(log_bench, [entry(make, "a")])
+    report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
+    assert not report.ok and report.writers[0].journal == JournalReport(records=1, unchained=1, unreadable=0)
+
+
+async def test_what_a_writer_at_work_has_not_chained_yet_is_waited_for(roomy: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await proven(roomy, make)
+    roomy.disk.released.clear()
+    broker.intent(make.intent("a"))
+    await make.until(lambda: roomy.disk.hanging == 1)
+
+    def waits(seconds: float) -> None:
+        roomy.disk.released.set()
+        time.sleep(0.001)
+
+    monkeypatch.setattr(verify, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waits))
+    check = partial(verify_log, roomy.directory, roomy.signer.verifier, patience=60.0)
+    report = await asyncio.get_running_loop().run_in_executor(None, check)
+    found = report.writers[0]
+    assert found.journal == JournalReport(records=1, unchained=0, unreadable=0) and not found.problems
+
+
 def test_entries_that_are_no_records_are_not_chained(log_bench: Any, make: Any) -> None:
     log_bench.directory.mkdir()
     killed(log_bench, [b"nothing of ours", b',"kind":"intent","a":1\n{"seq":9', entry(make, "a")])
@@ -324,7 +373,7 @@ def test_entries_that_are_no_records_are_not_chained(log_bench: Any, make: Any) 
 def test_where_the_recent_part_of_the_log_begins_does_not_matter(log_bench: Any, make: Any, monkeypatch: Any, recent: int) -> None:
     """It may begin inside a line, even inside its hash."""
     log_bench.log()
-    monkeypatch.setattr(repair, "_RECENT", recent)
+    monkeypatch.setattr(leftover, "RECENT", recent)
     killed(log_bench, [entry(make, "a")])
     started(log_bench)
     assert ids(log_bench)[-1] == "a" and verify_log(log_bench.directory, log_bench.signer.verifier).ok

@@ -185,7 +185,70 @@ def test_archived_segments_need_not_be_there(made: Path, tmp_path: Path) -> None
     verifier = load_verifier(made / "keys" / "audit-signing.pub.pem")
     report = verify_log(tmp_path / "log", verifier, first_segment=2)
     assert report.ok, report.problems
-    assert not verify_log(tmp_path / "log", verifier).ok
+    problem = verify_log(tmp_path / "log", verifier).problems[0]
+    assert problem.reason == "segment 1 is missing before this one; where older segments were archived, verify from segment 2 on"
+
+
+def archived(made: Path, tmp_path: Path, count: int) -> tuple[Path, bytes]:
+    """A copy of the log without its first segments, and the last line of those."""
+    shutil.copytree(made / "audit", tmp_path / "log")
+    gone = segments(tmp_path / "log")[:count]
+    last = gone[-1].read_bytes().splitlines(keepends=True)[-1]
+    for path in gone:
+        path.unlink()
+    return tmp_path / "log", last
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_was_archived_is_named_and_the_seam_is_proven_by_a_checkpoint(made: Path, tmp_path: Path, count: int) -> None:
+    directory, last = archived(made, tmp_path, count)
+    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=count + 1)
+    (writer,) = report.writers
+    line = msgspec.json.decode(last)
+    skipped = writer.skipped
+    assert report.ok and skipped is not None and writer.unsigned == 1
+    assert (skipped.segment, skipped.line, skipped.hash) == (count, line["seq"], line["hash"])
+    assert (line["kind"], skipped.checkpoint) == ("checkpoint", line["number"])
+    assert writer.lines == writer.last - skipped.line
+    assert report.as_dict()["writers"][0]["skipped"]["segment"] == count  # type: ignore[index]
+
+
+def test_without_the_checkpoints_file_the_seam_is_proven_by_the_checkpoints_in_the_log(made: Path, tmp_path: Path) -> None:
+    directory, last = archived(made, tmp_path, 1)
+    (directory / "checkpoints-0.jsonl").unlink()
+    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=2)
+    skipped = report.writers[0].skipped
+    assert report.ok and skipped is not None and (skipped.line, skipped.checkpoint) == (msgspec.json.decode(last)["seq"], None)
+    assert report.writers[0].signed > skipped.line
+
+
+def test_a_seam_that_was_computed_anew_is_found(made: Path, tmp_path: Path) -> None:
+    directory, last = archived(made, tmp_path, 1)
+    seq, head, first = msgspec.json.decode(last)["seq"], "f" * 64, segments(directory)[0]
+    previous = msgspec.json.decode(last)["hash"].encode()
+    for path in segments(directory):
+        fresh = b""
+        for line in path.read_bytes().replace(previous, head.encode()).splitlines():
+            seq += 1
+            body = line[:-75]
+            if path != first and b'"kind":"segment"' in body:
+                body = body.replace(msgspec.json.decode(line)["previous"].encode(), head.encode())
+            head = hashlib.sha256(head.encode() + body).hexdigest()
+            fresh += body + b',"hash":"' + head.encode() + b'"}\n'
+        path.write_bytes(fresh)
+    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=2)
+    assert "signed" in report.problems[0].reason and report.problems[0].file == first.name
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_the_first_segment_to_verify_must_be_there(made: Path, tmp_path: Path, kept: int) -> None:
+    """Else a log that is gone would be one that was archived."""
+    shutil.copytree(made / "audit", tmp_path / "log")
+    for path in segments(tmp_path / "log")[kept:]:
+        path.unlink()
+    report = verify_log(tmp_path / "log", load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=99)
+    assert [(problem.file, problem.line) for problem in report.problems] == [("audit-0-00000099.jsonl", 0)]
+    assert "first segment to verify is missing" in report.problems[0].reason
 
 
 @PROPERTY

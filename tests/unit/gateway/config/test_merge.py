@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config.load import parse
-from gateway.config.merge import Merged, merge
+from gateway.config.merge import Addition, Merged, merge
 from gateway.config.validate import check
 from gateway.core.errors import ConfigError
 from gateway.core.slices import at_once
@@ -36,8 +36,9 @@ def model(name: str, *pool: str, **settings: Any) -> ModelSpec:
 
 
 def merged(*parts: EngineSpec | ModelSpec) -> Merged:
-    engines = [part for part in parts if isinstance(part, EngineSpec)]
-    return at_once(merge(file(), engines, [part for part in parts if isinstance(part, ModelSpec)]))
+    engines = {part.name: Addition(1, 0.0, part) for part in parts if isinstance(part, EngineSpec)}
+    models = {part.name: Addition(1, 0.0, part) for part in parts if isinstance(part, ModelSpec)}
+    return at_once(merge(file(), {"limits": {}, "guardrails": {}, "engines": engines, "models": models}))
 
 
 def left_out(found: Merged) -> dict[str, str]:
@@ -46,15 +47,15 @@ def left_out(found: Merged) -> dict[str, str]:
 
 def test_what_fits_is_taken_behind_the_files() -> None:
     found = merged(external("b"), model("x", "b", "a", aliases=("y",), fallbacks=("m",)))
-    assert [engine.name for engine in found.engines] == ["a", "b"]
-    assert [each.name for each in found.models] == ["m", "x"]
+    assert [engine.name for engine in found.spec.engines] == ["a", "b"]
+    assert [each.name for each in found.spec.models] == ["m", "x"]
     assert not found.left_out
 
 
 def test_the_file_wins_over_the_same_name() -> None:
     found = merged(external("a", url="http://10.9.9.9"), model("m", "nothing"))
-    assert [engine.url for engine in found.engines] == ["http://10.0.0.1"]
-    assert [each.pool for each in found.models] == [("a",)]
+    assert [engine.url for engine in found.spec.engines] == ["http://10.0.0.1"]
+    assert [each.pool for each in found.spec.models] == [("a",)]
     assert not found.left_out, "it is shadowed, not wrong"
 
 
@@ -76,7 +77,7 @@ def test_the_file_wins_over_the_same_name() -> None:
 def test_what_does_not_fit_takes_nothing_else_with_it(part: EngineSpec | ModelSpec, which: str, words: str) -> None:
     found = merged(part, external("good"), model("fine", "good"))
     assert list(left_out(found)) == [which] and words in left_out(found)[which]
-    assert [each.name for each in found.models] == ["m", "fine"]
+    assert [each.name for each in found.spec.models] == ["m", "fine"]
 
 
 def test_what_leans_on_something_left_out_is_left_out_too() -> None:
@@ -110,7 +111,7 @@ MODELS = st.lists(
 @given(st.lists(ENGINES, unique=True), MODELS)
 def test_whatever_the_store_holds_the_rest_is_a_configuration_that_a_file_could_have(engines: list[str], models: list[ModelSpec]) -> None:
     found = merged(*map(external, engines), *models)
-    whole = ConfigSpec(version=1, insecure=True, engines=found.engines, models=found.models)
+    whole = ConfigSpec(version=1, insecure=True, engines=found.spec.engines, models=found.spec.models)
     check(whole, lambda path, message: ConfigError(message, path=path))
-    known = {each.name for each in found.models} | {name for kind, name in found.left_out if kind == "models"}
+    known = {each.name for each in found.spec.models} | {name for kind, name in found.left_out if kind == "models"}
     assert known == {"m", *(each.name for each in models)}

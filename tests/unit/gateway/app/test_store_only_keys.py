@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.administration import bootstrap
-from gateway.app.build import Gateway
+from gateway.app.first_administrator import make_first_key
+from gateway.app.gateway import Gateway
 from gateway.core.errors import AuthenticationError, ConfigError, StoreUnavailable
 from gateway.core.storage import KeySettings
 from gateway.core.types import Peer
 from gateway.server.health import Health
-from tests.unit.gateway.app.test_build import config, made
+from tests.unit.gateway.app.making import config, made
 
 STORE_ONLY = {"identity": {"api_keys": {"rely_on_store": True}}}
 PEER = Peer("192.0.2.1")
@@ -34,15 +34,15 @@ async def tenant_of(gateway: Gateway, key: str) -> str | None:
 
 
 async def test_before_the_first_key_everybody_is_refused_and_told(gateway: Gateway) -> None:
-    health = Health(gateway.plane, keys=gateway.somebody_can_log_in)
+    health = Health(gateway.plane, keys=gateway.changes.somebody_can_log_in)
     assert health.ready()[1]["no_keys"] is True
     for key in ("k" * 40, ""):
         with pytest.raises(AuthenticationError):
             await tenant_of(gateway, key)
-    first = await bootstrap(gateway)
+    first = await make_first_key(gateway.spec, gateway.store_link, gateway.events)
     assert first is not None and await tenant_of(gateway, first) == "gatehouse"
     assert "no_keys" not in health.ready()[1]
-    assert await bootstrap(gateway) is None
+    assert await make_first_key(gateway.spec, gateway.store_link, gateway.events) is None
 
 
 async def test_that_nobody_can_log_in_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -51,7 +51,7 @@ async def test_that_nobody_can_log_in_is_in_the_log(tmp_path: Path, caplog: pyte
         caplog.clear()
         await found.start()
         assert ("no key can log in yet" in caplog.text) == (keys == 0)
-        await found.control.store.create_key("t", KeySettings(), actor="test")
+        await found.store_link.store.create_key("t", KeySettings(), actor="test")
         await found.aclose()
 
 
@@ -61,8 +61,8 @@ async def test_a_store_that_cannot_take_the_first_key_says_so(
     async def away(*given: object, **named: object) -> None:
         raise StoreUnavailable("it is away")
 
-    monkeypatch.setattr(gateway.control.store, "create_key", away)
-    assert await bootstrap(gateway) is None
+    monkeypatch.setattr(gateway.store_link.store, "create_key", away)
+    assert await make_first_key(gateway.spec, gateway.store_link, gateway.events) is None
     assert "the first administrator's key could not be made, the next start tries again: it is away" in caplog.text
 
 
@@ -73,16 +73,16 @@ async def test_keys_of_the_file_are_only_left_behind_when_the_store_has_one(tmp_
     try:
         for dry_run in (True, False):
             with pytest.raises(ConfigError, match="the store has no key") as caught:
-                await gateway.reloader.apply(config(tmp_path, **STORE_ONLY), source="test", dry_run=dry_run)
+                await gateway.changes.reloader.apply(config(tmp_path, **STORE_ONLY), source="test", dry_run=dry_run)
             assert caught.value.path == "identity.api_keys.rely_on_store"
-        _, secret = await gateway.control.store.create_key("acme", KeySettings(models=("*",)), actor="test")
-        await gateway.reloader.apply(config(tmp_path, **STORE_ONLY), source="test")
+        _, secret = await gateway.store_link.store.create_key("acme", KeySettings(models=("*",)), actor="test")
+        await gateway.changes.reloader.apply(config(tmp_path, **STORE_ONLY), source="test")
         assert await tenant_of(gateway, secret.reveal()) == "acme"
     finally:
         await gateway.aclose()
 
 
 async def test_the_store_adds_to_a_gateway_that_has_no_key_yet(gateway: Gateway) -> None:
-    await gateway.control.store.create("limits", "l", {"name": "l", "concurrent": 5}, actor="test")
-    await gateway.reloader.refresh("store")
+    await gateway.store_link.store.create("limits", "l", {"name": "l", "concurrent": 5}, actor="test")
+    await gateway.changes.reloader.refresh("store")
     assert [limit.name for limit in gateway.plane.current().spec.limits] == ["l"]

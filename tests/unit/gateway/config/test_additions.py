@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.stored import StoredParts
+from gateway.config.additions import StoreAdditions
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.specs import EngineSpec, LimitSpec
 from gateway.identity import keys
@@ -19,7 +19,7 @@ LIMIT = {"name": "l", "concurrent": 1}
 MODEL = {"name": "m", "pool": ["a"]}
 
 
-def engine_of(name: str, body: dict[str, Any]) -> EngineSpec:
+def read_engine(name: str, body: dict[str, Any]) -> EngineSpec:
     if body.get("wrong"):
         raise ConfigError("its secret cannot be opened", path="api_key")
     return EngineSpec(name=name, runtime="external", url=body["url"])
@@ -34,58 +34,60 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def parts(store: Store) -> StoredParts:
-    made = StoredParts(store, engine_of)
+async def additions(store: Store) -> StoreAdditions:
+    made = StoreAdditions(store, read_engine)
     store.subscribe(lambda change: made.changed(change.kind, change.name))
     await made.read()
     return made
 
 
-async def test_only_what_has_changed_is_read_again(store: Store, parts: StoredParts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_what_has_changed_is_read_again(store: Store, additions: StoreAdditions, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b", "a"):
         await store.create("models", name, {**MODEL, "name": name}, actor="x")
     await store.create("tenants", "t", {"name": "t"}, actor="x")
-    await parts.read()
-    assert list(parts.parts["models"]) == ["a", "b"]
-    before, generation = parts.parts["models"]["b"], parts.generation
+    await additions.read()
+    assert list(additions.by_kind["models"]) == ["a", "b"]
+    before, generation = additions.by_kind["models"]["b"], additions.generation
     monkeypatch.setattr(store, "list", None)
     await store.update("models", "a", {**MODEL, "name": "a", "max_tokens": 5}, actor="x")
     await store.create("limits", "l", LIMIT, actor="x")
-    await parts.read()
-    assert parts.parts["models"]["b"] is before and parts.parts["models"]["a"].revision == 2
-    assert isinstance(parts.parts["limits"]["l"].spec, LimitSpec)
-    assert parts.generation == generation + 2
+    await additions.read()
+    assert additions.by_kind["models"]["b"] is before and additions.by_kind["models"]["a"].revision == 2
+    assert isinstance(additions.by_kind["limits"]["l"].spec, LimitSpec)
+    assert additions.generation == generation + 2
     await store.delete("models", "a", actor="x")
-    await parts.read()
-    assert list(parts.parts["models"]) == ["b"]
-    await parts.read()
-    assert parts.generation == generation + 3, "nothing new, nothing read"
+    await additions.read()
+    assert list(additions.by_kind["models"]) == ["b"]
+    await additions.read()
+    assert additions.generation == generation + 3, "nothing new, nothing read"
 
 
-async def test_after_a_gap_everything_is_read(store: Store, parts: StoredParts) -> None:
+async def test_after_a_gap_everything_is_read(store: Store, additions: StoreAdditions) -> None:
     await store.create("models", "m", MODEL, actor="x")
-    await parts.read()
-    same = parts.parts["models"]["m"]
-    other = StoredParts(store, engine_of)  # as a replica that heard nothing
+    await additions.read()
+    same = additions.by_kind["models"]["m"]
+    other = StoreAdditions(store, read_engine)  # as a replica that heard nothing
     await other.read()
     await store.delete("models", "m", actor="x")
     await store.create("models", "m", {**MODEL, "max_tokens": 9}, actor="x")
     other.forget()
     await other.read()
-    assert other.parts["models"]["m"].spec != same.spec, "the same name and revision, but another resource"
+    assert other.by_kind["models"]["m"].spec != same.spec, "the same name and revision, but another resource"
 
 
-async def test_an_error_belongs_to_one_resource(store: Store, parts: StoredParts) -> None:
+async def test_an_error_belongs_to_one_resource(store: Store, additions: StoreAdditions) -> None:
     await store.create("engines", "good", {"url": "http://x"}, actor="x")
     await store.create("engines", "bad", {"wrong": True}, actor="x")
     await store.create("models", "m", {"pool": 5}, actor="x")
-    await parts.read()
-    assert parts.parts["engines"]["good"].spec is not None
-    assert str(parts.parts["engines"]["bad"].error) == "api_key: its secret cannot be opened"
-    assert "cannot use" in str(parts.parts["models"]["m"].error)
+    await additions.read()
+    assert additions.by_kind["engines"]["good"].spec is not None
+    assert str(additions.by_kind["engines"]["bad"].error) == "api_key: its secret cannot be opened"
+    assert "cannot use" in str(additions.by_kind["models"]["m"].error)
 
 
-async def test_what_cannot_be_read_now_is_read_another_time(store: Store, parts: StoredParts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_read_now_is_read_another_time(
+    store: Store, additions: StoreAdditions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def away(*args: Any, **more: Any) -> Any:
         raise StoreUnavailable("away")
 
@@ -93,21 +95,21 @@ async def test_what_cannot_be_read_now_is_read_another_time(store: Store, parts:
     with monkeypatch.context() as patched:
         patched.setattr(store, "get", away)
         with pytest.raises(StoreUnavailable):
-            await parts.read()
-        parts.changed("models", "other")
-    assert not parts.parts["models"]
-    await parts.read()
-    assert list(parts.parts["models"]) == ["m"]
+            await additions.read()
+        additions.changed("models", "other")
+    assert not additions.by_kind["models"]
+    await additions.read()
+    assert list(additions.by_kind["models"]) == ["m"]
 
 
-async def test_whoever_comes_second_sees_what_the_first_one_read(store: Store, parts: StoredParts) -> None:
+async def test_whoever_comes_second_sees_what_the_first_one_read(store: Store, additions: StoreAdditions) -> None:
     for number in range(20):
         await store.create("models", f"m{number}", {**MODEL, "name": f"m{number}"}, actor="x")
         seen = []
 
         async def look(seen: list[int] = seen) -> None:
-            await parts.read()
-            seen.append(len(parts.parts["models"]))
+            await additions.read()
+            seen.append(len(additions.by_kind["models"]))
 
         await asyncio.gather(*(look() for _ in range(4)))
         assert seen == [number + 1] * 4

@@ -1,0 +1,119 @@
+"""The admin API's smaller ports, each made from the one object it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from engines.host.supervisor import Supervisor
+from gateway.audit.crypto import PUBLIC_KEY, load_verifier
+from gateway.audit.reader import LogReader
+from gateway.audit.sinks import local_sink
+from gateway.core.ports import Authenticator
+from gateway.core.snapshot import Snapshot
+from gateway.core.specs import AuditSpec
+from gateway.core.types import Headers, InferenceRequest, Peer, Principal
+from gateway.core.waiting import Maybe
+from gateway.pipeline.plane import DataPlane
+from gateway.routing.registry import EndpointRegistry
+from policies.limits import LimitRules
+from policies.patterns import matches
+
+
+class CurrentAuthenticator(Authenticator):
+    """The data plane's authenticator, whichever is in force."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        snapshot = self._plane.current()
+        found = snapshot.identity.authenticate(headers, peer)
+        return _pinned(snapshot, found) if isinstance(found, Awaitable) else found
+
+
+async def _pinned(snapshot: Snapshot, answer: Awaitable[Principal | None]) -> Principal | None:
+    """Holds the Snapshot until its authenticator has answered: what it was built with stays open for so long."""
+    return await answer
+
+
+class ModelControls:
+    """Implements gateway.core.ports.ModelControl: the supervisor for processes, the registry of endpoints for traffic."""
+
+    def __init__(self, supervisor: Supervisor, registry: EndpointRegistry) -> None:
+        self._supervisor, self._registry = supervisor, registry
+
+    async def load(self, engine: str) -> None:
+        await self._supervisor.load(engine)
+
+    async def unload(self, engine: str, *, force: bool = False) -> None:
+        await self._supervisor.unload(engine, force=force)
+
+    async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
+        await self._supervisor.reload(engines, stop_first=stop_first, force=force)
+
+    async def abort(self, engines: Sequence[str], reason: str) -> None:
+        await self._supervisor.abort(engines, reason)
+
+    async def drain(self, endpoint: str) -> None:
+        self._registry.drain(endpoint)
+
+    async def resume(self, endpoint: str) -> None:
+        self._registry.resume(endpoint)
+
+    async def force_breaker(self, endpoint: str, state: Literal["open", "closed"] | None) -> None:
+        self._registry.force(endpoint, state)
+
+
+class PolicyTrial:
+    """Implements gateway.core.ports.PolicyTester with the policies in force."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def test(self, principal: Principal, model: str, operation: str) -> dict[str, Any]:
+        snapshot = self._plane.current()
+        entry = snapshot.models.get(model)
+        name = model if entry is None else entry.name
+        decision = snapshot.authorizer.decide(principal, InferenceRequest(operation, b"", model, {}, None))
+        reading = [g.name for g in snapshot.spec.guardrails if any(matches(pattern, name) for pattern in g.models)]
+        return {
+            "allow": decision.allow,
+            "reason": decision.reason,
+            "rule": decision.rule,
+            "limits": [limit.name for limit, _ in LimitRules(snapshot.spec.limits).applying(principal, name)],
+            "guardrails": reading,
+        }
+
+
+class LocalAuditLog:
+    """Implements gateway.core.ports.AuditReader over the local log of this process."""
+
+    def __init__(self, audit: AuditSpec, state_dir: str) -> None:
+        self._keys = Path(state_dir) / "keys"
+        self._directory = local_sink(audit, state_dir, "0").directory
+
+    def _reader(self) -> LogReader:
+        return LogReader(self._directory, load_verifier(self._keys / PUBLIC_KEY))
+
+    def tail(self, count: int) -> list[dict[str, Any]]:
+        return self._reader().tail(count)
+
+    def verify(self, first_segment: int = 1) -> dict[str, Any]:
+        return self._reader().verify(first_segment)
+
+    def export(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        kind: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[bytes]:
+        return self._reader().export(request_id=request_id, tenant=tenant, kind=kind, since=since, until=until)
+
+    def public_keys(self) -> list[dict[str, Any]]:
+        path = self._keys / PUBLIC_KEY
+        return [{"id": load_verifier(path).key_id, "algorithm": "Ed25519", "pem": path.read_text(encoding="ascii")}]

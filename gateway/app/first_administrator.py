@@ -1,0 +1,31 @@
+"""The first administrator's key, made when nobody could administer: no key of the file has a role, and the store has no keys."""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.app.events import Events
+from gateway.app.store_link import StoreLink
+from gateway.core.errors import AlreadyExists, StoreUnavailable
+from gateway.core.specs import ConfigSpec
+from gateway.core.storage import KeySettings
+
+log = logging.getLogger("gatehouse")
+TENANT, KEY = "gatehouse", "bootstrap-admin"
+
+
+async def make_first_key(spec: ConfigSpec, link: StoreLink, events: Events) -> str | None:
+    """The key, which is kept nowhere: whoever starts Gatehouse for the first time sees it once. None if somebody can administer, or if the
+    store does not answer."""
+    if link.has_keys or any(key.roles for key in spec.identity.api_keys.static):
+        return None
+    settings = KeySettings(roles=("admin",), description="made at the first start")
+    try:
+        record, secret = await link.store.create_key(TENANT, settings, actor="gatehouse", id=KEY)
+    except AlreadyExists:  # another replica was first
+        return None
+    except StoreUnavailable as error:
+        log.warning("the first administrator's key could not be made, the next start tries again: %s", error.message)
+        return None
+    events.record("bootstrap", f"keys/{record.id}", {"roles": list(settings.roles)})
+    return secret.reveal()

@@ -1,0 +1,165 @@
+"""Engines of this process: sidecars, endpoints with their connections, model files, and what is refused when the machine is too busy.
+
+Knows nothing of how a configuration is read or built. A change goes through here in four steps: `plan` (decides), `prepare` (the file's new
+engines become ready beside the old), `put_into_force` (at the swap), `retire` (the file's old engines end).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engines.host.catalogue.library import Library
+from engines.host.reconciler import Reconciler, Target, Wanted
+from engines.host.supervisor import Supervisor
+from engines.runtimes import RUNTIMES, RuntimeRow
+from gateway.app import model_files
+from gateway.app.events import Events
+from gateway.app.snapshots import Built
+from gateway.config.merge import Merged
+from gateway.core.clock import Clock, SystemEntropy
+from gateway.core.plugins import Table
+from gateway.core.ports import EngineClient
+from gateway.core.specs import ConfigSpec, EngineSpec, UploadsSpec
+from gateway.routing.probe import HttpProbe
+from gateway.routing.registry import EndpointRegistry
+from gateway.routing.shedding import PressureMonitor
+from gateway.transport.pool import EndpointClient
+
+log = logging.getLogger("gatehouse")
+
+
+class Fleet:
+    """base: the configuration file's folder. Life: `start`, `start_engines`, `aclose`."""
+
+    def __init__(self, spec: ConfigSpec, base: Path, clock: Clock, events: Events, runtimes: Table[RuntimeRow] = RUNTIMES) -> None:
+        self._events, self._base = events, base
+        self._spec = spec
+        """The settings in force."""
+        self._places = model_files.places(spec, base)
+        self._clients: list[EndpointClient] = []
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the settings in force of one of the store's sidecars have changed, or the reason why they are not in force."""
+        state_dir = Path(spec.state_dir).resolve()
+        self.registry = EndpointRegistry(
+            clock, SystemEntropy(), self.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
+        )
+        self.supervisor = Supervisor(state_dir, self.registry, self._engine_event, runtimes=runtimes)
+        self.reconciler = Reconciler(self.supervisor, self.registry, self.find_model, lambda: self.on_change(), self._rollout_event)
+        self.files = Library(state_dir, lambda: self._places, self._uploads, self._models_in_use, clock, runtimes=runtimes)
+        self._pressure = PressureMonitor(self._shed)
+
+    # --- life
+
+    async def start(self) -> None:
+        """Finds the uploads of an earlier run. Raises OSError."""
+        await self.files.start()
+
+    def start_probing(self) -> None:
+        self.registry.start_probing(HttpProbe())
+
+    async def start_engines(self, built: Built) -> None:
+        """Starts the sidecars and waits until each is ready.
+
+        Raises ConfigError with the reason of the first of the file that is not; one of the store that is not only reports it.
+        """
+        self.pursue(built)
+        await self.supervisor.apply(built.file.engines, wait=True, keep=built.stored_engines)
+        await self.reconciler.settled()
+
+    def watch_pressure(self) -> None:
+        """Sheds load from now on when the loop is late or memory is short."""
+        self._pressure.start()
+
+    async def stop_engines(self, timeout: float) -> None:
+        await self.reconciler.aclose()
+        await self.supervisor.aclose(timeout)
+
+    async def aclose(self) -> None:
+        """Closes what is left once the engines have been stopped and no request is under way."""
+        await self.files.aclose()
+        self._pressure.close()
+        await self.registry.aclose()
+
+    def tick(self) -> None:
+        """Looks at every deadline of the connections to engines."""
+        now = time.monotonic()
+        for client in self._clients:
+            client.tick(now)
+
+    # --- a change
+
+    def plan(self, merged: Merged) -> Target:
+        """What the store's sidecars are to become, and what of their settings is in force until then. Changes nothing."""
+        return self.reconciler.plan(
+            {
+                engine.name: Wanted(merged.revisions["engines", engine.name], engine)
+                for engine in merged.spec.engines
+                if engine.runtime != "external" and ("engines", engine.name) in merged.revisions
+            }
+        )
+
+    async def prepare(self, before: Built, after: Built) -> None:
+        """Brings up the file's new engines; those that are no longer wanted run on until `retire`. Raises ConfigError."""
+        if after.file is not before.file:
+            names = {engine.name for engine in after.file.engines} | before.stored_engines
+            going = (engine for engine in before.file.engines if engine.name not in names)
+            await self.supervisor.apply((*after.file.engines, *going), wait=True, keep=before.stored_engines)
+
+    def put_into_force(self, built: Built) -> None:
+        self.registry.activate(built.router)
+        if built.file.model_dirs != self._spec.model_dirs:
+            self._places = model_files.places(built.file, self._base)
+        self._spec = built.snapshot.spec
+
+    def pursue(self, built: Built) -> None:
+        """Starts, replaces and ends sidecars of the store in the background until they are what the configuration in force says."""
+        self.reconciler.pursue(built.sidecars, frozenset(engine.name for engine in built.file.engines))
+
+    async def retire(self, before: Built, now: Built) -> None:
+        """Ends the engines that only the old file had."""
+        if before.file is not now.file:
+            await self.supervisor.apply(now.file.engines, wait=False, keep=now.stored_engines)
+
+    # --- model files and connections
+
+    def find_model(self, name: str) -> str:
+        """The path of a model of the registry. Raises ConfigError."""
+        return str(model_files.find(name, (place.root for place in self._places)))
+
+    def _uploads(self) -> UploadsSpec:
+        return self._spec.uploads
+
+    def _models_in_use(self) -> list[tuple[str, str]]:
+        """(engine, model) of those in force, and of a change that is under way."""
+        stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and e.runtime != "external"}
+        return sorted(stated | self.supervisor.models())
+
+    def client(self, engine: EngineSpec, address: str) -> EngineClient:
+        """The connections to one address of an engine."""
+        if engine.runtime == "external":
+            address = address.rstrip("/").removesuffix("/v1")
+        client = EndpointClient(address, tls=engine.tls, connect_timeout=engine.timeouts.connect, max_idle=engine.max_idle_connections)
+        self._clients = [kept for kept in self._clients if not kept.closed]
+        self._clients.append(client)
+        return client
+
+    # --- what is reported
+
+    def _rollout_event(self, event: str, target: str, detail: dict[str, Any], outcome: str) -> None:
+        self._events.record(event, target, detail, outcome=outcome)
+
+    def _engine_event(self, kind: str, engine: str, detail: dict[str, Any]) -> None:
+        self._events.record(kind, engine, detail, outcome="failed" if kind in ("engine_failed", "engine_rolled_back") else "ok")
+
+    def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
+        log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
+        self._events.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
+
+    def _shed(self, level: int) -> None:
+        log.warning("load shedding: level %d", level)
+        self.registry.shedding = level
+        self._events.record("load_shedding", "gatehouse", {"level": level})

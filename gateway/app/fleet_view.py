@@ -1,0 +1,114 @@
+"""What operators see of engines, endpoints, models and the process: the admin API's port `FleetView`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.app import compiled
+from gateway.app.changes import Changes
+from gateway.app.fleet import Fleet
+from gateway.app.release import release
+from gateway.config.reload import Status
+from gateway.core.specs import EngineSpec
+from gateway.pipeline.plane import DataPlane
+from gateway.server.health import Health
+
+
+class FleetView:
+    """Implements gateway.core.ports.FleetView. gateway_url: where clients find the data listener. started: seconds since the epoch."""
+
+    def __init__(self, fleet: Fleet, changes: Changes, plane: DataPlane, health: Health, gateway_url: str, started: float) -> None:
+        self._fleet, self._changes, self._plane = fleet, changes, plane
+        self._health, self._url, self._started = health, gateway_url, started
+
+    def engines(self) -> list[dict[str, Any]]:
+        sidecars = {engine["name"]: engine for engine in self._fleet.supervisor.engines()}
+        endpoints = {endpoint["name"]: endpoint for endpoint in self.endpoints()}
+        return [
+            {**_engine(spec, sidecars.get(spec.name), endpoints.get(spec.name, {})), "source": self._source("engines", spec.name)}
+            for spec in self._plane.current().spec.engines
+        ]
+
+    def endpoints(self) -> list[dict[str, Any]]:
+        return self._fleet.registry.endpoints()
+
+    def models(self) -> list[dict[str, Any]]:
+        states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints()}
+        engines = {engine["name"]: engine for engine in self._fleet.supervisor.engines()}
+        shown = []
+        for entry in {entry.name: entry for entry in self._plane.current().models.values()}.values():
+            spec = entry.spec
+            members = [{"engine": m} if isinstance(m, str) else msgspec.to_builtins(m) for m in spec.pool]
+            shown.append(
+                {
+                    "name": spec.name,
+                    "source": self._source("models", spec.name),
+                    "ready": entry.route.ready,
+                    "queued": entry.route.queued,
+                    "aliases": list(spec.aliases),
+                    "fallbacks": list(spec.fallbacks),
+                    "policy": spec.routing.policy,
+                    "pool": [_member(member, states.get(member["engine"], "unknown"), engines.get(member["engine"])) for member in members],
+                }
+            )
+        return shown
+
+    def _source(self, kind: str, name: str) -> str:
+        return "store" if (kind, name) in self._changes.in_force.merged.revisions else "file"
+
+    def in_force(self, kind: str, name: str) -> tuple[int | None, str]:
+        merged, reconciler = self._changes.in_force.merged, self._fleet.reconciler
+        sidecar = kind == "engines" and reconciler.has(name)
+        revision = reconciler.revision(name) if sidecar else merged.revisions.get((kind, name))
+        error = merged.left_out.get((kind, name))
+        if error is not None:
+            return revision, str(error)
+        return revision, reconciler.reason(name) if kind == "engines" else ""
+
+    def status(self) -> dict[str, Any]:
+        welcome, report = self._health.ready()
+        spec, reloader = self._plane.current().spec, self._changes.reloader
+        return {
+            "version": release(),
+            "compiled": compiled.active(),
+            "started_at": self._started,
+            "config_version": reloader.version,
+            "config": _reloads(reloader.status),
+            "ready": welcome,
+            "not_ready": report.get("not_ready", []),
+            "in_flight": len(self._plane.exchanges),
+            "gateway_url": self._url,
+            "limits": [msgspec.to_builtins(limit) for limit in spec.limits],
+            "insecure": spec.insecure,
+        }
+
+
+def _reloads(status: Status) -> dict[str, Any]:
+    """Where the configuration in force came from, and the change after it that was refused, with the reason."""
+    return {
+        "source": status.source,
+        "applied_at": status.applied_at,
+        "refused": status.error,
+        "refused_at": status.failed_at,
+        "refused_source": status.failed_source,
+    }
+
+
+def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) -> dict[str, Any]:
+    """One engine of a pool with the state of its endpoint, and for a sidecar its version and rollout."""
+    if sidecar is None:
+        return {**member, "state": state}
+    return {**member, "state": state, "version": sidecar["version"], "rollout": sidecar["rollout"]}
+
+
+def _engine(spec: EngineSpec, sidecar: dict[str, Any] | None, endpoint: dict[str, Any]) -> dict[str, Any]:
+    """Settings and state of one engine; an external one has the state of its endpoint."""
+    shown: dict[str, Any] = {
+        "name": spec.name, "runtime": spec.runtime, "version": spec.version, "slots": spec.slots,
+    }  # fmt: skip
+    if sidecar is not None:
+        return {**shown, "model": spec.model, "device": spec.device, **sidecar}
+    missing = "unknown" if spec.runtime == "external" else "stopped"
+    return {**shown, "model": spec.model, "state": endpoint.get("state", missing), "reason": endpoint.get("reason", "")}

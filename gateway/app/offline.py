@@ -1,0 +1,51 @@
+"""Commands that work on files without a running gateway: checking a configuration, verifying an audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.app import model_files
+from gateway.app.plugins import Plugins
+from gateway.audit.crypto import CheckpointVerifier, load_verifier
+from gateway.audit.sinks import local_sink
+from gateway.audit.verify import verify_log
+from gateway.core.errors import ConfigError
+from gateway.core.plugins import AuthenticatorContext
+from gateway.core.specs import ConfigSpec
+from gateway.server.listener import tls_context as server_tls
+from gateway.store.database import make_engine
+from gateway.transport.address import tls_context as client_tls
+
+
+def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
+    """What `serve` would refuse while it builds, as far as that shows without writing, connecting or starting. Raises ConfigError."""
+    model_files.resolve(spec, base)
+    local_sink(spec.audit, spec.state_dir, "0")
+    if spec.store.url != "sqlite":
+        make_engine(spec.store.url, Path(spec.state_dir), 1.0)
+    if spec.listen.tls is not None:
+        server_tls(spec.listen.tls)
+    for number, engine in enumerate(spec.engines):
+        if engine.tls is not None:
+            try:
+                client_tls(engine.tls)
+            except ConfigError as error:
+                raise ConfigError(error.message, path=f"engines[{number}].tls") from None
+
+    def read(name: str) -> str:
+        return (base / name).read_text(encoding="utf-8")
+
+    for path, row, settings in plugins.logins(spec.identity):
+        plugins.authenticator(path, row, settings, AuthenticatorContext(name=row.name, read=read))
+    for number, guardrail in enumerate(spec.guardrails):
+        try:
+            plugins.guardrail(guardrail, read)
+        except ConfigError as error:
+            raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
+
+
+def verify_audit_log(directory: Path, public_key: Path, first_segment: int) -> dict[str, Any]:
+    """Verifies an audit log with nothing but its files and the public key. Raises ConfigError, OSError."""
+    verifier: CheckpointVerifier = load_verifier(public_key)
+    return verify_log(directory, verifier, first_segment=first_segment).as_dict()

@@ -1,0 +1,97 @@
+"""The plug-ins of a configuration, built from their settings: those whose settings did not change are kept, the others are new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.app.plugins import Plugins
+from gateway.core.errors import ConfigError
+from gateway.core.plugins import AuthenticatorContext
+from gateway.core.ports import Authenticator, KeyStore
+from gateway.core.secret import Secret
+from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
+from gateway.pipeline.inspect import Guarded
+
+
+@dataclass(frozen=True)
+class Parts:
+    """By path and settings (`key_of`), in the configuration's order. logins: in the order in which they are asked."""
+
+    guardrails: Mapping[bytes, Guarded]
+    logins: Mapping[bytes, Authenticator]
+
+    def living(self) -> list[tuple[str, object]]:
+        """(path of its setting, plug-in) of each."""
+        guardrails = [(f"guardrails[{number}]", guarded.guardrail) for number, guarded in enumerate(self.guardrails.values())]
+        return [*(("identity", login) for login in self.logins.values()), *guardrails]
+
+
+NONE: Final = Parts({}, {})
+
+
+def key_of(settings: object) -> bytes:
+    """Two plug-ins are the same object if all their settings are the same."""
+    return msgspec.json.encode(settings, order="deterministic", enc_hook=_revealed)
+
+
+def _revealed(value: object) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
+    raise NotImplementedError(f"{type(value).__name__} is not a setting")
+
+
+def reads_files(settings: Mapping[str, Any] | Spec) -> bool:
+    """Whether settings name a file, which may have changed behind the same name."""
+    names = settings.__struct_fields__ if isinstance(settings, Spec) else settings
+    return any(name.endswith("_file") for name in names)
+
+
+class PartsBuilder:
+    """base: the folder that files named in settings are relative to. keys: the API keys of the store.
+
+    record: (event, target, detail) for the audit log.
+    """
+
+    def __init__(self, plugins: Plugins, keys: KeyStore, base: Path, record: Callable[[str, str, dict[str, Any]], None]) -> None:
+        self._plugins, self._keys, self._base, self._record = plugins, keys, base, record
+        self.selectors = plugins.selectors
+        self.guardrail_failures: dict[tuple[str, str], int] = {}
+        """By name and `fail_mode`."""
+
+    async def build(self, spec: ConfigSpec, before: Parts = NONE) -> Parts:
+        """Builds guardrails in a thread, because a large list takes long. Raises ConfigError with the setting's path."""
+        guardrails: dict[bytes, Guarded] = {}
+        for number, wanted in enumerate(spec.guardrails):
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.guardrails.get(key)
+            guardrails[key] = await asyncio.to_thread(self._guardrail, number, wanted) if known is None else known
+        return Parts(guardrails, self._logins(spec, before))
+
+    def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
+        try:
+            return Guarded(self._plugins.guardrail(spec, self._read_text), spec.fail_mode == "open", self._failed)
+        except ConfigError as error:
+            raise ConfigError(f"the guardrail {spec.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
+
+    def _logins(self, spec: ConfigSpec, before: Parts) -> dict[bytes, Authenticator]:
+        found: dict[bytes, Authenticator] = {}
+        for path, row, settings in self._plugins.logins(spec.identity):
+            key = path.encode() + key_of(settings)
+            known = None if reads_files(settings) else before.logins.get(key)
+            context = AuthenticatorContext(name=row.name, read=self._read_text, keys=self._keys)
+            found[key] = known or self._plugins.authenticator(path, row, settings, context)
+        return found
+
+    def _read_text(self, name: str) -> str:
+        return (self._base / name).read_text(encoding="utf-8")
+
+    def _failed(self, name: str, mode: str) -> None:
+        key = (name, mode)
+        self.guardrail_failures[key] = self.guardrail_failures.get(key, 0) + 1
+        self._record("guardrail_failed", name, {"fail_mode": mode})

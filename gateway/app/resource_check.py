@@ -1,0 +1,64 @@
+"""Whether a resource that is about to be stored could be put into force: it is built beside what is in force and thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from gateway.app.changes import Changes
+from gateway.app.fleet import Fleet
+from gateway.app.plugins import Plugins
+from gateway.app.store_link import StoreLink
+from gateway.app.upstreams import check_upstream
+from gateway.config import validate
+from gateway.config.convert import with_plain_settings
+from gateway.core.errors import ConfigError
+from gateway.core.slices import in_slices
+from gateway.core.specs import GuardrailSpec, LimitSpec
+from gateway.routing.build import router_steps
+
+
+class ResourceCheck:
+    """Implements admin.context.ResourceCheck, as far as can be said without starting anything. Errors' paths are within the resource."""
+
+    def __init__(self, changes: Changes, link: StoreLink, fleet: Fleet, plugins: Plugins) -> None:
+        self._changes, self._additions, self._fleet, self._plugins = changes, link.additions, fleet, plugins
+
+    async def __call__(self, kind: str, body: dict[str, Any]) -> None:
+        if kind == "guardrails":
+            await asyncio.to_thread(self._guardrail, body)
+        elif kind == "limits":
+            validate.bounds(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
+        elif kind in ("engines", "models"):
+            await self._member(kind, str(body["name"]), body)
+
+    async def _member(self, kind: str, name: str, body: dict[str, Any]) -> None:
+        file = self._changes.in_force.file
+        before, after = await self._additions.merged(file), await self._additions.candidate(file, kind, name, body)
+        if (error := after.left_out.get((kind, name))) is not None:
+            raise error
+        for (other, which), error in after.left_out.items():
+            if (other, which) not in before.left_out:
+                raise ConfigError(f"then {which!r} of the {other} could not be used: {error}", path="name")
+        if kind == "engines":
+            engine = next(e for e in after.spec.engines if e.name == name)
+            if engine.url is not None:
+                await check_upstream(engine.url, file.store.upstreams)
+            else:
+                await asyncio.to_thread(self._fleet.find_model, engine.model or "")
+        await in_slices(router_steps(after.spec.models, after.spec.engines, self._fleet.registry, self._plugins.selectors))
+
+    def _guardrail(self, body: dict[str, Any]) -> None:
+        spec = with_plain_settings(msgspec.convert(body, GuardrailSpec), self._plugins.schemas())
+        assert isinstance(spec, GuardrailSpec)
+        try:
+            self._plugins.guardrail(spec, _no_files, local=False)
+        except ConfigError as error:
+            raise ConfigError(error.message, path="settings" if spec.type in self._plugins.guardrails else "type") from None
+
+
+def _no_files(name: str) -> str:
+    """Only the configuration file names files of this machine: not an administrator elsewhere, and not for replicas that lack them."""
+    raise ValueError("settings that name a file belong into the configuration file; give the values themselves")

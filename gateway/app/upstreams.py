@@ -1,0 +1,66 @@
+"""Where an external engine of the store may be: no address that only this machine should reach, unless `store.upstreams` allows it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from gateway.core.errors import ConfigError
+from policies.patterns import matches
+
+RESOLVE_SECONDS: Final = 2.0
+_IP = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def check_address(url: str, allowed: Sequence[str]) -> str | None:
+    """Checks what needs no name resolution; returns the host name that still has to be resolved, if any. Raises ConfigError.
+
+    allowed: networks and patterns of host names (`store.upstreams`). When empty, every address is allowed but loopback, link-local
+    (cloud metadata), unspecified and multicast ones.
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if any(matches(pattern, host) for pattern in allowed if _network(pattern) is None):
+            return None
+        return host
+    _check_ip(address, allowed)
+    return None
+
+
+async def check_upstream(url: str, allowed: Sequence[str]) -> None:
+    """Checks a URL with every address that its host name resolves to now. Raises ConfigError."""
+    host = check_address(url, allowed)
+    if host is None:
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError, UnicodeError):
+        raise ConfigError("the host's name cannot be resolved here", path="url") from None
+    for entry in found:
+        _check_ip(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]), allowed)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _check_ip(address: _IP, allowed: Sequence[str]) -> None:
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    if allowed:
+        networks = [network for network in map(_network, allowed) if network is not None]
+        if not any(address in network for network in networks):
+            raise ConfigError("is not within store.upstreams, where engines of the store may be", path="url")
+    elif address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast:
+        raise ConfigError("is an address of this machine or link; store.upstreams of the configuration can allow it", path="url")

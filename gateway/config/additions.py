@@ -1,0 +1,137 @@
+"""What the store adds to the configuration: limits, guardrails, engines and models, each read again when it has changed.
+
+A resource that this version or this machine cannot use is kept with its error, so that it is neither forgotten nor applied in part
+(gateway.config.merge decides what follows from it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config.convert import NO_PLUGINS, PluginSchemas, with_plain_settings
+from gateway.config.merge import Addition, Additions, Merged, merge
+from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
+from gateway.core.slices import Steps, in_slices
+from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
+from gateway.core.storage import ControlStore, Resource
+
+log = logging.getLogger("gatehouse.config")
+
+KINDS: Final = ("limits", "guardrails", "engines", "models")
+"""Kinds of resources that are part of the configuration."""
+_TYPES: Final[dict[str, type[Spec]]] = {"limits": LimitSpec, "guardrails": GuardrailSpec, "models": ModelSpec}
+MANY: Final = 64
+"""From so many changed resources on, a kind is read as a whole."""
+ReadEngine = Callable[[str, dict[str, Any]], EngineSpec]
+"""(name, body) -> settings. Raises ConfigError."""
+
+
+class StoreAdditions:
+    """The store's part of the configuration, by kind and name, in the order of the names. `generation` grows with every change read."""
+
+    def __init__(self, store: ControlStore, read_engine: ReadEngine, schemas: PluginSchemas = NO_PLUGINS) -> None:
+        self._store, self._read_engine, self._schemas = store, read_engine, schemas
+        self.by_kind: dict[str, dict[str, Addition]] = {kind: {} for kind in KINDS}
+        self.generation = 0
+        self._reading = asyncio.Lock()
+        self._stale: dict[str, set[str] | None] = dict.fromkeys(KINDS)
+        """Kinds with the names that have changed; None: all of them."""
+        self._last: tuple[ConfigSpec, int, Merged] | None = None
+
+    async def merged(self, file: ConfigSpec) -> Merged:
+        """The file's configuration with the additions behind it.
+
+        While the store does not answer, what was read last counts. Raises ConfigError for a limit or guardrail that cannot be used.
+        """
+        try:
+            await self.read()
+        except StoreUnavailable as error:
+            log.warning("the store does not answer, so its part of the configuration stays as it was last read: %s", error.message)
+        generation = self.generation
+        if self._last is None or self._last[0] is not file or self._last[1] != generation:
+            self._last = (file, generation, await in_slices(merge(file, self.by_kind)))
+        return self._last[2]
+
+    async def candidate(self, file: ConfigSpec, kind: str, name: str, body: dict[str, Any]) -> Merged:
+        """What `merged` would return if the store had this resource. Raises ConfigError for settings that cannot be read."""
+        await self.read()
+        wanted = Addition(0, 0.0, self.spec_of(kind, name, body))
+        supposed: Additions = {**self.by_kind, kind: {**self.by_kind[kind], name: wanted}}
+        return await in_slices(merge(file, supposed))
+
+    def changed(self, kind: str, name: str) -> None:
+        """Marks a resource to be read again by the next `read`."""
+        if kind not in KINDS:
+            return
+        if kind not in self._stale:
+            self._stale[kind] = {name}
+        elif (names := self._stale[kind]) is not None:
+            names.add(name)
+
+    def forget(self) -> None:
+        """Marks everything to be read again, because changes were missed."""
+        self._stale = dict.fromkeys(KINDS)
+
+    async def read(self) -> None:
+        """Reads what has changed. Raises StoreUnavailable; what was read before then stays, and the rest is read next time."""
+        async with self._reading:  # a second caller waits for what the first one is reading
+            while self._stale:
+                kind = next(iter(self._stale))
+                names = self._stale.pop(kind)
+                try:
+                    await (self._all(kind) if names is None or len(names) > MANY else self._some(kind, names))
+                except BaseException:
+                    since = self._stale.get(kind, set())
+                    self._stale[kind] = None if names is None or since is None else names | since
+                    raise
+                self.generation += 1
+
+    async def _all(self, kind: str) -> None:
+        found: list[Resource] = []
+        cursor: str | None = None
+        while True:
+            page = await self._store.list(kind, limit=1000, cursor=cursor)
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                break
+        self.by_kind[kind] = await in_slices(self._additions(kind, found))
+
+    def _additions(self, kind: str, found: list[Resource]) -> Steps[dict[str, Addition]]:
+        known, read = self.by_kind[kind], {}
+        for resource in found:
+            before = known.get(resource.name)
+            same = before is not None and (before.revision, before.made) == (resource.version, resource.created)
+            read[resource.name] = before if before is not None and same else self._addition(resource)
+            yield
+        return read
+
+    async def _some(self, kind: str, names: set[str]) -> None:
+        read = dict(self.by_kind[kind])
+        for name in names:
+            try:
+                read[name] = self._addition(await self._store.get(kind, name))
+            except NotFound:
+                read.pop(name, None)
+        self.by_kind[kind] = dict(sorted(read.items()))
+
+    def _addition(self, resource: Resource) -> Addition:
+        try:
+            return Addition(resource.version, resource.created, self.spec_of(resource.kind, resource.name, resource.body))
+        except ConfigError as error:
+            return Addition(resource.version, resource.created, None, error)
+
+    def spec_of(self, kind: str, name: str, body: dict[str, Any]) -> Spec:
+        """The settings of a body. Raises ConfigError."""
+        if kind == "engines":
+            return with_plain_settings(self._read_engine(name, body), self._schemas)
+        try:
+            found: Spec = msgspec.convert({**body, "name": name}, _TYPES[kind])
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"the store holds one that this version cannot use: {error}") from None
+        return with_plain_settings(found, self._schemas)

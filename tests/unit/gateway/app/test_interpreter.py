@@ -1,0 +1,30 @@
+"""What is left to the garbage collector, and when it looks."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from gateway.app import interpreter
+from gateway.app.gateway import Gateway
+from tests.waiting import reached
+
+
+async def test_what_libraries_leave_in_cycles_is_collected_soon(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Circle:
+        pass
+
+    before = gc.get_threshold()
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(interpreter, "COLLECT_SECONDS", 0.01)
+    try:
+        await gateway.start_engines()
+        circle = Circle()
+        circle.itself, left = circle, weakref.ref(circle)  # type: ignore[attr-defined]
+        del circle
+        await reached(lambda: left() is None)
+        assert gc.get_threshold() == interpreter.GC_THRESHOLDS
+    finally:
+        gc.set_threshold(*before)

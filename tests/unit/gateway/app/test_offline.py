@@ -1,0 +1,58 @@
+"""What `check-config` finds without starting anything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.app.main import app
+from tests.unit.gateway.app.making import config
+
+
+@pytest.mark.parametrize("command", [["check-config"], ["serve", "--config"]])
+@pytest.mark.parametrize(("runtime", "option", "right"), [("llama.cpp", "stal", "stall"), ("onnx", "poling", "pooling")])
+def test_an_option_that_a_runtime_does_not_have_is_named_before_anything_is_started(
+    tmp_path: Path, command: list[str], runtime: str, option: str, right: str
+) -> None:
+    engines = [{"name": "a", "runtime": runtime, "model": "x", "options": {option: 1}}]
+    file = tmp_path / "gatehouse.yaml"
+    file.write_text(config(tmp_path, engines=engines))
+    line = next(number for number, text in enumerate(file.read_text().splitlines(), 1) if option in text)
+    done = CliRunner().invoke(app, [*command, str(file)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == f"error: {file}:{line}: engines[0].options.{option}: unknown key '{option}'; did you mean '{right}'?\n"
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            {"engines": [{"name": "a", "runtime": "onnx", "model": "nowhere"}]},
+            "engines[0].model: engine 'a': there is no model file 'nowhere'",
+        ),
+        ({"model_dirs": ["nowhere"]}, "model_dirs[0]: there is no directory "),
+        ({"audit": {"sinks": [{"type": "file"}, {"type": "file"}]}}, "audit.sinks: exactly one sink of type 'file' is needed"),
+        ({"store": {"url": "mysql://h"}}, "store.url: a store is 'sqlite' or postgresql://..."),
+        ({"listen": {"tls": {"cert": "/nowhere", "key": "/nowhere"}}}, "listen.tls: the TLS files cannot be used"),
+        (
+            {"engines": [{"name": "a", "runtime": "external", "url": "https://h", "tls": {"ca": "/nowhere"}}]},
+            "engines[0].tls: the CA file '/nowhere' cannot be used",
+        ),
+        (
+            {"guardrails": [{"name": "w", "type": "denylist", "settings": {}}]},
+            "guardrails[0].settings: the guardrail 'w': no phrase is given",
+        ),
+    ],
+)
+def test_a_check_finds_with_its_line_what_a_start_would_refuse(tmp_path: Path, parts: dict[str, object], said: str) -> None:
+    file = tmp_path / "gatehouse.yaml"
+    file.write_text(config(tmp_path, **parts))
+    done = CliRunner().invoke(app, ["check-config", str(file)])
+    assert (done.exit_code, done.stdout) == (1, "")
+    found = re.match(rf"error: {re.escape(str(file))}:[0-9]+: (.*)\n$", done.stderr)
+    assert found is not None and found[1].startswith(said), done.stderr
+    assert not (tmp_path / "state").exists()
