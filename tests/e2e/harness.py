@@ -180,8 +180,8 @@ class Gatehouse:
     def engines(self) -> list[int]:
         """Process ids of the sidecars."""
         assert self.process is not None
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(child) for child in children]
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()  # a child belongs to the thread that started it
+        return sorted(int(child) for thread in threads for child in (thread / "children").read_text().split())
 
 
 def alive(pid: int) -> bool:

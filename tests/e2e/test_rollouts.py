@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 
 from tests.e2e.adminapi import KEYS, admin, problem
@@ -32,6 +34,13 @@ def config(directory: Path, model: Path | str = DEMO, **settings: Any) -> dict[s
     key = {"id": "a-admin", "key": KEYS["admin"], "tenant": "acme", "models": ["*"], "roles": ["admin"]}
     made["identity"]["api_keys"]["static"].append(key)
     return made
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name below it; pytest's own may not."""
+    with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
+        yield Path(name)
 
 
 def chat(gatehouse: Gatehouse) -> httpx.Response:
@@ -198,16 +207,16 @@ def test_a_reload_of_a_model_replaces_its_process(tmp_path: Path, launch: Launch
         until(lambda: chat(gatehouse).status_code == 200, what="the restart of the new one")
 
 
-def test_an_embedding_engine_is_replaced_after_it_has_embedded(tmp_path: Path, launch: Launch) -> None:
-    made = config(tmp_path)
+def test_an_embedding_engine_is_replaced_after_it_has_embedded(short_path: Path, launch: Launch) -> None:
+    made = config(short_path)
     made["engines"].append({"name": "embed", "runtime": "onnx", "model": "demo-embed", "rollout": {"steps": []}})
     made["models"].append({"name": "demo-embed", "pool": ["embed"]})
     with launch(made) as gatehouse, admin(gatehouse) as client:
         assert client.post("/models/demo-embed/reload").status_code == 200
         counts = client.get("/engines/embed").json()
         assert counts["task"] == "embeddings" and len(counts["sha256"]) == 64
-        until(lambda: len(list(tmp_path.glob("state/run/embed-*.sock"))) == 1, what="the end of the old process")
-        (socket,) = tmp_path.glob("state/run/embed-*.sock")
+        until(lambda: len(list(short_path.glob("state/run/embed-*.sock"))) == 1, what="the end of the old process")
+        (socket,) = short_path.glob("state/run/embed-*.sock")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=60) as sidecar:
             assert 'gatehouse_sidecar_requests_total{path="/v1/embeddings",status="200"} 1' in sidecar.get("http://x/metrics").text
         with gatehouse.client() as data:

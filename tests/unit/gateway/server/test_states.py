@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from gateway.server import states
 from gateway.server.states import ANSWERING, LIFE, NO, READING, SHIFT, IllegalTransition, after
 
+SOURCE = Path(__file__).parents[4] / "gateway" / "server" / "states.py"
+"""Read as text: a compiled module has no docstring."""
 MACHINES = {
     "READING": (READING, states.ROWS_READING, ["BETWEEN", "HEAD", "UPGRADE", "BODY", "OVER"], "OVER"),
     "ANSWERING": (ANSWERING, states.ROWS_ANSWERING, ["NOTHING", "READY", "STARTING", "SERVING", "GONE"], "GONE"),
@@ -20,7 +23,7 @@ MACHINES = {
 
 def documented(machine: str, names: list[str]) -> list[list[str]]:
     """The rows of a machine's table in the module's docstring: for each state, where each event leads ("" is illegal)."""
-    text = (states.__doc__ or "").partition(f"\n{machine}: ")[2]
+    text = SOURCE.read_text(encoding="utf-8").partition(f"\n{machine}: ")[2]
     header = next(line for line in text.splitlines() if line.startswith("    state "))
     columns = [m.start() for m in re.finditer(r"\S+", header)][1:]
     rows = []
