@@ -206,30 +206,76 @@ install_llama() {
 # What the build depends on, roughly: the build itself notes each file, and is not used when one of them has changed.
 compiled_key() {
     local sources
-    mapfile -t sources < <(printf '%s\n' "$ROOT"/scripts/compile.py "$ROOT"/gateway/app/compiled.py "$ROOT"/requirements/build.txt
-        find "$ROOT"/gateway/{core,wire,telemetry,transport,identity,limits,routing,audit,pipeline,server} "$ROOT"/policies -name '*.py' | sort)
+    mapfile -t sources < <(printf '%s\n' "$ROOT/scripts/compile.py" "$ROOT/gateway/app/compiled.py" "$ROOT/requirements/build.txt"
+        find "$ROOT/gateway" "$ROOT/policies" -name '*.py' -not -path '*/app/*' -not -path '*/store/*' -not -path '*/config/*' | LC_ALL=C sort)
     printf '%s-%s' "$(sed -n 's/^version *= *\([0-9.]*\).*/\1/p' "$VENV/pyvenv.cfg")" "$(digest "${sources[@]}")"
+}
+
+# Status 0 where there is a C compiler and the headers of the environment's Python.
+can_compile() {
+    command -v cc >/dev/null && "$VENV/bin/python" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 }
 
 # install_compiled KEY: builds once, keeps the build, and puts it where gateway/app/compiled.py looks. Without a compiler or the headers of
 # Python, and without the right to install them, the sources run as they are.
 install_compiled() {
-    local directory="$CACHE/compiled/$1" headers target
-    headers="$("$VENV/bin/python" -c 'import os, sysconfig; p = sysconfig.get_path("include"); print("" if os.path.exists(p + "/Python.h") else p)')"
-    if [ ! -d "$directory" ]; then
-        if ! command -v cc >/dev/null || [ -n "$headers" ]; then
-            if ! { command -v apt-get && as_root true; } >/dev/null 2>&1; then
-                say "warning: there is no C compiler or no Python.h: the hot path runs from its sources, slower"
-                return 0
-            fi
-            install_packages build-essential "$("$VENV/bin/python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}-dev")')"
+    if [ ! -d "$CACHE/compiled/$1" ] && ! can_compile; then
+        if ! { command -v apt-get && as_root true; } >/dev/null 2>&1; then
+            say "warning: there is no C compiler or no Python.h: the hot path runs from its sources, slower"
+            return 0
         fi
+        install_packages build-essential "$("$VENV/bin/python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}-dev")')"
+    fi
+    build_compiled "$1"
+}
+
+# build_compiled KEY: the same where a compiler is known to be there.
+build_compiled() {
+    local directory="$CACHE/compiled/$1" target
+    if [ ! -d "$directory" ]; then
         say "compiling the hot path, once (about a minute)"
         "$VENV/bin/python" "$ROOT/scripts/compile.py" "$directory" || die "the hot path did not compile; the reason is above (GATEHOUSE_COMPILED=0 goes on without)"
     fi
     target="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/gatehouse_compiled"
+    # A gateway that starts meanwhile sees the old build or the new one, never half of one.
+    rm -rf -- "$target.new"
+    cp -R -- "$directory" "$target.new"
     rm -rf -- "$target"
-    cp -R -- "$directory" "$target"
+    mv -- "$target.new" "$target"
+}
+
+# compile_beside: compiles the hot path in the background while this process goes on to serve from the sources; the next start uses the
+# build. It ends with this process. Installs nothing: without a compiler it says so.
+compile_beside() {
+    local key log="$CACHE/compile.log"
+    if [ "${GATEHOUSE_COMPILED:-1}" = 0 ]; then return 0; fi
+    key="$(compiled_key)"
+    if [ -r "$VENV/.gatehouse-compiled" ] && [ "$(<"$VENV/.gatehouse-compiled")" = "$key" ]; then return 0; fi
+    if [ ! -d "$CACHE/compiled/$key" ] && ! can_compile; then
+        say "the hot path runs from its sources, slower: there is no C compiler or no Python.h (Debian: build-essential and python3-dev)"
+        return 0
+    fi
+    say "this start serves from the sources; the hot path is being compiled in the background for the next start (log: $log)"
+    # Two forks: what ends here is reaped by init, not by the gateway that this shell becomes.
+    ( ( beside "$$" once compiled "$key" build_compiled "$key" >"$log" 2>&1 ) & )
+}
+
+# beside PID COMMAND...: runs the command in a process group of its own, at low priority, and ends the group when the process PID ends.
+beside() {
+    local owner="$1" job
+    shift
+    set -m
+    ( set +m; renice -n 10 -p "$BASHPID" >/dev/null; "$@" ) &
+    job=$!
+    while kill -0 "$job" 2>/dev/null; do
+        if ! kill -0 "$owner" 2>/dev/null; then
+            kill -TERM -- "-$job" 2>/dev/null
+            break
+        fi
+        sleep 0.5
+    done
+    wait "$job" 2>/dev/null || true
 }
 
 # --- the environment ---------------------------------------------------------------------------------------------
@@ -238,21 +284,36 @@ install_pinned() { pip install -qq --require-hashes --only-binary :all: -r "$1";
 
 install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e "$ROOT"; }
 
-# ensure_dependencies NAME: .venv with requirements/NAME.txt, what builds the project, and llama-cpp-python.
-ensure_dependencies() {
+# ensure_python NAME: .venv with requirements/NAME.txt and what builds the project.
+ensure_python() {
     local requirements="$ROOT/requirements/$1.txt"
     ensure_venv
     once "$1" "$(digest "$requirements")" install_pinned "$requirements"
     once build "$(digest "$ROOT/requirements/build.txt")" install_pinned "$ROOT/requirements/build.txt"
-    once llama "$(llama_key)" install_llama "$CACHE/wheels/$(llama_key)"
 }
 
-# ensure_environment NAME: the same with the project itself. What is there already is left alone: then it costs some tens of
-# milliseconds.
-ensure_environment() {
+# ensure_gateway NAME: .venv with requirements/NAME.txt and the project, without llama.cpp and without the compiled hot path. What is there
+# already is left alone; that costs some tens of milliseconds.
+ensure_gateway() {
     mkdir -p "$CACHE"
     exec 8>"$CACHE/.lock"
     flock 8 # two scripts started together install once
+    ensure_python "$1"
+    once project "$(digest "$ROOT/pyproject.toml") $ROOT" install_project
+    exec 8>&-
+}
+
+# ensure_dependencies NAME: .venv with requirements/NAME.txt, what builds the project, and llama-cpp-python.
+ensure_dependencies() {
+    ensure_python "$1"
+    once llama "$(llama_key)" install_llama "$CACHE/wheels/$(llama_key)"
+}
+
+# ensure_environment NAME: the same with the project itself and the compiled hot path. What is there already is left alone.
+ensure_environment() {
+    mkdir -p "$CACHE"
+    exec 8>"$CACHE/.lock"
+    flock 8
     ensure_dependencies "$1"
     once project "$(digest "$ROOT/pyproject.toml") $ROOT" install_project
     if [ "${GATEHOUSE_COMPILED:-1}" != 0 ]; then

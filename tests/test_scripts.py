@@ -206,3 +206,44 @@ def test_every_pass_of_the_tests_runs_and_the_first_failure_is_the_exit_code(tmp
     assert done.stdout.splitlines() == ["ran -m pytest first -x", "ran -m pytest second", "ran -m pytest third"]
     assert "== exit code 3: two" in done.stderr and "one" in done.stderr
     assert shell('run_pass one first; exit "$PASSES"', tmp_path).returncode == 0
+
+
+def test_a_command_beside_a_process_ends_with_it_and_all_that_it_started(tmp_path: Path) -> None:
+    code = """
+        sleep 600 & owner=$!
+        work() { sleep 600 & echo "$!" >inner; wait; }
+        beside "$owner" work & watcher=$!
+        while [ ! -s inner ]; do sleep 0.05; done
+        kill "$owner"
+        wait "$watcher"
+        while kill -0 "$(<inner)" 2>/dev/null && ! grep -q "^State:.Z" "/proc/$(<inner)/status"; do sleep 0.05; done
+        echo gone
+        beside $$ echo done
+    """
+    done = shell(f'cd "{tmp_path}"\n{code}', tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["gone", "done"]), done.stderr
+
+
+def test_the_hot_path_is_compiled_beside_the_gateway_only_where_it_can_be(tmp_path: Path) -> None:
+    compile_beside = "compiled_key() { echo key; }; can_compile() { false; }; compile_beside"
+    assert "build-essential" in shell(compile_beside, tmp_path, GATEHOUSE_COMPILED="1").stderr
+    assert shell(compile_beside, tmp_path, GATEHOUSE_COMPILED="0").stderr == ""
+    (tmp_path / "venv/.gatehouse-compiled").write_text("key")
+    assert shell(compile_beside, tmp_path, GATEHOUSE_COMPILED="1").stderr == ""
+
+
+def test_a_quickstart_of_the_gateway_alone_builds_no_engine(tmp_path: Path) -> None:
+    program(tmp_path / "venv/bin/python", 'echo "$*" >>"$GATEHOUSE_VENV/ran"; exit 0')
+    program(tmp_path / "venv/bin/gatehouse", 'echo "$* in $GATEHOUSE_STATE_DIR"')
+    (tmp_path / "venv/pyvenv.cfg").write_text("version = 3.12.4\n")
+    env = {**os.environ, "GATEHOUSE_VENV": str(tmp_path / "venv"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "GATEHOUSE_COMPILED": "0"}
+    env["GATEHOUSE_STATE_DIR"] = "state"
+
+    def start(*arguments: str) -> str:
+        command = [str(ROOT / "scripts/quickstart"), *arguments]
+        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+    assert start("--gateway-only") == f"serve --config configs/gateway-only.yaml --quickstart in {tmp_path}/state"
+    assert start("--gateway-only", "--config", "my.yaml") == f"serve --config {tmp_path}/my.yaml in {tmp_path}/state"
+    ran = (tmp_path / "venv/ran").read_text()
+    assert "requirements/server.txt" in ran and "llama" not in ran

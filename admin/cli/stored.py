@@ -72,6 +72,7 @@ def create_model(
     aliases: Annotated[list[str] | None, typer.Option("--alias", help="Another name for it; repeat it.")] = None,
     fallbacks: Annotated[list[str] | None, typer.Option("--fallback", help="A model to try when this one cannot answer.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", help="How its pool is used: consistent_hash, least_outstanding, ...")] = None,
+    upstream_model: Annotated[str | None, typer.Option("--upstream-model", help="Its name at the engines, where that differs.")] = None,
     wait: Wait = False,
     timeout: Timeout = LONG,
     dry_run: DryRun = False,
@@ -85,6 +86,8 @@ def create_model(
     }
     if policy is not None:
         body["routing"] = {"policy": policy}
+    if upstream_model is not None:
+        body["upstream_model"] = upstream_model
     _create(session, "models", body, wait, timeout, dry_run)
 
 
