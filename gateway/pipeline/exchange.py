@@ -29,8 +29,10 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 class Client(Protocol):
     """The client's side of an exchange; implemented by the server's connection."""
 
-    paused: bool
-    """The client does not read: what is written now would only pile up."""
+    @property
+    def paused(self) -> bool:
+        """The client does not read: what is written now would only pile up."""
+        ...
 
     def send(self, data: bytes) -> None:
         """Writes response bytes."""

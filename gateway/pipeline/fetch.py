@@ -1,23 +1,37 @@
-"""A small GET to an endpoint of a model, outside the pipeline: the metadata calls of the Open Inference Protocol."""
+"""The phases of a small GET that reaches an engine: metadata and readiness of a model in the Open Inference Protocol.
+
+It passes what every request passes (authentication, authorisation, limits, the audit log, admission) and is settled like one, so that a
+client that leaves frees its slot. To authorisation it is the operation `infer`; records and metrics call it `metadata`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from time import perf_counter_ns, time
+from typing import Any, Final
+from urllib.parse import unquote
 
-from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, PermissionDenied
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
-from gateway.core.types import InferenceRequest, Principal, ResponseHead
-from gateway.core.waiting import Signal, as_future
+from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead, Usage
+from gateway.core.waiting import WAITS, Completion, Signal, check
+from gateway.pipeline.exchange import Client, Exchange
+from gateway.wire.oip import codec
+from gateway.wire.requests import infer_path
 
-MAX_BYTES = 1024 * 1024
-TIMEOUT = 10.0
+MAX_BYTES: Final = 1024 * 1024
+TIMEOUT: Final = 10.0
+"""Seconds for the engine's answer, and between two reads of it."""
+DEADLINE: Final = 30.0
+"""Seconds for all of it, the wait for a slot included."""
+LARGE: Final = 64 * 1024
 
 
-class Answer:
-    """Receives a small answer; `done` completes with it."""
+class SmallAnswer:
+    """Receives a small answer; `done` completes with it. It costs no tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self.head: ResponseHead | None = None
         self.body = b""
         self.done: Signal[None] = Signal()
@@ -31,41 +45,147 @@ class Answer:
             raise EngineError("The engine's answer is too large.")
 
     def on_end(self) -> None:
+        self._exchange.engine_ns += perf_counter_ns() - self._exchange.sent_ns
         self.done.set(None)
 
     def on_failed(self, error: Exception) -> None:
+        self._exchange.engine_ns += perf_counter_ns() - self._exchange.sent_ns
         self.done.fail(error)
 
+    def tick(self, now: float) -> float:
+        return self._exchange.deadline
 
-async def fetch(entry: ModelEntry, principal: Principal, path: bytes, request_id: bytes, deadline: float) -> tuple[int, bytes]:
-    """(status, body) of GET `path` at one of the model's endpoints. Needs a task; raises GatehouseError."""
-    attempt = await _acquired(entry, principal, path, deadline)
-    answer = Answer()
-    call = attempt.client.send(
-        b"GET %b%b HTTP/1.1\r\nx-request-id: %b\r\n%b" % (attempt.client.base_path, path, request_id, attempt.request_headers),
-        b"",
-        answer,
-        TIMEOUT,
-        TIMEOUT,
-    )
+    def usage(self) -> Usage | None:
+        return Usage()
+
+
+class HeadOnly:
+    """The client of a HEAD request: gets the head of each answer and nothing of its body (RFC 9110, 9.3.2)."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._sent = False
+        self.read_body, self.reserve = client.read_body, client.reserve
+        self.settle_when_taken, self.finished = client.settle_when_taken, client.finished
+
+    @property
+    def paused(self) -> bool:
+        return self._client.paused
+
+    def send(self, data: bytes) -> None:
+        if not self._sent:
+            self._sent = True
+            self._client.send(data[: data.find(b"\r\n\r\n") + 4])
+
+
+async def metadata(x: Exchange) -> None:
+    """One request for a model's metadata or readiness, from its headers to its settlement."""
+    snapshot = x.snapshot
+    x.deadline = x.wake_at = min(x.deadline, x.plane.now + DEADLINE)
+    if x.body is None:
+        x.keep_alive = False  # a body is not read
+    principal = x.principal = await caller(x)
+    place = _place(x.path)
+    request = x.request = InferenceRequest("infer", x.path, place.model, {}, None, version=place.version)
+    entry = x.entry = _authorised(x, principal, request)
+    request.operation, request.model = "metadata", entry.name
+    reservation: Any = snapshot.limiter.reserve(principal, request)
+    x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
+    ticket = snapshot.audit.intent(
+        IntentRecord(
+            time(), x.request_id.decode(), principal.tenant, principal.id, principal.kind, x.peer.address, "metadata", entry.name, False, 0,
+            rule=x.decision_rule, config=snapshot.version, detail={"version": place.version} if place.version else None,
+        )
+    )  # fmt: skip
+    x.intended = True
+    answer = await _asked(x, entry, ticket, infer_path(entry.name, place.version, "ready" if place.action == "ready" else ""))
+    _check_status(entry, answer.head.status if answer.head is not None else 502)
+    body = answer.body
+    if len(body) >= LARGE:
+        x.client.reserve(len(body))
+    x.client.send(x.head(b"200 OK", b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)) + body)
+    x.head_sent, x.status, x.answer_bytes = True, 200, len(body)
+    x.settle("ok", 200)
+
+
+async def caller(x: Exchange) -> Principal:
+    """Who asks. Raises AuthenticationError, and whatever the authenticators raise."""
+    found: Any = x.snapshot.identity.authenticate(x.headers, x.peer)
+    if found is not None and not isinstance(found, Principal):
+        found = await found
+    if found is None:
+        raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
+    principal: Principal = found
+    return principal
+
+
+def _place(path: bytes) -> codec.ModelPath:
     try:
-        await as_future(answer.done)
-    except GatehouseError:
-        attempt.close(AttemptResult.FAILURE)
+        place = codec.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+    except UnicodeDecodeError:
+        place = None
+    if place is None:
+        raise ModelNotFound("There is no such model.", param="model")
+    return place
+
+
+def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
+    """The model's entry. An unknown model and one that the caller may not know of are the same answer."""
+    entry = x.snapshot.models.get(request.model)
+    decision = x.snapshot.authorizer.decide(principal, request)
+    x.decision_rule = decision.rule
+    if entry is None or not x.snapshot.authorizer.may_see(principal, entry.name, request.version):
+        raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
+    if not decision.allow:
+        x.entry = entry
+        raise PermissionDenied(decision.reason)
+    return entry
+
+
+async def _asked(x: Exchange, entry: ModelEntry, ticket: Signal[None], path: bytes) -> SmallAnswer:
+    """What one endpoint of the model answers."""
+    granted: Any = entry.route.acquire(x.request, x.principal, None, (), x.deadline)  # type: ignore[arg-type]
+    attempt: Attempt = await _granted(entry, granted) if isinstance(granted, WAITS) else granted
+    granted = None
+    x.attempt = attempt
+    x.attempts = 1
+    if not ticket.done:
+        await Completion(ticket)
+    check(ticket.error)
+    answer = SmallAnswer(x)
+    x.relay = answer
+    x.sent_ns = perf_counter_ns()
+    head = b"GET %b%b HTTP/1.1\r\nx-request-id: %b\r\n%b" % (attempt.client.base_path, path, x.request_id, attempt.request_headers)
+    x.call = attempt.client.send(head, b"", answer, min(TIMEOUT, attempt.first_byte_timeout), TIMEOUT)
+    try:
+        if not answer.done.done:
+            await Completion(answer.done)
+        check(answer.done.error)
+    except GatehouseError as error:
+        if isinstance(error, EngineError) and answer.done.done:  # else it is the client that left, or the deadline
+            attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
+        raise
+    x.call = None
+    attempt.close(AttemptResult.SUCCESS)
+    return answer
+
+
+async def _granted(entry: ModelEntry, waiting: Any) -> Attempt:
+    try:
+        attempt: Attempt = await waiting
+    except BaseException:
+        entry.route.abandon(waiting)
         raise
     finally:
-        call.cancel()
-        attempt.close(AttemptResult.SUCCESS)
-    return (answer.head.status if answer.head is not None else 502), answer.body
+        waiting = None  # it holds the error whose traceback would hold it
+    return attempt
 
 
-async def _acquired(entry: ModelEntry, principal: Principal, path: bytes, deadline: float) -> Attempt:
-    request = InferenceRequest("metadata", path, entry.name, {}, None)
-    attempt = entry.route.acquire(request, principal, None, (), deadline)
-    if not isinstance(attempt, Awaitable):
-        return attempt
-    try:
-        return await as_future(attempt)  # type: ignore[arg-type]
-    except BaseException:
-        entry.route.abandon(attempt)
-        raise
+def _check_status(entry: ModelEntry, status: int) -> None:
+    """Raises what the client hears of an engine that did not answer the question; nothing of its own text."""
+    if status in (429, 503):
+        raise EngineError("The model is not ready.", code="no_healthy_endpoint", status=503, retry_after=1.0)
+    if status >= 500 and status != 501:
+        raise EngineError(f"The engine answered with status {status}.")
+    if status >= 400:
+        raise ModelNotFound(f"The model {entry.name!r} has no such version or does not speak the protocol.", param="model")

@@ -1,4 +1,4 @@
-"""The data listener's other paths, as a small ASGI application: the path table, the model list, health.
+"""The data listener's paths that reach no engine, as a small ASGI application: the path table, the model list, health.
 
 The table maps a path to its handler; what is not in it is 404 (no engine path is reachable through the gateway).
 """
@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from math import ceil
+from time import time
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
-from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, RequestError
+from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, RequestError
 from gateway.core.snapshot import ModelEntry
-from gateway.core.types import Headers, Peer, Principal
-from gateway.pipeline.fetch import fetch
+from gateway.core.types import Headers, OutcomeRecord, Peer, Principal
+from gateway.pipeline.exchange import outcome_of
 from gateway.pipeline.plane import DataPlane
-from gateway.server.asgi import DEADLINE_SECONDS, Message, Receive, Send
+from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
 from gateway.wire.oip import codec
-from gateway.wire.requests import V2_MODELS, error_body, infer_path, is_inference
+from gateway.wire.requests import V2_MODELS, error_body, is_inference
 
 Response = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Response]]
@@ -62,16 +63,14 @@ class DataApplication:
         if handler is None and path.startswith(MODELS):
             handler = self._model
         inference = is_inference(path)
-        if handler is None and not inference and path.startswith(V2_MODELS):
-            handler = self._v2_model
-        known = handler is not None or inference
+        known = handler is not None or inference or path.startswith(V2_MODELS)
         try:
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight
             if not known:
                 raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
             if handler is None or method not in ("GET", "HEAD"):
-                allow, use = ("GET, HEAD", "GET") if handler is not None else ("POST", "POST")
+                allow, use = ("POST", "POST") if inference else ("GET, HEAD", "GET")
                 raise RequestError(f"Use {use}.", code="method_not_allowed", status=405, headers=(("allow", allow),))
             return await handler(scope)
         except GatehouseError as error:
@@ -79,12 +78,22 @@ class DataApplication:
             return error.status, error_body(error, path, headers), _error_lines(error)
 
     async def _principal(self, scope: Message) -> Principal:
+        """Who asks. A login that fails is recorded, as on the inference paths."""
         headers: Headers = scope["state"]["headers"]
         peer: Peer = scope["state"]["peer"]
-        found = self._plane.current().identity.authenticate(headers, peer)
-        principal = await found if isinstance(found, Awaitable) else found
-        if principal is None:
-            raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
+        snapshot = self._plane.current()
+        try:
+            found = snapshot.identity.authenticate(headers, peer)
+            principal = await found if isinstance(found, Awaitable) else found
+            if principal is None:
+                raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
+        except GatehouseError as error:
+            if self._plane.first_denial(peer.address, error.code, self._plane.now):
+                request_id: bytes = scope["state"]["request_id"]
+                snapshot.audit.outcome(
+                    OutcomeRecord(time(), request_id.decode(), outcome_of(error), error.status, error.code, peer=peer.address)
+                )
+            raise
         return principal
 
     async def _models(self, scope: Message) -> Response:
@@ -104,24 +113,6 @@ class DataApplication:
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
-
-    async def _v2_model(self, scope: Message) -> Response:
-        """Metadata and readiness of a model, asked of one of its endpoints."""
-        principal = await self._principal(scope)
-        snapshot = self._plane.current()
-        target = codec.parse_path(unquote(scope["raw_path"].decode("latin-1")))
-        entry = snapshot.models.get(target.model) if target is not None else None
-        if entry is None or target is None or not snapshot.authorizer.may_see(principal, entry.name, target.version):
-            raise ModelNotFound(f"The model {(target.model if target else '')[:128]!r} does not exist.", param="model")
-        path = infer_path(entry.name, target.version, "ready" if target.action == "ready" else "")
-        status, body = await fetch(entry, principal, path, scope["state"]["request_id"], self._plane.now + DEADLINE_SECONDS)
-        if status in (429, 503):
-            raise EngineError("The model is not ready.", code="no_healthy_endpoint", status=503, retry_after=1.0)
-        if status >= 500 and status != 501:
-            raise EngineError(f"The engine answered with status {status}.")
-        if status >= 400:
-            raise ModelNotFound(f"The model {entry.name!r} has no such version or does not speak the protocol.", param="model")
-        return status, body, []
 
     async def _livez(self, scope: Message) -> Response:
         return 200, msgspec.json.encode({"status": "ok"}), []

@@ -41,14 +41,8 @@ def has_dot_segment(path: bytes) -> bool:
     return any(segment.partition(b";")[0] in (b".", b"..") for segment in _SEGMENTS(decoded))
 
 
-def speaks_http(data: bytes) -> bool:
-    """Whether a read begins with a whole request line whose protocol is HTTP. The parser takes `RTSP/1.0` for `HTTP/1.0`."""
-    end = data.find(b"\n")
-    return end > 8 and data.startswith(b"HTTP/", end - 9)
-
-
 def foreign_protocol(data: bytes) -> bool:
-    """Whether a request line for another protocol than HTTP (RTSP, ICE) is in there."""
+    """Whether a request line of another protocol is in there. The parser takes `RTSP/1.0` and `ICE/1.0` for `HTTP/1.0`."""
     return _REQUEST_LINE(data) is not None
 
 

@@ -16,7 +16,8 @@ from gateway.core.errors import ClientStalled, GatehouseError, RequestError
 from gateway.core.ports import Reservation
 from gateway.core.specs import StreamSpec
 from gateway.core.types import Peer, Usage
-from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.exchange import Client, Exchange
+from gateway.pipeline.fetch import HeadOnly, metadata
 from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
@@ -49,6 +50,7 @@ from gateway.server.states import (
     after,
 )
 from gateway.telemetry.metrics import PHASES
+from gateway.wire.requests import V2_MODELS
 
 MAX_PIPELINED: Final = 16
 """Requests that wait for their turn, from which no further read is made."""
@@ -303,22 +305,34 @@ class Connection(RequestReader):
         self.serving = request
         self.answering = after(ANSWERING, self.answering, START)
         self._patience = -1.0
-        plane = self.plane
-        if request.method == b"POST" and self.state.is_inference(request.raw_path):
-            snapshot = plane.current()
-            self.limits = snapshot.spec.listen
-            exchange = Exchange(plane, snapshot, self, request.raw_path, request.headers, self.peer_of(request), request.request_id)
-            exchange.keep_alive = request.keep_alive
-            exchange.body = request.body
-            request.handler = exchange
-            if snapshot.spec.listen.cors.origins:
-                exchange.cors = cors_headers(snapshot.spec.listen.cors, request.headers)
-            if exchange.marks is not None:
-                exchange.mark(PHASES[0])
-            exchange.run(serve(exchange))
+        method, path = request.method, request.raw_path
+        if method == b"POST":
+            if self.state.is_inference(path):
+                exchange = self._exchange(request, self)
+                if exchange.marks is not None:
+                    exchange.mark(PHASES[0])
+                exchange.run(serve(exchange))
+            else:
+                request.handler = self.state.application.start(self, request)
+        elif (method == b"GET" or method == b"HEAD") and path.startswith(V2_MODELS) and not self.state.is_inference(path):
+            exchange = self._exchange(request, self if method == b"GET" else HeadOnly(self))
+            exchange.run(metadata(exchange))
         else:
             request.handler = self.state.application.start(self, request)
         self.answering = after(ANSWERING, self.answering, STARTED)
+
+    def _exchange(self, request: ParsedRequest, client: Client) -> Exchange:
+        """What a request that reaches an engine is from here on."""
+        plane = self.plane
+        snapshot = plane.current()
+        self.limits = snapshot.spec.listen
+        exchange = Exchange(plane, snapshot, client, request.raw_path, request.headers, self.peer_of(request), request.request_id)
+        exchange.keep_alive = request.keep_alive
+        exchange.body = request.body
+        request.handler = exchange
+        if self.limits.cors.origins:
+            exchange.cors = cors_headers(self.limits.cors, request.headers)
+        return exchange
 
     def _advance(self) -> None:
         """Serves the requests that wait: a loop, because some are answered before `_start` returns."""

@@ -13,7 +13,7 @@ import httptools
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.types import Headers
 from gateway.pipeline.plane import DataPlane
-from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, speaks_http, split_target
+from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, split_target
 from gateway.server.refusals import body_too_large, head_too_large
 from gateway.server.request import ParsedRequest, Refusal
 from gateway.server.states import BEGIN, BETWEEN, BODY, HEAD, HEAD_READ, MESSAGE_READ, OVER, READING, STOP, UPGRADE, UPGRADE_ASKED, after
@@ -47,6 +47,7 @@ class RequestReader:
         self._unparsed_bytes = 0
         self._begun = 0
         self._line = b""
+        self._read = b""
 
     # --- what the other half does with requests
 
@@ -68,8 +69,9 @@ class RequestReader:
         """Reads what the client sent; the reason when it must be refused."""
         before, state, begun = self.request, self.reading, self._begun
         one_head = begun + (state != HEAD) if before is None else -1
-        plain = state == BETWEEN and speaks_http(data)
-        if not plain and state != BODY and (refusal := self._line_refused(data)) is not None:
+        if state == BETWEEN:
+            self._read = data
+        elif self._line and (refusal := self._line_refused(self._line + data)) is not None:
             return refusal
         try:
             self._feed(data)
@@ -77,10 +79,14 @@ class RequestReader:
             if self.refusal is None:
                 self.refusal = Refusal(RequestError(f"Malformed HTTP request: {str(error)[:200]}.", code="invalid_request"))
             return self.refusal
-        if self._begun - begun > (state == BETWEEN):  # a request line that was not looked at yet
+        if self._begun - begun > (state == BETWEEN):  # there are request lines in it that were not looked at yet
             if foreign_protocol(data):
                 return self._foreign()
             self._line = data[data.rfind(b"\n") + 1 :] if self.reading == HEAD else b""
+        elif self._read:  # a head began in it and did not end
+            self._read = b""
+            if (refusal := self._line_refused(data.lstrip(b"\r\n"))) is not None:
+                return refusal
         limits = self.limits
         if self.reading == HEAD:
             if self._begun == one_head:  # all of this read belongs to one head, of which the parser may not have told anything yet
@@ -93,20 +99,14 @@ class RequestReader:
                 return Refusal(body_too_large(limits.max_body_bytes))
         return None
 
-    def _line_refused(self, data: bytes) -> Refusal | None:
-        """Looks at a request line that came in parts, or that is not plainly HTTP's."""
-        if self.reading == HEAD:
-            if not self._line:
-                return None  # it was whole before this read
-            data = self._line + data
-        else:
-            data = data.lstrip(b"\r\n")
-        end = data.find(b"\n") + 1
+    def _line_refused(self, line: bytes) -> Refusal | None:
+        """Looks at the request line with which a head begins that comes in parts; keeps what there is of it until it is whole."""
+        end = line.find(b"\n") + 1
         if not end:
-            self._line = data
+            self._line = line
             return None
         self._line = b""
-        return self._foreign() if foreign_protocol(data[:end]) else None
+        return self._foreign() if foreign_protocol(line[:end]) else None
 
     def _foreign(self) -> Refusal:
         self.refusal = Refusal(RequestError("This protocol is not supported; use HTTP/1.1.", code="invalid_request"), drops=True)
@@ -183,14 +183,20 @@ class RequestReader:
             raise self.rejected(head_too_large(limits.max_header_bytes))
         if upgrades and parser.get_method() == b"CONNECT":
             raise self.rejected(RequestError("CONNECT is not supported.", code="invalid_request"))
+        method, read = parser.get_method(), self._read
+        if read:
+            self._read = b""
+            place = len(method) + 1 + len(self._url)
+            if read[place : place + 6] != b" HTTP/" and foreign_protocol(read[: read.find(b"\n", place) + 1]):
+                raise self.rejected(self._foreign().error)
         path, query = split_target(self._url)
         keep_alive = parser.should_keep_alive()
         if (not keep_alive or b"connection" in headers) and (version := parser.get_http_version()) != "1.1":
             self._old_version(version, headers)
         given = headers.get(b"x-request-id")
         request_id = given if given is not None and REQUEST_ID(given) else plane.next_id()
-        request = ParsedRequest(parser.get_method(), path, query, headers, keep_alive, request_id)
-        error = check_head(request.method, path, headers, limits.max_body_bytes)
+        request = ParsedRequest(method, path, query, headers, keep_alive, request_id)
+        error = check_head(method, path, headers, limits.max_body_bytes)
         if error is not None:
             raise self.rejected(error, request)
         self.request = request

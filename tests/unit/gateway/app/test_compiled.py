@@ -120,6 +120,7 @@ SLICES = {
     },
     "gateway/audit/broker.py": {"self._pending[draft.count:draft.count + AHEAD]": "a list"},
     "gateway/pipeline/stream.py": {"data[start:end]": "end < start was asked before"},
+    "gateway/server/reading.py": {"read[place:place + 6]": "two numbers; the method and the target end within the read"},
     "gateway/routing/selectors.py": {
         "owners[end - _WALK:end]": "a list",
         "self._endpoints[turn:turn + min(size, _WINDOW)]": "a tuple",

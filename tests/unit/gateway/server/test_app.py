@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.errors import AuthenticationError, Overloaded
+from gateway.core.errors import AuthenticationError, EngineError, LimitExceeded, Overloaded
 from gateway.core.specs import CorsSpec
-from gateway.core.types import ResponseHead
+from gateway.core.types import Headers, Peer, ResponseHead, Usage
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
 from gateway.server.health import Health
@@ -224,7 +224,92 @@ async def test_metadata_of_an_engine_that_fails() -> None:
     await site.answered()
     assert site.wire.status == 503
     assert b"\r\nretry-after: 2\r\nretry-after-ms: 1500\r\n" in site.wire.written
+    assert site.world.route.attempts[0].results[0] == "neutral", "the gateway itself could not ask"
+
+
+async def test_metadata_of_an_engine_that_does_not_answer() -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m")
+    site.world.call.fail(EngineError("gone"))
+    await site.answered()
+    assert site.wire.status == 502
     assert site.world.route.attempts[0].results[0] == "failure"
+
+
+async def test_metadata_is_limited_and_recorded_like_inference() -> None:
+    site = Site()
+    await asked(site, b"/v2/models/m/versions/3")
+    (intent,) = site.world.audit.intents
+    assert (intent.operation, intent.model, intent.principal, intent.peer) == ("metadata", "m", "k", "192.0.2.1")
+    assert intent.detail == {"version": "3"}
+    (reservation,) = site.world.limiter.reservations
+    site.world.call.answer(b"{}")
+    assert (site.world.outcome.outcome, site.world.outcome.operation, site.world.outcome.endpoint) == ("ok", "metadata", "a")
+    assert reservation.settled == [Usage()]
+
+
+async def test_metadata_beyond_a_limit_is_refused() -> None:
+    site = Site()
+    site.world.limiter.error = LimitExceeded("No.", retry_after=2.0)
+    status, headers, body = await site.ask(b"/v2/models/m")
+    assert (status, headers["retry-after"], code(body)) == (429, "2", "rate_limit_exceeded")
+    assert site.world.engine.calls == []
+
+
+async def test_metadata_of_a_model_whose_operations_the_key_may_not_call() -> None:
+    site = Site()
+    site.world.authorizer.allow = False
+    status, _, body = await site.ask(b"/v2/models/m")
+    assert (status, code(body)) == (403, "policy_denied")
+    assert site.world.outcome.outcome == "denied" and site.world.engine.calls == []
+
+
+@pytest.mark.parametrize("queued", [False, True])
+async def test_a_client_that_leaves_before_its_metadata_frees_the_slot(queued: bool, caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.world.route.wait = queued
+    site.wire.receive(get(b"/v2/models/m"))
+    site.wire.transport.closed = True
+    site.wire.connection.connection_lost(None)
+    assert site.world.outcome.outcome == "cancelled"
+    if queued:
+        assert site.world.route.abandoned == site.world.route.queue
+    else:
+        assert site.world.call.cancelled and site.world.route.attempts[0].results == ["neutral"]
+    assert caplog.records == []
+
+
+async def test_head_of_metadata() -> None:
+    site = Site()
+    site.wire.receive(get(b"/v2/models/m").replace(b"GET", b"HEAD", 1))
+    site.world.call.answer(b'{"name":"m"}')
+    assert site.wire.status == 200 and site.wire.written.endswith(b"\r\n\r\n")
+    assert b"content-length: 12\r\n" in site.wire.written
+
+
+@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m", b"/v2/models/m"])
+async def test_a_failed_login_is_recorded_with_the_client_that_a_proxy_names(path: bytes) -> None:
+    site = Site(trusted_peers=("192.0.2.1",))
+    site.world.identity.error = AuthenticationError("Bad.", code="invalid_api_key")
+    await site.ask(path, b"x-forwarded-for: 203.0.113.5")
+    outcome = site.world.outcome
+    assert (outcome.outcome, outcome.status, outcome.code, outcome.peer) == ("denied", 401, "invalid_api_key", "203.0.113.5")
+
+
+@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m", b"/v2/models/m"])
+async def test_the_client_that_a_proxy_names_is_the_one_that_logs_in(path: bytes) -> None:
+    site = Site(trusted_peers=("192.0.2.1",))
+    peers: list[str] = []
+    authenticate = site.world.identity.authenticate
+
+    def noted(headers: Headers, peer: Peer) -> Any:
+        peers.append(peer.address)
+        return authenticate(headers, peer)
+
+    site.world.identity.authenticate = noted  # type: ignore[method-assign]
+    site.wire.receive(get(path, b"x-forwarded-for: 203.0.113.5"))
+    await until(lambda: peers)
+    assert peers == ["203.0.113.5"]
 
 
 async def test_metadata_too_large_is_an_error() -> None:

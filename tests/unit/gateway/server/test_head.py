@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.types import Headers
-from gateway.server.head import check_head, foreign_protocol, has_dot_segment, speaks_http, split_target
+from gateway.server.head import check_head, foreign_protocol, has_dot_segment, split_target
 
 HOST: Headers = {b"host": b"a"}
 
@@ -94,20 +94,6 @@ def test_dot_segments_are_seen_in_every_spelling(path: bytes) -> None:
 @pytest.mark.parametrize("path", [b"/", b"/v1/models/gpt-3.5", b"/v1/models/a%2fb", b"/...", b"/a/..b", b"/a/%252e%252e/b", b"*"])
 def test_dots_that_are_part_of_a_name_pass(path: bytes) -> None:
     assert not has_dot_segment(path)
-
-
-@pytest.mark.parametrize(
-    ("line", "http"),
-    [
-        (b"GET / HTTP/1.1\r\nhost: a\r\n", True),
-        (b"GET / HTTP/1.0\r\n", True),
-        (b"GET / RTSP/1.0\r\n", False),
-        (b"GET / HTTP/1.1", False),
-        (b"\r\nGET / HTTP/1.1\r\n", False),
-    ],
-)
-def test_a_plain_request_line(line: bytes, http: bool) -> None:
-    assert speaks_http(line) is http
 
 
 @pytest.mark.parametrize(
