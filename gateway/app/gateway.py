@@ -19,6 +19,7 @@ from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
+from gateway.app.shipping import Shipping
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
 from gateway.audit.broker import AuditBroker
@@ -49,6 +50,7 @@ class Gateway:
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
         self.audit = AuditBroker(spec.audit, spec.state_dir)
+        self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, schemas)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes)
@@ -63,7 +65,7 @@ class Gateway:
             loaded, environ, schemas, self.builder, self.fleet, self.store_link, on_swap, self.events, self.metrics, self._owner
         )
         self._telemetry = spec.telemetry
-        gauges = Gauges(self.plane, self.fleet.registry, self.fleet.supervisor, self.audit, self.store_link, parts)
+        gauges = Gauges(self.plane, self.fleet.registry, self.fleet.supervisor, self.audit, self.shipping, self.store_link, parts)
         self.metrics.gauges.append(gauges.collect)
 
     # --- life
@@ -73,6 +75,7 @@ class Gateway:
         await self.store_link.start()
         await self.fleet.start()
         first = await self.changes.start()
+        await self.shipping.start()
         await self.audit.start()
         self.events.open()
         self.changes.begin(first)
@@ -104,6 +107,7 @@ class Gateway:
         await self.store_link.aclose()
         self.events.record("stop", "gatehouse", {})
         await self.audit.aclose()
+        await self.shipping.aclose()
 
     # --- the configuration in force
 

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from engines.host.supervisor import Supervisor
 from gateway.app.parts import PartsBuilder
+from gateway.app.shipping import Shipping
 from gateway.app.store_link import StoreLink
 from gateway.audit.broker import AuditBroker
 from gateway.pipeline.plane import DataPlane
@@ -23,11 +24,12 @@ class Gauges:
         registry: EndpointRegistry,
         supervisor: Supervisor,
         audit: AuditBroker,
+        shipping: Shipping,
         link: StoreLink,
         parts: PartsBuilder,
     ) -> None:
         self._plane, self._registry, self._supervisor = plane, registry, supervisor
-        self._audit, self._link, self._parts = audit, link, parts
+        self._audit, self._shipping, self._link, self._parts = audit, shipping, link, parts
 
     def collect(self) -> Iterable[Metric]:
         yield from self._endpoints()
@@ -75,3 +77,9 @@ class Gauges:
         yield CounterMetricFamily("gatehouse_audit_records", "Audit records written", value=audit.records)
         yield CounterMetricFamily("gatehouse_audit_refused", "Intents refused because the audit log took no records", value=audit.refused)
         yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=audit.lost)
+        behind = GaugeMetricFamily("gatehouse_audit_sink_waiting_bytes", "Bytes of the log that a sink has not taken yet", labels=["sink"])
+        lost = CounterMetricFamily("gatehouse_audit_sink_lost", "Records that a sink beside the log did not get", labels=["sink"])
+        for shipper in self._shipping.shippers:
+            behind.add_metric([shipper.name], shipper.waiting)
+            lost.add_metric([shipper.name], shipper.lost)
+        yield from (behind, lost)

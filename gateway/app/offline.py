@@ -8,7 +8,7 @@ from typing import Any
 from gateway.app import model_files
 from gateway.app.plugins import Plugins
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
-from gateway.audit.sinks import local_sink
+from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.verify import verify_log
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import AuthenticatorContext
@@ -22,6 +22,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     """What `serve` would refuse while it builds, as far as that shows without writing, connecting or starting. Raises ConfigError."""
     model_files.resolve(spec, base)
     local_sink(spec.audit, spec.state_dir, "0")
+    list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0)
     if spec.listen.tls is not None:

@@ -12,9 +12,10 @@ import gateway.identity
 import policies.guardrails
 from admin.permissions import ROLES
 from engines.runtimes import RUNTIMES, RuntimeRow
+from gateway.audit.sinks import SINKS
 from gateway.config.convert import PluginSchemas
 from gateway.core.errors import ConfigError
-from gateway.core.plugins import GROUP, AuthenticatorContext, AuthenticatorRow, Context, GuardrailRow, SelectorRow, Table, built
+from gateway.core.plugins import GROUP, AuthenticatorContext, AuthenticatorRow, Context, GuardrailRow, SelectorRow, SinkRow, Table, built
 from gateway.core.ports import Authenticator, Guardrail
 from gateway.core.specs import GuardrailSpec, IdentitySpec
 from gateway.routing.build import SELECTORS
@@ -26,6 +27,7 @@ class Plugins:
 
     authenticators: Table[AuthenticatorRow]
     guardrails: Table[GuardrailRow]
+    sinks: Table[SinkRow]
     selectors: Table[SelectorRow]
     runtimes: Table[RuntimeRow]
 
@@ -39,6 +41,7 @@ class Plugins:
             authenticators=self.authenticators.schemas(),
             guardrails=self.guardrails.schemas(),
             engines=self.runtimes.schemas(),
+            sinks=self.sinks.schemas(),
             selectors=self.selectors.schemas(),
             roles=ROLES.keys(),
         )
@@ -71,6 +74,7 @@ class Plugins:
 OURS: Final = Plugins(
     authenticators=Table(AuthenticatorRow, gateway.identity.ROWS),
     guardrails=Table(GuardrailRow, (*policies.guardrails.ROWS, *gateway.guardrails.ROWS)),
+    sinks=SINKS,
     selectors=SELECTORS,
     runtimes=RUNTIMES,
 )

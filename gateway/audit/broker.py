@@ -116,6 +116,10 @@ class AuditBroker:
         self._idle: asyncio.Event | None = None
         self._closing = False
 
+    def follow(self, *followers: Callable[[bytes], None]) -> None:
+        """Each gets every batch once it is in the chain, in the writer's thread, and must not block. Before `start`."""
+        self._writer.followers = followers
+
     def configured(self, version: int) -> None:
         """The configuration's version, for the headers of the segments that begin from now on."""
         self._writer.config = version

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gateway.audit.chain import FORMAT, Chain, Draft, Entry
@@ -26,7 +26,7 @@ RESERVE: Final = 64 * 1024 * 1024
 class ChainWriter:
     """Writes batches of records to the local log. A method that raises OSError has written nothing, and may be called again.
 
-    `roomy`: whether there were RESERVE bytes left after the last batch.
+    `roomy`: whether there were RESERVE bytes left after the last batch. `followers`: get every batch once it is written; must not block.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -34,6 +34,7 @@ class ChainWriter:
         self.chain = Chain()
         self.written = self.batches = 0
         self.roomy = False
+        self.followers: tuple[Callable[[bytes], None], ...] = ()
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -101,11 +102,16 @@ class ChainWriter:
             self._rotate()
         if self.sink.fresh:
             records, draft = [self._header(), *records], None
-        self.sink.write(self.chain.seal(records, draft))
-        self.chain.commit()
+        self._put(self.chain.seal(records, draft))
         self.written += len(records)
         self.batches += 1
         self.roomy = self._roomy()
+
+    def _put(self, lines: bytes) -> None:
+        self.sink.write(lines)
+        self.chain.commit()
+        for follow in self.followers:
+            follow(lines)
 
     def _roomy(self) -> bool:
         try:
@@ -132,8 +138,7 @@ class ChainWriter:
             self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
             self._number += 1
             self._newest = checkpoint  # not signed again when only the next line fails
-        self.sink.write(self.chain.seal([checkpoint]))
-        self.chain.commit()
+        self._put(self.chain.seal([checkpoint]))
         self._covered = self.chain.seq
 
     def _sign(self) -> CheckpointRecord:

@@ -1,35 +1,49 @@
-"""The audit sinks by type: the one table to add a line to (docs/audit.md says how a sink is written)."""
+"""The audit sinks. To add one: a file here, a line in ROWS, a row in tests/contract/test_sink.py, a heading in docs/audit.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, Final
 
+from gateway.audit.sinks.contract import Sink
 from gateway.audit.sinks.file import FileSink
 from gateway.core.errors import ConfigError
-from gateway.core.specs import AuditSpec, SinkSpec
+from gateway.core.plugins import SinkContext, SinkRow, Table, built
+from gateway.core.specs import AuditSpec
 
-Factory = Callable[[AuditSpec, SinkSpec, Path, str], FileSink]
-"""(the audit settings, this sink's settings, the state directory, the writer's id) -> the sink, not yet opened."""
-
-
-def _file(spec: AuditSpec, sink: SinkSpec, state_dir: Path, writer: str) -> FileSink:
-    directory = Path(sink.path) if sink.path else state_dir / "audit"
-    return FileSink(directory, writer, segment_bytes=sink.segment_bytes, sync=spec.durability == "fsync")
+LOCAL: Final = "file"
+"""The sink that holds the chain; what it has written, the others get."""
 
 
-SINKS: dict[str, Factory] = {
-    "file": _file,
-}
+def _file(settings: Any, context: SinkContext) -> FileSink:
+    sink = context.sink
+    directory = Path(sink.path) if sink.path else context.state_dir / "audit"
+    return FileSink(directory, context.writer, segment_bytes=sink.segment_bytes, sync=context.audit.durability == "fsync")
+
+
+ROWS: Final = (SinkRow(name=LOCAL, build=_file),)
+SINKS: Final = Table(SinkRow, ROWS)
+"""The audit sinks that Gatehouse brings."""
 
 
 def local_sink(spec: AuditSpec, state_dir: str, writer: str) -> FileSink:
-    """The sink that holds the chain. Raises ConfigError for a type that is not in the table, and unless there is exactly one `file`."""
-    for index, sink in enumerate(spec.sinks):
-        if sink.type not in SINKS:
-            known = ", ".join(sorted(SINKS))
-            raise ConfigError(f"unknown audit sink type {sink.type!r}; known: {known}", path=f"audit.sinks[{index}].type")
-    files = [sink for sink in spec.sinks if sink.type == "file"]
+    """The sink that holds the chain. Raises ConfigError unless there is exactly one."""
+    files = [sink for sink in spec.sinks if sink.type == LOCAL]
     if len(files) != 1:
-        raise ConfigError("exactly one sink of type 'file' is needed: it holds the chain", path="audit.sinks")
-    return SINKS["file"](spec, files[0], Path(state_dir), writer)
+        raise ConfigError(f"exactly one sink of type '{LOCAL}' is needed: it holds the chain", path="audit.sinks")
+    return _file(None, SinkContext(name=LOCAL, audit=spec, sink=files[0], state_dir=Path(state_dir), writer=writer))
+
+
+def other_sinks(spec: AuditSpec, state_dir: str, writer: str, sinks: Table[SinkRow] = SINKS) -> Iterable[tuple[str, str, Sink]]:
+    """(path, name, sink) of those that get what the chain has written. Raises ConfigError with the path."""
+    for number, wanted in enumerate(spec.sinks):
+        if wanted.type == LOCAL:
+            continue
+        context = SinkContext(name=f"{wanted.type}[{number}]", audit=spec, sink=wanted, state_dir=Path(state_dir), writer=writer)
+        path = f"audit.sinks[{number}]"
+        try:
+            row = sinks[wanted.type]
+            yield path, context.name, built(row.build, row.settings, wanted.settings, context)
+        except ConfigError as error:
+            raise ConfigError(error.message, path=path) from None

@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Sink(Protocol):
-    """Takes batches of finished lines, in order. Called by the audit writer's thread; may block there, the broker watches the time."""
+    """Takes batches of finished lines, in order. Called in a thread of the audit log, where it may block."""
 
     def write(self, batch: bytes) -> None:
-        """Accepts whole lines, all of them or none. Raises OSError; the same or another batch may then be tried again."""
+        """Accepts whole lines, all of them or none. Raises OSError; the same batch may then be tried again."""
         ...
 
     def probe(self) -> None:
