@@ -1,0 +1,197 @@
+"""Kills a gateway under load again and again, on one log: `python -m loadtests.audit.kills [--kills 500] [--seconds 600]`.
+
+Each cycle starts `gatehouse serve`, sends it requests over loopback and ends it with SIGKILL at a random moment. Required: every start
+succeeds, every request that was answered is in the audit log, no record is there twice, `gatehouse audit verify` says ok.
+
+--build chooses what runs: `sources`, `installed` (the compiled build of this environment) or the directory of a build
+(scripts/compile.py). Only processes that this script started are ended, by their process ids. Exit code 1 when a requirement is not met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.app.compiled import fault, place
+from loadtests.routing.bench import EngineProcess
+from tests.e2e.harness import KEY, ROOT, Gatehouse, configuration, external
+
+BODY = b'{"model":"m1","messages":[{"role":"user","content":"Hello!"}]}'
+HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\nx-request-id: %s\r\n"
+
+
+@dataclass
+class Found:
+    """What was seen. answered: the ids of requests with a 200; from_journal: records that starts took from a journal."""
+
+    starts: int = 0
+    failed: int = 0
+    answered: set[str] = field(default_factory=set)
+    other: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    twice: int = 0
+    from_journal: int = 0
+    unclean: int = 0
+    verified: bool = False
+
+    @property
+    def good(self) -> bool:
+        return self.verified and not (self.failed or self.lost or self.twice or self.other)
+
+
+class Load:
+    """Clients that send the next request when the last one is answered, until the gateway is gone."""
+
+    def __init__(self, found: Found, cycle: int, port: int, connections: int) -> None:
+        self._found, self._cycle, self._port, self._connections = found, cycle, port, connections
+
+    async def run(self, gatehouse: Gatehouse, seconds: float) -> None:
+        clients = [asyncio.ensure_future(self._client(number)) for number in range(self._connections)]
+        await asyncio.sleep(seconds)
+        assert gatehouse.process is not None
+        gatehouse.process.send_signal(signal.SIGKILL)
+        await asyncio.wait(clients, timeout=30)
+
+    async def _client(self, number: int) -> None:
+        sent = 0
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            while True:
+                sent += 1
+                request_id = f"k{self._cycle}-{number}-{sent}"
+                writer.write((HEAD % (KEY, request_id)).encode() + b"content-length: %d\r\n\r\n%b" % (len(BODY), BODY))
+                head = await reader.readuntil(b"\r\n\r\n")
+                status = head.split(b" ", 2)[1].decode()
+                if status == "200":  # its head is proof enough: nothing of it is sent before the intent is recorded
+                    self._found.answered.add(request_id)
+                else:
+                    self._found.other[status] += 1
+                await reader.readexactly(_length(head))
+        except (OSError, EOFError):  # killed
+            pass
+
+
+def _length(head: bytes) -> int:
+    (line,) = (line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return int(line.partition(b":")[2])
+
+
+def environment(build: str) -> dict[str, str]:
+    """What makes a gateway run this build. Exits when there is none."""
+    if build == "sources":
+        return {"GATEHOUSE_COMPILED": "0"}
+    chosen = {} if build == "installed" else {"GATEHOUSE_COMPILED": str(Path(build).absolute())}
+    directory = place(chosen)
+    if directory is None or (reason := fault(directory)):
+        sys.exit(f"this build cannot be used: {reason}")
+    return chosen
+
+
+def cycles(found: Found, fresh: Callable[[], Gatehouse], options: argparse.Namespace) -> None:
+    chance, end = random.Random(options.seed), time.monotonic() + options.seconds
+    for cycle in range(options.kills):
+        if time.monotonic() >= end:
+            break
+        gatehouse = fresh()
+        found.starts += 1
+        try:
+            gatehouse.start(60.0)
+        except AssertionError as error:
+            found.failed += 1
+            print(f"start {found.starts} failed: {error}", flush=True)
+            _end(gatehouse)
+            break  # a log that cannot be opened cannot be opened the next time
+        load = Load(found, cycle, int(gatehouse.url.rpartition(":")[2]), options.connections)
+        asyncio.run(load.run(gatehouse, chance.uniform(0.0, options.life)))
+        _end(gatehouse)
+        if found.starts % 50 == 0:
+            print(f"{found.starts} kills, {len(found.answered)} requests answered", flush=True)
+
+
+def _end(gatehouse: Gatehouse) -> None:
+    assert gatehouse.process is not None
+    gatehouse.process.kill()
+    gatehouse.process.wait(60)
+
+
+def records(directory: Path) -> Iterator[dict[str, object]]:
+    for path in sorted(directory.glob("audit-0-*.jsonl")):
+        with path.open("rb") as lines:
+            yield from map(json.loads, lines)
+
+
+def judge(found: Found, gatehouse: Gatehouse) -> None:
+    """Ends the log cleanly, then reads all of it."""
+    found.starts += 1
+    gatehouse.start()
+    gatehouse.stop()
+    directory = gatehouse.state_dir / "audit"
+    seen: Counter[tuple[str, str]] = Counter()
+    for record in records(directory):
+        if record["kind"] in ("intent", "outcome"):
+            seen[str(record["kind"]), str(record["request_id"])] += 1
+        elif record.get("event") == "audit.opened":
+            detail = record["detail"]
+            assert isinstance(detail, dict)
+            found.from_journal += int(detail.get("from_journal", 0))
+            found.unclean += not detail["clean"]
+    found.twice = sum(count > 1 for count in seen.values())
+    found.lost = sum(("intent", request_id) not in seen for request_id in found.answered)
+    key = gatehouse.state_dir / "keys" / "audit-signing.pub.pem"
+    command = [sys.executable, "-m", "gateway", "audit", "verify", "--dir", str(directory), "--public-key", str(key)]
+    done = subprocess.run(command, cwd=ROOT, env=gatehouse.environ, capture_output=True, text=True, timeout=600)
+    found.verified = done.returncode == 0
+    print(done.stdout + done.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=600, help="no new cycle begins later")
+    parser.add_argument("--build", default="installed")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--life", type=float, default=0.5, help="seconds of load before a kill, at most")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
+    options = parser.parse_args()
+    environment(options.build)
+    found, started = Found(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kills-") as name:
+        engine = EngineProcess()
+        try:
+            sink = {"type": "file", "segment_bytes": "4MiB"}
+            audit = {"durability": "write", "sinks": [sink], "checkpoint": {"every": "1s"}}
+            models = [{"name": "m1", "pool": ["e"]}]
+            config = configuration(Path(name) / "state", engines=[external("e", engine.port, slots=64)], models=models, audit=audit)
+
+            def fresh() -> Gatehouse:
+                return Gatehouse(Path(name), config, environment(options.build))  # which a change of the sources has made stale
+
+            cycles(found, fresh, options)
+            if not found.failed:
+                judge(found, fresh())
+        finally:
+            engine.kill()
+    took = time.monotonic() - started
+    print(f"build {options.build}, seed {options.seed}, {took:.0f} s")
+    print(f"kills {found.unclean}, starts {found.starts}, failed starts {found.failed}")
+    print(f"requests answered {len(found.answered)}, other answers {dict(found.other)}")
+    print(
+        f"answered but not in the log {found.lost}, records that are there twice {found.twice}, records from a journal {found.from_journal}"
+    )
+    print(f"audit verify {'ok' if found.verified else 'NOT ok'}")
+    sys.exit(0 if found.good else 1)
+
+
+if __name__ == "__main__":
+    main()
