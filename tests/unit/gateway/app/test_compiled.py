@@ -118,7 +118,7 @@ SLICES = {
         "self._map[8:_START]": "a mapped file",
         "data[8:_START]": "two constants, and the file is longer",
     },
-    "gateway/audit/broker.py": {"self._pending[draft.count:draft.count + AHEAD]": "a list"},
+    "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
     "gateway/pipeline/stream.py": {"data[start:end]": "end < start was asked before"},
     "gateway/server/reading.py": {"read[place:place + 6]": "two numbers; the method and the target end within the read"},
     "gateway/routing/selectors.py": {

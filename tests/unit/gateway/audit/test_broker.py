@@ -74,7 +74,7 @@ async def test_outcomes_that_come_during_a_write_are_written_after_it(bench: Any
     signal = broker.intent(make.intent("r1"))
     await make.until(lambda: bench.disk.hanging == 1)
     broker.outcome(make.outcome("r1"))
-    await make.until(lambda: broker._timer is None)  # the flush found the writer busy
+    await make.until(lambda: broker._gathering.timer is None)  # the flush found the writer busy
     bench.disk.released.set()
     await make.settled(signal)
     await make.until(lambda: ids(bench, "outcome") == ["r1"])

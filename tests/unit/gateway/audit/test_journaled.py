@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from gateway.audit import leftover, verify
-from gateway.audit.broker import AHEAD, BUSY, PROOF, STEADY, AuditBroker
+from gateway.audit.broker import AuditBroker
 from gateway.audit.chain import payload
+from gateway.audit.fastpath import AHEAD
 from gateway.audit.journal import Journal, journal_name, left_over
 from gateway.audit.reader import LogReader
+from gateway.audit.reliance import BUSY, PERIOD, STEADY
 from gateway.audit.verify import JournalReport, verify_log
 from gateway.audit.writer import RESERVE
 from gateway.core.errors import AuditUnavailable
@@ -50,15 +52,15 @@ async def proven(bench: Any, make: Any, **settings: Any) -> AuditBroker:
 
 
 def looked_at(broker: AuditBroker) -> None:
-    """The end of a PROOF in which a record was written."""
-    broker._proofs = broker._writer.written - 1
+    """The end of a PERIOD in which a record was written."""
+    broker._reliance._written = broker._writer.written - 1
     look(broker)
 
 
 def look(broker: AuditBroker) -> None:
-    if broker._doubter is not None:
-        broker._doubter.cancel()
-    broker._doubt()
+    if broker._reliance._timer is not None:
+        broker._reliance._timer.cancel()
+    broker._reliance._decide(asyncio.get_running_loop())
 
 
 async def test_once_the_log_is_proven_a_request_need_not_wait(roomy: Any, make: Any) -> None:
@@ -75,7 +77,7 @@ async def test_the_line_is_the_same_by_both_ways(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
     broker.intent(make.intent("first", "t\u00e9nant\n", detail={"a": 1}))
     await make.until(lambda: len(ids(roomy)) == 2)
-    broker._quick = False
+    broker._path.open = False
     await make.settled(broker.intent(make.intent("first", "t\u00e9nant\n", detail={"a": 1})))
     one, other = ({**record, "seq": 0, "hash": ""} for record in roomy.records()[-2:])
     assert one == other
@@ -83,14 +85,14 @@ async def test_the_line_is_the_same_by_both_ways(roomy: Any, make: Any) -> None:
 
 async def test_what_is_in_the_journal_is_linked_before_the_writer_gets_it(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
-    await make.until(lambda: broker._inflight is None)
+    await make.until(lambda: broker._writing.batch is None)
     for number in range(AHEAD):
         broker.intent(make.intent(f"r{number}"))
     broker.outcome(make.outcome("r0"))
-    assert broker._draft is not None and broker._draft.count == AHEAD, "one request links so many records at most"
+    assert broker._path.draft is not None and broker._path.draft.count == AHEAD, "one request links so many records at most"
     broker.outcome(make.outcome("r1"))
-    draft = broker._draft
-    assert draft.count == len(broker._pending) == AHEAD + 2
+    draft = broker._path.draft
+    assert draft.count == len(broker._gathering.entries) == AHEAD + 2
     await make.until(lambda: len(ids(roomy, "outcome")) == 2)
     assert b"".join(roomy.lines()[-AHEAD - 2 :]) == draft.data
     assert verify_log(roomy.directory, roomy.signer.verifier).ok
@@ -98,14 +100,14 @@ async def test_what_is_in_the_journal_is_linked_before_the_writer_gets_it(roomy:
 
 async def test_a_checkpoint_between_makes_what_was_linked_void(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
-    await make.until(lambda: broker._inflight is None)
+    await make.until(lambda: broker._writing.batch is None)
     broker.intent(make.intent("a"))
     broker.outcome(make.outcome("a"))
-    assert broker._draft is not None and broker._draft.count == 2
+    assert broker._path.draft is not None and broker._path.draft.count == 2
     broker._order(broker._writer.checkpoint)
     broker.intent(make.intent("b"))
     broker.outcome(make.outcome("b"))
-    assert broker._draft is None, "the writer has the chain"
+    assert broker._path.draft is None, "the writer has the chain"
     await make.until(lambda: ids(roomy, "outcome") == ["a", "b"])
     assert kinds(roomy)[-5:] == ["checkpoint", "a", "a", "b", "b"]
     assert verify_log(roomy.directory, roomy.signer.verifier).ok
@@ -113,11 +115,11 @@ async def test_a_checkpoint_between_makes_what_was_linked_void(roomy: Any, make:
 
 async def test_what_was_linked_before_a_failure_is_linked_anew(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
-    await make.until(lambda: broker._inflight is None)
+    await make.until(lambda: broker._writing.batch is None)
     roomy.disk.error = errno.EIO
     broker.intent(make.intent("a"))
     broker.outcome(make.outcome("a"))
-    assert broker._draft is not None and broker._draft.count == 2
+    assert broker._path.draft is not None and broker._path.draft.count == 2
     await make.until(lambda: not broker.accepting)
     roomy.disk.error = None
     await make.until(lambda: broker.accepting)
@@ -130,7 +132,7 @@ async def test_other_durabilities_have_no_journal(roomy: Any, make: Any, durabil
     broker = await roomy.broker(durability=durability)
     for number in range(3):
         await make.settled(broker.intent(make.intent(f"r{number}")))
-    assert not journal_path(roomy).exists() and not broker._quick
+    assert not journal_path(roomy).exists() and not broker._path.open
 
 
 async def test_a_request_now_and_then_always_waits(roomy: Any, make: Any) -> None:
@@ -146,7 +148,7 @@ async def test_a_request_now_and_then_always_waits(roomy: Any, make: Any) -> Non
 async def test_a_steady_load_need_not_wait(roomy: Any, make: Any) -> None:
     broker = await roomy.broker(cpu=lambda: 0.0)
     await make.settled(broker.intent(make.intent("first")))
-    broker._doubter.cancel()
+    broker._reliance._timer.cancel()
     signals = [broker.intent(make.intent(f"r{number}")) for number in range(STEADY)]
     await make.settled(signals[-1])
     look(broker)
@@ -163,14 +165,14 @@ async def test_a_disk_that_fills_is_noticed_with_the_next_batch(roomy: Any, make
     broker = await proven(roomy, make)
     roomy.disk.room = RESERVE - 1
     assert broker.intent(make.intent("a")).done
-    await make.until(lambda: ids(roomy) == ["first", "a"] and broker._inflight is None)
+    await make.until(lambda: ids(roomy) == ["first", "a"] and broker._writing.batch is None)
     looked_at(broker)
     assert not broker.intent(make.intent("b")).done
 
 
 async def test_a_log_that_wrote_nothing_for_a_while_must_prove_itself_again(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
-    await make.until(lambda: not broker._quick)
+    await make.until(lambda: not broker._path.open)
     again = broker.intent(make.intent("a"))
     assert not again.done
     await make.settled(again)
@@ -182,10 +184,10 @@ async def test_a_busy_loop_lets_requests_wait_together(roomy: Any, make: Any) ->
     used = 0.0
     broker = await proven(roomy, make, cpu=lambda: used)
     await make.settled(broker.intent(make.intent("a")))
-    used += 1000.0 * BUSY * PROOF
+    used += 1000.0 * BUSY * PERIOD
     looked_at(broker)
     assert not broker.intent(make.intent("b")).done
-    await make.until(lambda: ids(roomy)[-1] == "b" and broker._inflight is None)
+    await make.until(lambda: ids(roomy)[-1] == "b" and broker._writing.batch is None)
     looked_at(broker)  # and no longer when it is idle
     assert broker.intent(make.intent("c")).done
 
@@ -220,7 +222,7 @@ async def test_a_write_that_hangs_lets_the_next_requests_wait_and_then_refuses(r
     broker = await proven(roomy, make, clock=roomy.clock)
     roomy.disk.released.clear()
     assert broker.intent(make.intent("forwarded")).done
-    await make.until(lambda: not broker._quick)
+    await make.until(lambda: not broker._path.open)
     waiting = broker.intent(make.intent("refused"))
     assert not waiting.done
     await make.until(lambda: roomy.disk.hanging == 1)
