@@ -52,13 +52,13 @@ class Gateway:
         self.audit = AuditBroker(spec.audit, spec.state_dir)
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
-        self.store_link = StoreLink(spec, environ, self.feed, schemas)
+        self.store_link = StoreLink(spec, environ, self.feed, plugins)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes)
         self._owner = TaskOwner("gateway")
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         counted = CountedAudit(self.audit, self.store_link.usage)
-        parts = PartsBuilder(plugins, self.store_link.keys, base, self.events.record)
+        parts = PartsBuilder(plugins, self.store_link.keys, base, self.events.record, self.metrics.scrape)
         self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, self.store_link, counted, parts)
         on_swap = (self.fleet.put_into_force, self._serve, self._log_as_configured)
         self.changes = Changes(

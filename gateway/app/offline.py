@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app import model_files
-from gateway.app.plugins import Plugins
+from gateway.app.plugins import Plugins, at
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.verify import verify_log
@@ -24,7 +24,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     local_sink(spec.audit, spec.state_dir, "0")
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
-        make_engine(spec.store.url, Path(spec.state_dir), 1.0)
+        make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
     if spec.listen.tls is not None:
         server_tls(spec.listen.tls)
     for number, engine in enumerate(spec.engines):
@@ -39,6 +39,12 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
 
     for path, row, settings in plugins.logins(spec.identity):
         plugins.authenticator(path, row, settings, AuthenticatorContext(name=row.name, read=read))
+    for number, exporter in enumerate(spec.telemetry.exporters):
+        with at(f"telemetry.exporters[{number}].settings"):
+            plugins.exporter(exporter, read, lambda: b"")
+    for number, hook in enumerate(spec.hooks):
+        with at(f"hooks[{number}].settings"):
+            plugins.hook(hook, read)
     for number, guardrail in enumerate(spec.guardrails):
         try:
             plugins.guardrail(guardrail, read)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from gateway.app.plugins import Plugins
-from gateway.core.errors import ConfigError
+from gateway.app.plugins import Plugins, at
+from gateway.core.hooks import Hook
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
@@ -25,11 +25,15 @@ class Parts:
 
     guardrails: Mapping[bytes, Guarded]
     logins: Mapping[bytes, Authenticator]
+    hooks: Mapping[bytes, tuple[str, Hook]] = field(default_factory=dict)
+    exporters: Mapping[bytes, object] = field(default_factory=dict)
 
     def living(self) -> list[tuple[str, object]]:
         """(path of its setting, plug-in) of each."""
         guardrails = [(f"guardrails[{number}]", guarded.guardrail) for number, guarded in enumerate(self.guardrails.values())]
-        return [*(("identity", login) for login in self.logins.values()), *guardrails]
+        hooks = [(f"hooks[{number}]", hook) for number, (_, hook) in enumerate(self.hooks.values())]
+        exporters = [(f"telemetry.exporters[{number}]", exporter) for number, exporter in enumerate(self.exporters.values())]
+        return [*(("identity", login) for login in self.logins.values()), *guardrails, *hooks, *exporters]
 
 
 NONE: Final = Parts({}, {})
@@ -55,11 +59,18 @@ def reads_files(settings: Mapping[str, Any] | Spec) -> bool:
 class PartsBuilder:
     """base: the folder that files named in settings are relative to. keys: the API keys of the store.
 
-    record: (event, target, detail) for the audit log.
+    record: (event, target, detail) for the audit log. scrape: all metrics, for exporters.
     """
 
-    def __init__(self, plugins: Plugins, keys: KeyStore, base: Path, record: Callable[[str, str, dict[str, Any]], None]) -> None:
-        self._plugins, self._keys, self._base, self._record = plugins, keys, base, record
+    def __init__(
+        self,
+        plugins: Plugins,
+        keys: KeyStore,
+        base: Path,
+        record: Callable[[str, str, dict[str, Any]], None],
+        scrape: Callable[[], bytes],
+    ) -> None:
+        self._plugins, self._keys, self._base, self._record, self._scrape = plugins, keys, base, record, scrape
         self.selectors = plugins.selectors
         self.guardrail_failures: dict[tuple[str, str], int] = {}
         """By name and `fail_mode`."""
@@ -71,13 +82,29 @@ class PartsBuilder:
             key = key_of(wanted)
             known = None if reads_files(wanted.settings) else before.guardrails.get(key)
             guardrails[key] = await asyncio.to_thread(self._guardrail, number, wanted) if known is None else known
-        return Parts(guardrails, self._logins(spec, before))
+        return Parts(guardrails, self._logins(spec, before), self._hooks(spec, before), self._exporters(spec, before))
 
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
-        try:
+        with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
             return Guarded(self._plugins.guardrail(spec, self._read_text), spec.fail_mode == "open", self._failed)
-        except ConfigError as error:
-            raise ConfigError(f"the guardrail {spec.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
+
+    def _hooks(self, spec: ConfigSpec, before: Parts) -> dict[bytes, tuple[str, Hook]]:
+        found: dict[bytes, tuple[str, Hook]] = {}
+        for number, wanted in enumerate(spec.hooks):
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.hooks.get(key)
+            with at(f"hooks[{number}].settings"):
+                found[key] = known or (wanted.name, self._plugins.hook(wanted, self._read_text))
+        return found
+
+    def _exporters(self, spec: ConfigSpec, before: Parts) -> dict[bytes, object]:
+        found: dict[bytes, object] = {}
+        for number, wanted in enumerate(spec.telemetry.exporters):
+            key = key_of(wanted)
+            known = None if reads_files(wanted.settings) else before.exporters.get(key)
+            with at(f"telemetry.exporters[{number}].settings"):
+                found[key] = known or self._plugins.exporter(wanted, self._read_text, self._scrape)
+        return found
 
     def _logins(self, spec: ConfigSpec, before: Parts) -> dict[bytes, Authenticator]:
         found: dict[bytes, Authenticator] = {}

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
 import gateway.guardrails
 import gateway.identity
+import gateway.telemetry.exporters
 import policies.guardrails
 from admin.permissions import ROLES
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.audit.sinks import SINKS
 from gateway.config.convert import PluginSchemas
 from gateway.core.errors import ConfigError
-from gateway.core.plugins import GROUP, AuthenticatorContext, AuthenticatorRow, Context, GuardrailRow, SelectorRow, SinkRow, Table, built
+from gateway.core.hooks import Hook
+from gateway.core.plugins import (
+    GROUP,
+    AuthenticatorContext,
+    AuthenticatorRow,
+    Context,
+    ExporterContext,
+    ExporterRow,
+    GuardrailRow,
+    HookRow,
+    SelectorRow,
+    SinkRow,
+    StoreRow,
+    Table,
+    built,
+)
 from gateway.core.ports import Authenticator, Guardrail
-from gateway.core.specs import GuardrailSpec, IdentitySpec
+from gateway.core.specs import ExporterSpec, GuardrailSpec, HookSpec, IdentitySpec
 from gateway.routing.build import SELECTORS
+from gateway.store.database import STORES
+
+
+@contextmanager
+def at(path: str, prefix: str = "") -> Iterator[None]:
+    """Gives a ConfigError that is raised within the path of the setting that it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(prefix + error.message, path=path) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +57,9 @@ class Plugins:
     sinks: Table[SinkRow]
     selectors: Table[SelectorRow]
     runtimes: Table[RuntimeRow]
+    hooks: Table[HookRow]
+    exporters: Table[ExporterRow]
+    stores: Table[StoreRow]
 
     @property
     def tables(self) -> tuple[Table[Any], ...]:
@@ -43,6 +73,8 @@ class Plugins:
             engines=self.runtimes.schemas(),
             sinks=self.sinks.schemas(),
             selectors=self.selectors.schemas(),
+            hooks=self.hooks.schemas(),
+            exporters=self.exporters.schemas(),
             roles=ROLES.keys(),
         )
 
@@ -52,6 +84,16 @@ class Plugins:
         """Raises ConfigError with one sentence. local: the settings come from the configuration file."""
         row = self.guardrails[spec.type]
         return built(row.build, row.settings, spec.settings, Context(name=spec.name, read=read, local=local))
+
+    def hook(self, spec: HookSpec, read: Callable[[str], str]) -> Hook:
+        """Raises ConfigError with one sentence."""
+        row = self.hooks[spec.type]
+        return built(row.build, row.settings, spec.settings, Context(name=spec.name, read=read))
+
+    def exporter(self, spec: ExporterSpec, read: Callable[[str], str], scrape: Callable[[], bytes]) -> object:
+        """Raises ConfigError with one sentence."""
+        row = self.exporters[spec.type]
+        return built(row.build, row.settings, spec.settings, ExporterContext(name=spec.type, read=read, scrape=scrape))
 
     def logins(self, identity: IdentitySpec) -> list[tuple[str, AuthenticatorRow, Any]]:
         """(path, row, settings) of every authenticator that is configured, in the order in which they are asked."""
@@ -65,10 +107,8 @@ class Plugins:
 
     def authenticator(self, path: str, row: AuthenticatorRow, settings: Any, context: AuthenticatorContext) -> Authenticator:
         """Raises ConfigError with the path."""
-        try:
+        with at(path):
             return built(row.build, row.settings, settings, context)
-        except ConfigError as error:
-            raise ConfigError(error.message, path=path) from None
 
 
 OURS: Final = Plugins(
@@ -77,6 +117,9 @@ OURS: Final = Plugins(
     sinks=SINKS,
     selectors=SELECTORS,
     runtimes=RUNTIMES,
+    hooks=Table(HookRow, ()),
+    exporters=Table(ExporterRow, gateway.telemetry.exporters.ROWS),
+    stores=STORES,
 )
 """The plug-ins that Gatehouse brings."""
 

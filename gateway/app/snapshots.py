@@ -22,6 +22,7 @@ from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
 from gateway.identity.chain import chain
 from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.pipeline.hooks import HookedAudit
 from gateway.pipeline.inspect import Guarded
 from gateway.routing.build import router_steps
 from gateway.routing.registry import EndpointRegistry
@@ -123,7 +124,7 @@ class SnapshotBuilder:
             chain(tuple(parts.logins.values())),
             access,
             LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge),
-            self._audit,
+            HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
             partial(requests.parse, max_depth=spec.listen.max_json_depth),
             owned,

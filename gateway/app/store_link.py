@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
+from gateway.app.plugins import OURS, Plugins
 from gateway.app.stored_engines import engine_of
 from gateway.config.additions import KINDS, StoreAdditions
-from gateway.config.convert import NO_PLUGINS, PluginSchemas
 from gateway.core.errors import GatehouseError
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change
@@ -41,14 +41,14 @@ class StoreLink:
     Raises ConfigError when the store's settings cannot be used.
     """
 
-    def __init__(self, spec: ConfigSpec, environ: Mapping[str, str], feed: LocalFeed, schemas: PluginSchemas = NO_PLUGINS) -> None:
-        self.store = Store(spec.store.url, Path(spec.state_dir), keys, given_pepper=environ.get(VARIABLE))
+    def __init__(self, spec: ConfigSpec, environ: Mapping[str, str], feed: LocalFeed, plugins: Plugins = OURS) -> None:
+        self.store = Store(spec.store.url, Path(spec.state_dir), keys, given_pepper=environ.get(VARIABLE), stores=plugins.stores)
         self._tasks = TaskOwner("store")
         self.keys = StoredKeys(self.store.find_key, self._tasks)
         self.usage = UsageLedger()
         self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
         self._used: dict[str, float] = {}
-        self.additions = StoreAdditions(self.store, lambda name, body: engine_of(name, body, environ, self.store.unseal), schemas)
+        self.additions = StoreAdditions(self.store, lambda name, body: engine_of(name, body, environ, self.store.unseal), plugins.schemas())
         self._started = self._any_key = False
         self.store.subscribe(self._poller.written)
         feed.subscribe(self._heard)

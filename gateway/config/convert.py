@@ -22,7 +22,20 @@ from gateway.config.environment import resolve
 from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
-from gateway.core.specs import DURATIONS, EngineSpec, GuardrailSpec, IdentitySpec, ModelSpec, Name, RateSpec, RoutingSpec, SinkSpec, Spec
+from gateway.core.specs import (
+    DURATIONS,
+    EngineSpec,
+    ExporterSpec,
+    GuardrailSpec,
+    HookSpec,
+    IdentitySpec,
+    ModelSpec,
+    Name,
+    RateSpec,
+    RoutingSpec,
+    SinkSpec,
+    Spec,
+)
 from gateway.core.units import DURATION, SIZE
 
 T = TypeVar("T")
@@ -54,6 +67,8 @@ class PluginSchemas:
     sinks: Mapping[str, type[Spec]] = field(default_factory=lambda: {"file": Spec})
     engines: Mapping[str, type[Spec]] = field(default_factory=dict)
     selectors: Mapping[str, type[Spec]] = field(default_factory=dict)
+    hooks: Mapping[str, type[Spec]] = field(default_factory=dict)
+    exporters: Mapping[str, type[Spec]] = field(default_factory=dict)
     roles: Collection[str] | None = None
 
 
@@ -81,6 +96,8 @@ class Converter:
         self._plugins: dict[type, _Plugin] = {
             GuardrailSpec: _Plugin("guardrail", "type", "settings", schemas.guardrails),
             SinkSpec: _Plugin("audit sink", "type", "settings", schemas.sinks),
+            HookSpec: _Plugin("hook", "type", "settings", schemas.hooks),
+            ExporterSpec: _Plugin("metric exporter", "type", "settings", schemas.exporters),
             EngineSpec: _Plugin("runtime", "runtime", "options", schemas.engines, free=("external",) if schemas.engines else None),
             RoutingSpec: _Plugin("routing policy", "policy", "settings", schemas.selectors, free=() if schemas.selectors else None),
         }

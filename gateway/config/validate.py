@@ -54,6 +54,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     for index, limit in enumerate(spec.limits):
         bounds(limit, f"limits[{index}]", error)
     _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
+    _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
     _fail_closed(spec, error)
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from gateway.core.clock import Clock, Entropy, SystemClock
 from gateway.core.errors import ConfigError
+from gateway.core.hooks import Hook
 from gateway.core.ports import Authenticator, Guardrail, KeyStore
 from gateway.core.secret import secret_hook
 from gateway.core.specs import AuditSpec, SinkSpec, Spec
@@ -78,6 +79,22 @@ class SelectorContext(Context):
     ring: Any = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterContext(Context):
+    """scrape: all metrics as they are now, in the Prometheus text format."""
+
+    scrape: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreContext(Context):
+    """url: `store.url`. state_dir: where the process keeps its files. timeout: seconds after which a statement is given up."""
+
+    url: str
+    state_dir: Path
+    timeout: float
+
+
 # --- rows
 
 
@@ -123,6 +140,29 @@ class SelectorRow(Row):
     kind: ClassVar[str] = "routing policy"
     build: Callable[[Any, SelectorContext], Any]
     ring: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterRow(Row):
+    """What `build` returns has only its life: it exports from its `start` to its `aclose`."""
+
+    kind: ClassVar[str] = "metric exporter"
+    build: Callable[[Any, ExporterContext], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRow(Row):
+    kind: ClassVar[str] = "hook"
+    build: Callable[[Any, Context], Hook]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRow(Row):
+    """A database that the store can be kept in; `name` is the scheme of `store.url`, or all of it. What `build` returns is an SQLAlchemy
+    engine that connects to nothing yet. It has no settings beside the URL."""
+
+    kind: ClassVar[str] = "store"
+    build: Callable[[Any, StoreContext], Any]
 
 
 # --- tables

@@ -320,6 +320,14 @@ class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     settings: dict[str, Any] = {}
 
 
+class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Code of an installed plug-in that runs before a request is forwarded and after it has ended."""
+
+    name: Name
+    type: str
+    settings: dict[str, Any] = {}
+
+
 class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One audit sink. `file` is the local, chained log that everything else is shipped from."""
 
@@ -347,11 +355,19 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout: Timeout = 5.0
 
 
+class ExporterSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where metrics go beside `/metrics`."""
+
+    type: str
+    settings: dict[str, Any] = {}
+
+
 class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Logs, metrics, traces."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
+    exporters: tuple[ExporterSpec, ...] = ()
 
 
 class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -388,6 +404,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bindings: tuple[dict[str, Any], ...] = ()
     limits: tuple[LimitSpec, ...] = ()
     guardrails: tuple[GuardrailSpec, ...] = ()
+    hooks: tuple[HookSpec, ...] = ()
     audit: AuditSpec = AuditSpec()
     telemetry: TelemetrySpec = TelemetrySpec()
     stream: StreamSpec = StreamSpec()

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.core.plugins import StoreContext, StoreRow, Table, built
 
 T = TypeVar("T")
 log = logging.getLogger("gatehouse.store")
@@ -38,19 +39,41 @@ CONNECT_TIMEOUT = 2
 WRITING = "gatehouse_write"
 
 
-def make_engine(url: str, state_dir: Path, statement_timeout: float) -> sa.Engine:
-    """An engine for `sqlite` (a file in the state directory, 0600) or a PostgreSQL URL. Connects to nothing yet. Raises ConfigError."""
-    if url == "sqlite":
-        return _sqlite(state_dir / FILE, statement_timeout * BUSY_SHARE)
+def make_engine(url: str, state_dir: Path, statement_timeout: float, stores: Table[StoreRow] | None = None) -> sa.Engine:
+    """An engine for a URL, by its scheme. Connects to nothing yet. Raises ConfigError."""
+    stores = STORES if stores is None else stores
+    scheme = url.partition(":")[0].partition("+")[0]
+    scheme = "postgresql" if scheme == "postgres" else scheme
+    if scheme not in stores:
+        known = " or ".join("'sqlite'" if row.name == "sqlite" else f"{row.name}://..." for row in stores)
+        raise ConfigError(f"a store is {known}", path="store.url")
+    row = stores[scheme]
     try:
-        parsed = sa.make_url(url)
+        engine: sa.Engine = built(
+            row.build, row.settings, {}, StoreContext(name=scheme, url=url, state_dir=state_dir, timeout=statement_timeout)
+        )
+    except ConfigError as error:
+        raise ConfigError(error.message, path=error.path or "store.url") from None
+    return engine
+
+
+def _sqlite_engine(settings: Any, context: StoreContext) -> sa.Engine:
+    """A file in the state directory, 0600."""
+    if context.url != "sqlite":
+        raise ConfigError("a store is 'sqlite' or postgresql://...")
+    return _sqlite(context.state_dir / FILE, context.timeout * BUSY_SHARE)
+
+
+def _postgresql_engine(settings: Any, context: StoreContext) -> sa.Engine:
+    try:
+        parsed = sa.make_url(context.url)
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
-            raise ConfigError("a store is 'sqlite' or postgresql://...", path="store.url")
-        return _postgresql(parsed.set(drivername="postgresql+psycopg"), statement_timeout)
+            raise ConfigError("a store is 'sqlite' or postgresql://...")
+        return _postgresql(parsed.set(drivername="postgresql+psycopg"), context.timeout)
     except (exc.ArgumentError, ValueError):
-        raise ConfigError("the store's URL cannot be read", path="store.url") from None
+        raise ConfigError("the store's URL cannot be read") from None
     except ModuleNotFoundError:
-        raise ConfigError("PostgreSQL needs the package psycopg: pip install 'gatehouse[postgres]'", path="store.url") from None
+        raise ConfigError("PostgreSQL needs the package psycopg: pip install 'gatehouse[postgres]'") from None
 
 
 def _dumps(value: Any) -> str:
@@ -293,3 +316,8 @@ def _bare(error: Exception) -> Exception:
         return RuntimeError(type(error).__name__)
     lines = str(original).strip().splitlines()
     return RuntimeError(f"{type(original).__name__}: {lines[0] if lines else ''}")
+
+
+STORES: Final = Table(StoreRow, (StoreRow(name="sqlite", build=_sqlite_engine), StoreRow(name="postgresql", build=_postgresql_engine)))
+"""The databases that Gatehouse can keep its store in. To add one: a row here, one in tests/contract/store/conftest.py, a heading in
+docs/store.md."""

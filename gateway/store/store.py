@@ -14,10 +14,11 @@ import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import StoreUnavailable
+from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
 from gateway.core.storage import ChangePage, Idempotent, KeyRecord, KeySettings, Page, Resource, StoreChange, UsageRow
 from gateway.store import change_rows, key_rows, resources, rows, usage_rows
-from gateway.store.database import Database, make_engine
+from gateway.store.database import STORES, Database, make_engine
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
 from gateway.store.pepper import check_pepper, pepper
@@ -40,8 +41,9 @@ class _TakenBack(Exception):
 class Store:
     """Implements gateway.core.storage.ControlStore; its docstrings say what the methods do.
 
-    url: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the module gateway.identity.keys).
-    given_pepper: the value of GATEHOUSE_PEPPER. Life: `start`, `aclose`. Raises ConfigError when the settings cannot be used.
+    url: its scheme names a row of `stores`: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the
+    module gateway.identity.keys). given_pepper: the value of GATEHOUSE_PEPPER. Life: `start`, `aclose`. Raises ConfigError when the
+    settings cannot be used.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Store:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
         deadline: float = DEADLINE,
+        stores: Table[StoreRow] = STORES,
     ) -> None:
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
@@ -61,7 +64,7 @@ class Store:
         self._pepper = pepper(state_dir, self._entropy, given_pepper)
         self._sealer = Sealer(self._pepper, self._entropy)
         self.seal, self.unseal = self._sealer.seal, self._sealer.unseal
-        self._database = Database(make_engine(url, state_dir, deadline), deadline)
+        self._database = Database(make_engine(url, state_dir, deadline, stores), deadline)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 
     # --- life
