@@ -15,7 +15,7 @@ class Shipping:
     def __init__(self, spec: ConfigSpec, audit: AuditBroker, sinks: Table[SinkRow]) -> None:
         found = list(other_sinks(spec.audit, spec.state_dir, "0", sinks))
         self._sinks = [(path, sink) for path, _, sink in found]
-        self.shippers = [Shipper(name, sink) for _, name, sink in found]
+        self.shippers = [Shipper(name, sink, timeout=spec.audit.timeout) for _, name, sink in found]
         self._lives = Lives()
         self._hold: Hold | None = None
         audit.follow(*(shipper.take for shipper in self.shippers))

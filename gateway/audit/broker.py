@@ -290,8 +290,8 @@ class AuditBroker:
 
     def _try(self) -> None:
         """Tries the broken log with an event that tells what happened, and with the first of the kept outcomes."""
-        detail = self._fault.trial()
-        event = EventRecord(self._clock.wall(), "audit.recovered", actor="gatehouse", target=f"audit-{self.writer}", detail=detail)
+        detail, target = self._fault.trial(), f"audit-{self.writer}"
+        event = EventRecord(time=self._clock.wall(), event="audit.recovered", actor="gatehouse", target=target, detail=detail)
         gathering = self._gathering
         waiting = gathering.entries
         gathering.entries = [event, *waiting[:_TRIAL_BATCH]]

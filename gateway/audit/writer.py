@@ -121,7 +121,15 @@ class ChainWriter:
 
     def _header(self) -> SegmentRecord:
         sink = self.sink
-        return SegmentRecord(self.clock.wall(), FORMAT, sink.segment, sink.writer, self.chain.head, self.config, self._broken)
+        return SegmentRecord(
+            time=self.clock.wall(),
+            format=FORMAT,
+            segment=sink.segment,
+            writer=sink.writer,
+            previous=self.chain.head,
+            config=self.config,
+            broken=self._broken,
+        )
 
     def _rotate(self) -> None:
         self.checkpoint()
@@ -143,9 +151,16 @@ class ChainWriter:
 
     def _sign(self) -> CheckpointRecord:
         sink, chain = self.sink, self.chain
-        return self.signer.sign(
-            CheckpointRecord(self.clock.wall(), sink.writer, self._number + 1, sink.segment, chain.seq, chain.head, key="")
+        checkpoint = CheckpointRecord(
+            time=self.clock.wall(),
+            writer=sink.writer,
+            number=self._number + 1,
+            segment=sink.segment,
+            covers=chain.seq,
+            head=chain.head,
+            key=self.signer.key_id,
         )
+        return self.signer.sign(checkpoint)
 
     def close(self) -> None:
         """The last event, the last checkpoint, everything on the disk. Lets go of the files even when that fails (OSError)."""
@@ -166,4 +181,6 @@ class ChainWriter:
             self._checkpoints = None
 
     def _event(self, name: str, detail: dict[str, Any], outcome: str = "ok") -> EventRecord:
-        return EventRecord(self.clock.wall(), name, actor="gatehouse", target=f"audit-{self.sink.writer}", outcome=outcome, detail=detail)
+        return EventRecord(
+            time=self.clock.wall(), event=name, actor="gatehouse", target=f"audit-{self.sink.writer}", outcome=outcome, detail=detail
+        )

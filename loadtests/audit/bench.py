@@ -108,9 +108,20 @@ class Client(asyncio.Protocol):
             self.forward()
             return
         record = IntentRecord(
-            self.began, self.id, "payments", "ci", "api_key", "10.1.2.3", "chat", "demo-chat", False, len(BODY),
-            self.broker.hash_body(BODY), "key ci", 1,
-        )  # fmt: skip
+            time=self.began,
+            request_id=self.id,
+            tenant="payments",
+            principal="ci",
+            credential="api_key",
+            peer="10.1.2.3",
+            operation="chat",
+            model="demo-chat",
+            stream=False,
+            bytes=len(BODY),
+            body_hash=self.broker.hash_body(BODY),
+            rule="key ci",
+            config=1,
+        )
         signal = self.broker.intent(record)
         spin(shared.work)
         signal.add_callback(self.forward)
@@ -123,9 +134,18 @@ class Client(asyncio.Protocol):
         self.transport.write(ANSWER)
         if self.broker is not None:
             record = OutcomeRecord(
-                time.time(), self.id, "ok", 200, "", "", "", "", "", "", "chat-a", 1, 32, 88, 0, False, len(ANSWER),
-                self.broker.hash_body(ANSWER), (time.time() - self.began) * 1000,
-            )  # fmt: skip
+                time=time.time(),
+                request_id=self.id,
+                outcome="ok",
+                status=200,
+                endpoint="chat-a",
+                attempts=1,
+                prompt_tokens=32,
+                completion_tokens=88,
+                bytes=len(ANSWER),
+                body_hash=self.broker.hash_body(ANSWER),
+                duration_ms=(time.time() - self.began) * 1000,
+            )
             self.broker.outcome(record)
 
 

@@ -26,12 +26,25 @@ CONNECTIONS = 16
 
 def exchange(broker: AuditBroker, prefix: str, number: int, again: "asyncio.Queue[None]") -> None:
     request_id = f"{prefix}-{number}"
-    signal = broker.intent(IntentRecord(time.time(), request_id, "acme", "ci", "api_key", "10.0.0.1", "chat", "demo-chat", False, 200))
+    signal = broker.intent(
+        IntentRecord(
+            time=time.time(),
+            request_id=request_id,
+            tenant="acme",
+            principal="ci",
+            credential="api_key",
+            peer="10.0.0.1",
+            operation="chat",
+            model="demo-chat",
+            stream=False,
+            bytes=200,
+        )
+    )
 
     def acknowledged() -> None:
         if signal.error is None:
             os.write(1, request_id.encode() + b"\n")
-            broker.outcome(OutcomeRecord(time.time(), request_id, "ok", 200, bytes=800))
+            broker.outcome(OutcomeRecord(time=time.time(), request_id=request_id, outcome="ok", status=200, bytes=800))
             again.put_nowait(None)
 
     signal.add_callback(acknowledged)

@@ -39,7 +39,18 @@ async def fill(broker: AuditBroker, first: int = 0) -> tuple[list[str], str]:
     acknowledged: list[str] = []
     for number in range(first, 10_000):
         request_id = f"r{number}"
-        record = IntentRecord(1.0, request_id, "acme", "ci", "api_key", "10.0.0.1", "chat", "m" * 900, False, 200)
+        record = IntentRecord(
+            time=1.0,
+            request_id=request_id,
+            tenant="acme",
+            principal="ci",
+            credential="api_key",
+            peer="10.0.0.1",
+            operation="chat",
+            model="m" * 900,
+            stream=False,
+            bytes=200,
+        )
         try:
             await settled(broker.intent(record))
         except AuditUnavailable as error:
@@ -61,11 +72,39 @@ async def test_a_full_disk_refuses_and_heals(small_disk: Disk, durability: str) 
         more, refused = await fill(broker, int(refused[1:]) + 1)
         acknowledged += more
     with pytest.raises(AuditUnavailable):
-        broker.intent(IntentRecord(1.0, "late", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200))
-    broker.outcome(OutcomeRecord(2.0, refused, "failed", 503, code="audit_unavailable"))
+        broker.intent(
+            IntentRecord(
+                time=1.0,
+                request_id="late",
+                tenant="acme",
+                principal="ci",
+                credential="api_key",
+                peer="10.0.0.1",
+                operation="chat",
+                model="m",
+                stream=False,
+                bytes=200,
+            )
+        )
+    broker.outcome(OutcomeRecord(time=2.0, request_id=refused, outcome="failed", status=503, code="audit_unavailable"))
     enlarge()
     await reached(lambda: broker.accepting)
-    await settled(broker.intent(IntentRecord(3.0, "after", "acme", "ci", "api_key", "10.0.0.1", "chat", "m", False, 200)))
+    await settled(
+        broker.intent(
+            IntentRecord(
+                time=3.0,
+                request_id="after",
+                tenant="acme",
+                principal="ci",
+                credential="api_key",
+                peer="10.0.0.1",
+                operation="chat",
+                model="m",
+                stream=False,
+                bytes=200,
+            )
+        )
+    )
     await broker.aclose()
     signer = load_signer(str(place))
     report = verify_log(place / "audit", signer.verifier)

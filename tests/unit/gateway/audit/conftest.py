@@ -25,11 +25,23 @@ from tests.waiting import reached
 
 
 def intent(request_id: str = "r1", tenant: str = "acme", **more: Any) -> IntentRecord:
-    return IntentRecord(1000.0, request_id, tenant, "ci", "api_key", "10.0.0.1", "chat", "demo-chat", False, 10, **more)
+    return IntentRecord(
+        time=1000.0,
+        request_id=request_id,
+        tenant=tenant,
+        principal="ci",
+        credential="api_key",
+        peer="10.0.0.1",
+        operation="chat",
+        model="demo-chat",
+        stream=False,
+        bytes=10,
+        **more,
+    )
 
 
 def outcome(request_id: str = "r1", **more: Any) -> OutcomeRecord:
-    return OutcomeRecord(1001.0, request_id, "ok", 200, **more)
+    return OutcomeRecord(time=1001.0, request_id=request_id, outcome="ok", status=200, **more)
 
 
 def event(name: str = "config.applied", **more: Any) -> EventRecord:

@@ -13,7 +13,19 @@ TEXT = st.text(st.characters(), max_size=40)
 
 
 def a_record(model: str = "m", detail: dict | None = None) -> IntentRecord:
-    return IntentRecord(1.5, "r", "t", "p", "c", "1.1.1.1", "chat", model, False, 3, detail=detail)
+    return IntentRecord(
+        time=1.5,
+        request_id="r",
+        tenant="t",
+        principal="p",
+        credential="c",
+        peer="1.1.1.1",
+        operation="chat",
+        model=model,
+        stream=False,
+        bytes=3,
+        detail=detail,
+    )
 
 
 def test_fields_stand_in_the_order_of_the_type_and_defaults_are_left_out() -> None:

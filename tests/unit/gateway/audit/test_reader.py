@@ -17,8 +17,8 @@ def reader(log_bench: Any, make: Any) -> LogReader:
         record = make.intent(f"r{n}", tenant)
         fields = {name: getattr(record, name) for name in record.__struct_fields__}
         writer.write([type(record)(**{**fields, "time": log_bench.clock.wall()})])
-        writer.write([OutcomeRecord(log_bench.clock.wall() + 0.5, f"r{n}", "ok", 200)])
-    writer.write([OutcomeRecord(log_bench.clock.wall() + 0.6, "r99", "denied", 403, tenant="acme")])
+        writer.write([OutcomeRecord(time=log_bench.clock.wall() + 0.5, request_id=f"r{n}", outcome="ok", status=200)])
+    writer.write([OutcomeRecord(time=log_bench.clock.wall() + 0.6, request_id="r99", outcome="denied", status=403, tenant="acme")])
     writer.close()
     return LogReader(log_bench.directory, log_bench.signer.verifier)
 
@@ -86,7 +86,23 @@ def test_records_from_before_the_clock_was_set_back_are_found(log_bench: Any, ma
     writer.open()
     for name, step in (("first", 0.0), ("ahead", seconds), ("back", -seconds), ("last", 1.0)):
         log_bench.clock.advance(step)
-        writer.write([IntentRecord(log_bench.clock.wall(), name, "acme", "ci", "api_key", "::1", "chat", "m", False, 1)] * 2)
+        writer.write(
+            [
+                IntentRecord(
+                    time=log_bench.clock.wall(),
+                    request_id=name,
+                    tenant="acme",
+                    principal="ci",
+                    credential="api_key",
+                    peer="::1",
+                    operation="chat",
+                    model="m",
+                    stream=False,
+                    bytes=1,
+                )
+            ]
+            * 2
+        )
     writer.close()
     reader = LogReader(log_bench.directory, log_bench.signer.verifier)
     since, until = START + seconds / 2, START + seconds / 2

@@ -7,14 +7,15 @@ import threading
 import pytest
 
 from gateway.audit.shipping import Shipper
+from gateway.core.clock import FakeClock
 
 
 class Collecting:
-    """Keeps what it gets. `failures`: how many tries fail first. `gate`: a write waits for it."""
+    """Keeps what it gets. `failures`: how many tries fail first. `gate`: a write waits for it. `reachable`: what a probe says."""
 
-    def __init__(self, failures: int = 0, gate: threading.Event | None = None) -> None:
+    def __init__(self, failures: int = 0, gate: threading.Event | None = None, *, reachable: bool = True) -> None:
         self.batches: list[bytes] = []
-        self.failures, self.gate = failures, gate
+        self.failures, self.gate, self.reachable = failures, gate, reachable
         self.came = threading.Event()
 
     def write(self, batch: bytes) -> None:
@@ -27,7 +28,8 @@ class Collecting:
         self.batches.append(batch)
 
     def probe(self) -> None:
-        return None
+        if not self.reachable:
+            raise ConnectionError("nobody listens")
 
     async def aclose(self) -> None:
         return None
@@ -70,6 +72,33 @@ async def test_one_that_hangs_holds_up_nobody_and_what_finds_no_room_is_counted(
     gate.set()
     await shipper.aclose()
     assert sink.batches == [b"12345\n", b"1\n"]
+
+
+async def test_one_that_hangs_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    gate, clock = threading.Event(), FakeClock()
+    sink = Collecting(gate=gate)
+    shipper = Shipper("siem", sink, timeout=5.0, clock=clock)
+    shipper.start()
+    shipper.take(b"a\n")
+    sink.came.wait(10)
+    clock.advance(4.9)
+    shipper.take(b"b\n")
+    assert shipper.fault is None
+    clock.advance(0.1)
+    shipper.take(b"c\n")
+    shipper.take(b"d\n")
+    assert shipper.fault == "it has not answered for 5 s"
+    gate.set()
+    await shipper.aclose()
+    assert shipper.fault is None and sink.batches == [b"a\n", b"b\n", b"c\n", b"d\n"]
+    assert caplog.text.count("takes no records") == caplog.text.count("takes records again") == 1
+
+
+async def test_one_that_cannot_be_reached_is_reported_before_anything_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    shipper = Shipper("siem", Collecting(reachable=False))
+    shipper.start()
+    await shipper.aclose()
+    assert shipper.fault == "ConnectionError: nobody listens" and "takes no records" in caplog.text
 
 
 async def test_the_end_does_not_wait_for_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
