@@ -25,7 +25,9 @@ Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
 Amount = Annotated[float, Meta(ge=1e-6, le=1e12)]
 """Units of a limit: what is beyond could not be counted, nor said in a header."""
 DEFAULT_SLOTS = 8
-"""Requests that run at once in an engine when neither the configuration nor the engine says."""
+"""Requests that run at once in a sidecar when neither the configuration nor the sidecar says."""
+EXTERNAL_SLOTS = 256
+"""Requests that run at once in an external engine when neither the configuration nor the engine says: it batches, and queues, by itself."""
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -190,7 +192,9 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def start_slots(self) -> int:
         """Requests that run at once, as long as an engine for which nothing is configured has said nothing itself."""
-        return DEFAULT_SLOTS if self.slots is None else self.slots
+        if self.slots is not None:
+            return self.slots
+        return EXTERNAL_SLOTS if self.runtime == "external" else DEFAULT_SLOTS
 
 
 class BreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -104,6 +104,13 @@ class _Class:
 
     def pop(self, barred: Collection[Avoids]) -> Entry | None:
         """The next entry that is not barred. A line of which all are barred is passed over, its deficit kept."""
+        if len(self._turns) == 1:  # a tenant alone takes turns with nobody
+            line = self._turns[0]
+            alone = line.first(barred)
+            if alone is not None:
+                line.deficit = max(0.0, line.deficit - alone.cost)
+                self.remove(alone)
+            return alone
         candidates: list[tuple[_Line, Entry]] = []
         for line in self._turns:  # mostly it is the first one's turn
             first = line.first(barred)

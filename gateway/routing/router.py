@@ -264,8 +264,7 @@ class PoolRoute:
             self._look()
         if not self._open and not self._panic:
             self._give_up()
-        at = self._free()
-        entry = self._queue.pop(self._barred(at)) if at else None
+        entry = self._next()
         if entry is None:
             return False
         waiting = self._dequeued(entry)
@@ -276,6 +275,16 @@ class PoolRoute:
             others[self] = others.pop(self)  # the next free slot there is another pool's
         waiting.set(self._grant(member, waiting.retry))
         return True
+
+    def _next(self) -> Entry | None:
+        """Who gets the free slot; None when there is no slot or nobody whom it serves."""
+        if self._queue.avoided:
+            at = self._free()
+            return self._queue.pop(self._barred(at)) if at else None
+        for member in self.members:
+            if free(member) or (self._panic and spare(member)):
+                return self._queue.pop()
+        return None
 
     def expire(self, now: float) -> bool:
         for entry in self._queue.expire(now):

@@ -4,7 +4,7 @@ No sockets: the client's transport and the engine's connection are replaced, so 
 under way at a time, as in the relay benchmark. Prints the smallest and the median microseconds a request over many rounds (the
 smallest is what a quiet machine shows), and with --phases the table of a request's life.
 
-usage: python loadtests/pipeline/bench.py [--rounds 300] [--durability write] [--phases] [--profile FILE]
+usage: python loadtests/pipeline/bench.py [--rounds 300] [--durability write] [--slots 1024] [--phases] [--profile FILE]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEY = "bench-key-0123456789abcdef0123456789abcdef"
 CONFIG = """
 version: 1
 state_dir: {state}
-engines: [{{name: up, runtime: external, url: "http://127.0.0.1:9", slots: 1024}}]
+engines: [{{name: up, runtime: external, url: "http://127.0.0.1:9", slots: {slots}}}]
 models: [{{name: m1, pool: [up]}}]
 identity: {{api_keys: {{static: [{{id: bench, key: {key}, tenant: bench, models: ["m*"]}}]}}}}
 limits: [{{name: per-key, per: key, requests: {{rate: 1000000, per: 1s}}, tokens: {{rate: 1000000000, per: 1m}}, concurrent: 10000}}]
@@ -131,7 +131,7 @@ class Engine:
 
 async def bench(state: str, arguments: argparse.Namespace) -> None:
     file = Path(state) / "bench.yaml"
-    file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability))
+    file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability, slots=arguments.slots))
     engine = Engine()
     gateway = Gateway(load(file, {}, OURS.schemas()), {})
     gateway.fleet.registry._client_factory = lambda spec, address: engine  # type: ignore[assignment,return-value]
@@ -155,9 +155,12 @@ async def bench(state: str, arguments: argparse.Namespace) -> None:
             profile.enable()
         for connection in connections:
             connection.data_received(REQUEST)
-        while len(engine.waiting) < 32:
-            await asyncio.sleep(0)
-        engine.answer()
+        left = 32
+        while left:
+            while len(engine.waiting) < min(left, arguments.slots):
+                await asyncio.sleep(0)
+            left -= len(engine.waiting)
+            engine.answer()
         if profile:
             profile.disable()
         times.append((time.perf_counter() - begin) * 1e6 / 32)
@@ -178,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--durability", default="write")
+    parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
     parser.add_argument("--phases", action="store_true")
     parser.add_argument("--profile")
     arguments = parser.parse_args()

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.ports import AttemptResult
-from gateway.core.specs import DEFAULT_SLOTS, EngineSpec, HealthSpec, ModelSpec
+from gateway.core.specs import EXTERNAL_SLOTS, EngineSpec, HealthSpec, ModelSpec
 from gateway.routing.health import ProbeResult
 from tests.unit.gateway.routing.fleet import FAILURE, NEUTRAL, REFUSED, SUCCESS, Fleet, settled, sidecar
 
@@ -200,14 +200,14 @@ def slots(fleet: Fleet) -> int:
 
 def test_an_engine_of_which_nothing_is_configured_tells_its_slots():
     fleet = Fleet(1, engine={"weight": 1.0})
-    assert slots(fleet) == DEFAULT_SLOTS
-    for _ in range(DEFAULT_SLOTS):
+    assert slots(fleet) == EXTERNAL_SLOTS == 256
+    for _ in range(EXTERNAL_SLOTS):
         fleet.attempt()
     waiting = fleet.wait()
-    probed(fleet, "a", ProbeResult(True, slots=12, details={"slots": 12, "kv_used": 0.5}))
+    probed(fleet, "a", ProbeResult(True, slots=300, details={"slots": 300, "kv_used": 0.5}))
     fleet.scheduler.run()
     assert waiting.done
-    assert slots(fleet) == 12
+    assert slots(fleet) == 300
     assert fleet.registry.endpoints()[0]["health"]["kv_used"] == 0.5
 
 
