@@ -39,9 +39,9 @@ class MemoryBudget:
         An owner that holds nothing may take more than a share, so that a share smaller than one body refuses nobody for ever.
         """
         share = self._shares.get(owner, 0)
-        if self.held + amount > limits.memory:
+        if self.held + amount > limits.memory_bytes:
             raise Overloaded("The gateway holds as many bytes of requests and answers as it may; try again.", retry_after=RETRY_AFTER)
-        if share and share + amount > limits.memory * limits.memory_share:
+        if share and share + amount > limits.memory_bytes * limits.memory_share:
             raise LimitExceeded(
                 "Too many bytes of your requests and unread answers are held at once.", code="concurrency_exceeded", retry_after=RETRY_AFTER
             )

@@ -17,6 +17,7 @@ import uvicorn
 from gateway.core.errors import ConfigError
 from gateway.core.specs import TlsSpec
 from gateway.server.accept import TlsAcceptor
+from gateway.server.allocator import tuned
 from gateway.server.protocol import Connection, ListenerState
 
 BACKLOG = 4096
@@ -105,6 +106,8 @@ async def _nothing(scope: Any, receive: Any, send: Any) -> None:
 
 def data_server(state: ListenerState, tls: TlsSpec | None, drain_seconds: float) -> QuietServer:
     """The data listener: uvicorn runs it, our Connection speaks it."""
+
+    state.allocator = tuned()
 
     def connection(config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> Connection:
         return Connection(state, server_state)

@@ -22,6 +22,7 @@ from gateway.pipeline.memory import STEP, UNCOUNTED
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.server.account import Account
+from gateway.server.allocator import Allocator
 from gateway.server.closing import LINGER_SECONDS, STALL_SECONDS, close_or_cut, half_close
 from gateway.server.cors import cors_headers
 from gateway.server.peers import forwarded_peer, is_trusted, plain
@@ -74,6 +75,8 @@ class ListenerState:
         self.connections: set[Connection] = set()
         self.stalled: set[Connection] = set()
         self.per_peer: dict[str, int] = {}
+        self.allocator = Allocator(None)
+        """Set by the listener (listener.data_server): tests and benchmarks leave the C library alone."""
         plane.metrics.connections = self.connections.__len__
 
     def sweep(self) -> None:
@@ -83,6 +86,9 @@ class ListenerState:
             connection.overdue()
         for connection in [c for c in self.stalled if c.taken_by <= now]:
             connection.stalled()
+        memory = self.plane.memory
+        if memory.freed and self.allocator.freed(memory.freed, memory.held, now):
+            memory.freed = 0
 
 
 class Connection(RequestReader):

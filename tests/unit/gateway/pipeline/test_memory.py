@@ -11,7 +11,7 @@ from gateway.core.specs import ListenSpec
 from gateway.pipeline.memory import MemoryBudget
 
 MIB = 1024 * 1024
-LIMITS = ListenSpec(memory=10 * MIB, memory_share=0.4)
+LIMITS = ListenSpec(memory_bytes=10 * MIB, memory_share=0.4)
 
 
 def test_the_process_has_a_bound() -> None:
@@ -55,7 +55,7 @@ def test_what_is_held_is_what_was_taken_and_not_given_back(wanted: list[tuple[st
             taken.append((owner, amount))
         except (Overloaded, LimitExceeded):
             pass
-        assert budget.held == sum(size for _, size in taken) <= LIMITS.memory
+        assert budget.held == sum(size for _, size in taken) <= LIMITS.memory_bytes
         for name in "abc":
             assert budget.share(name) == sum(size for whose, size in taken if whose == name)
     for owner, amount in taken:

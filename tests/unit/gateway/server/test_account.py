@@ -46,7 +46,7 @@ def test_a_small_body_is_not_counted() -> None:
 
 
 def test_a_body_for_which_there_is_no_memory_is_refused_unread() -> None:
-    wire = Wire(memory=2 * MIB, memory_share=1.0)
+    wire = Wire(memory_bytes=2 * MIB, memory_share=1.0)
     connections = [wire.connect() for _ in range(3)]
     for connection, _ in connections:
         connection.data_received(head_of(post(CHAT, LARGE)))
@@ -57,7 +57,7 @@ def test_a_body_for_which_there_is_no_memory_is_refused_unread() -> None:
 
 
 def test_a_caller_has_no_more_than_a_share() -> None:
-    wire = Wire(memory=6 * MIB, memory_share=0.3)
+    wire = Wire(memory_bytes=6 * MIB, memory_share=0.3)
     first, _ = wire.connect()
     first.data_received(head_of(post(CHAT, LARGE)))
     _, transport = second = wire.connect()
@@ -70,7 +70,7 @@ def test_a_caller_has_no_more_than_a_share() -> None:
 
 
 def test_a_chunked_body_is_reserved_in_steps() -> None:
-    wire = Wire(memory=MIB, memory_share=1.0)
+    wire = Wire(memory_bytes=MIB, memory_share=1.0)
     memory = wire.plane.memory
     wire.receive(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")
     assert memory.held == 0
@@ -163,7 +163,7 @@ def test_an_answer_that_is_taken_at_once_holds_nothing() -> None:
 
 
 def test_an_answer_for_which_there_is_no_memory_is_an_error() -> None:
-    wire = Wire(memory=MIB)
+    wire = Wire(memory_bytes=MIB)
     wire.receive(post(CHAT, BODY))
     wire.world.call.answer(large_answer())
     assert wire.status == 503 and code(wire.transport) == "overloaded"

@@ -1,0 +1,56 @@
+"""When the heap is trimmed; what that is worth is measured by loadtests/memory/held.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.server.allocator import QUIET_TRIM_AFTER, TRIM_AFTER, TRIM_SECONDS, Allocator, tuned
+from gateway.server.protocol import ListenerState
+from gateway.wire.requests import is_inference
+from tests.unit.gateway.pipeline.world import World
+from tests.unit.gateway.server.wires import Application
+
+
+class Trims:
+    """Counts calls of malloc_trim."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def __call__(self, keep: int) -> int:
+        self.calls.append(keep)
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("amount", "held", "trims"), [(TRIM_AFTER, 1, True), (TRIM_AFTER - 1, 1, False), (QUIET_TRIM_AFTER, 0, True), (1, 0, False)]
+)
+def test_a_trim_must_be_worth_it(amount: int, held: int, trims: bool) -> None:
+    assert Allocator(Trims()).freed(amount, held, 1000.0) is trims
+
+
+def test_trims_are_rare() -> None:
+    trims = Trims()
+    allocator = Allocator(trims)
+    assert allocator.freed(TRIM_AFTER, 0, 1000.0)
+    assert not allocator.freed(TRIM_AFTER, 0, 1000.0 + TRIM_SECONDS / 2)
+    assert allocator.freed(TRIM_AFTER, 0, 1000.0 + TRIM_SECONDS)
+    assert trims.calls == [0, 0]
+
+
+@pytest.mark.parametrize("variable", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_an_operator_who_tuned_the_allocator_is_obeyed(variable: str) -> None:
+    assert not tuned({variable: "1"}).freed(TRIM_AFTER, 0, 1000.0)
+
+
+def test_the_sweep_trims_after_memory_was_given_back() -> None:
+    world = World()
+    state = ListenerState(world.plane, Application(), is_inference)
+    trims = Trims()
+    state.allocator = Allocator(trims)
+    limits = world.snapshot.spec.listen
+    world.plane.memory.take("a", TRIM_AFTER, limits)
+    state.sweep()
+    world.plane.memory.give_back("a", TRIM_AFTER)
+    state.sweep()
+    assert trims.calls == [0] and world.plane.memory.freed == 0
