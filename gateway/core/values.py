@@ -30,10 +30,9 @@ class Principal:
 
     id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
     operations: those it may call; empty: all. limits: names of limits that apply to it beside those that match it.
-    claims: what conditions may read.
     """
 
-    __slots__ = ("claims", "expires", "id", "kind", "limits", "models", "operations", "priority", "roles", "tenant")
+    __slots__ = ("expires", "id", "kind", "limits", "models", "operations", "priority", "roles", "tenant")
 
     def __init__(
         self,
@@ -44,12 +43,11 @@ class Principal:
         priority: Priority = "standard",
         roles: tuple[str, ...] = (),
         expires: float | None = None,
-        claims: dict[str, Any] | None = None,
         operations: tuple[str, ...] = (),
         limits: tuple[str, ...] = (),
     ) -> None:
         self.id, self.tenant, self.kind, self.models = id, tenant, kind, models
-        self.priority, self.roles, self.expires, self.claims = priority, roles, expires, claims or {}
+        self.priority, self.roles, self.expires = priority, roles, expires
         self.operations, self.limits = operations, limits
 
     def __repr__(self) -> str:

@@ -1,0 +1,1 @@
+"""Plug-ins for Gatehouse, one kind a file: a guardrail, an authenticator, an audit sink, a hook."""
