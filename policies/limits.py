@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gateway.core.errors import Overloaded
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from policies.patterns import matches
@@ -17,9 +18,19 @@ class LimitRules:
 
     def __init__(self, limits: Iterable[LimitSpec]) -> None:
         self._limits = tuple(limits)
+        self._names = frozenset(limit.name for limit in self._limits)
+
+    def missing(self, principal: Principal) -> tuple[str, ...]:
+        """Limits that the credential names and that are not there."""
+        return tuple(name for name in principal.limits if name not in self._names)
 
     def applying(self, principal: Principal, model: str) -> tuple[Scope, ...]:
-        """The limits whose `match` fits this caller and model, each with its bucket's key."""
+        """The limits whose `match` fits this caller and model, each with its bucket's key.
+
+        Raises Overloaded when the credential names a limit that is not there: without it, the caller would be unlimited.
+        """
+        if principal.limits and (missing := self.missing(principal)):
+            raise Overloaded(f"The limit {missing[0]!r} of this key is not in force.", code="limit_not_in_force", retry_after=1.0)
         return tuple((limit, _bucket_key(limit, principal, model)) for limit in self._limits if _fits(limit, principal, model))
 
 

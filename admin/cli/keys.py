@@ -141,10 +141,10 @@ def update(
 def rotate(
     session: Session,
     id: KeyId,
-    overlap: Annotated[str, typer.Option("--overlap", help="How long the old key is accepted beside the new one.")] = "0s",
+    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret is accepted; 0s cuts it at once.")] = "24h",
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a new key with the same settings in place of this one."""
+    """Gives a key a new secret. Its id and settings stay, and so does what names it: limits, bindings, usage."""
     with session.client() as client:
         _show_once(session, client.post(f"/keys/{name(id)}/rotate", {"overlap": duration(overlap)}, dry_run=dry_run))
 

@@ -1,4 +1,4 @@
-"""API keys: made, rotated with an overlap, revoked. The key itself is shown once, in the answer that made it, and kept nowhere."""
+"""API keys: made, rotated with an overlap, revoked. The secret is shown once, in the answer that made it, and kept nowhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from admin.resources.tenants import Patterns, tenant_models
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.secret import Secret
 from gateway.core.specs import Overlap
-from gateway.core.storage import KeyRecord, KeySettings, Page
+from gateway.core.storage import OVERLAP_SECONDS, KeyRecord, KeySettings, Page
 from gateway.core.types import Priority
 
 State = Literal["active", "rotated", "expired", "revoked"]
@@ -65,10 +65,9 @@ class KeyCreation(KeyChange, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """overlap: seconds for which the old key is accepted beside the new one. id: of the new key."""
+    """overlap: seconds for which the old secret is accepted beside the new one; 0 ends it at once."""
 
-    overlap: Overlap = 0.0
-    id: Tenant | None = None
+    overlap: Overlap = OVERLAP_SECONDS
 
 
 class KeyQuery(Listed, forbid_unknown_fields=True, kw_only=True):
@@ -78,7 +77,8 @@ class KeyQuery(Listed, forbid_unknown_fields=True, kw_only=True):
 
 
 class KeyView(Metadata, kw_only=True):
-    """prefix: the key's beginning, to recognise it by. last_used: up to a minute late."""
+    """prefix: the secret's beginning, to recognise it by. overlap_until: until when the secret before is accepted, after a rotation.
+    rotated_to: the key that replaced this one, in earlier versions. last_used: up to a minute late."""
 
     id: str
     tenant: str
@@ -221,12 +221,10 @@ async def _update(call: Call, before: KeyRecord, wanted: KeyChange, expected: in
 async def rotate(call: Call) -> Answer:
     wanted: Rotation = call.body
     before = await _stored(call, "rotate")
-    if wanted.id is not None:
-        await check_bindings(call, wanted.id, before.tenant)
     record, secret = await call.store.rotate_key(
-        before.id, actor=call.actor, overlap=wanted.overlap, new_id=wanted.id, version=call.expected(), dry_run=call.dry_run
+        before.id, actor=call.actor, overlap=wanted.overlap, version=call.expected(), dry_run=call.dry_run
     )
-    call.diff = values.diff({}, {"rotated_to": record.id, "overlap": wanted.overlap})
+    call.diff = values.diff({"prefix": before.prefix}, {"prefix": record.prefix, "overlap": wanted.overlap})
     return _shown_once(call, record, secret)
 
 
@@ -338,7 +336,7 @@ def operations() -> list[Operation]:
             "POST",
             "keys/{id}/rotate",
             "keys:rotate",
-            "Make a new key in place of this one",
+            "Give a key a new secret",
             rotate,
             made,
             query=Written,

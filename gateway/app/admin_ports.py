@@ -77,12 +77,21 @@ class PolicyTrial:
         entry = snapshot.models.get(model)
         name = model if entry is None else entry.name
         decision = snapshot.authorizer.decide(principal, InferenceRequest(operation, b"", model, {}, None))
+        rules = LimitRules(snapshot.spec.limits)
+        if missing := rules.missing(principal):
+            return {
+                "allow": False,
+                "reason": f"the limit {missing[0]!r} of this key is not in force",
+                "rule": "",
+                "limits": [],
+                "guardrails": [],
+            }
         reading = [g.name for g in snapshot.spec.guardrails if any(matches(pattern, name) for pattern in g.models)]
         return {
             "allow": decision.allow,
             "reason": decision.reason,
             "rule": decision.rule,
-            "limits": [limit.name for limit, _ in LimitRules(snapshot.spec.limits).applying(principal, name)],
+            "limits": [limit.name for limit, _ in rules.applying(principal, name)],
             "guardrails": reading,
         }
 

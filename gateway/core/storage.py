@@ -7,7 +7,7 @@ are seconds since the epoch. Tenants are names; "" is no tenant (what belongs to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -28,6 +28,10 @@ class Resource(Struct, frozen=True):
     created: float
     updated: float
     actor: str
+
+
+OVERLAP_SECONDS: Final = 86400.0
+"""For how long the old secret of a rotated key is accepted, unless the rotation says otherwise."""
 
 
 class KeySettings(Struct, frozen=True, kw_only=True):
@@ -51,8 +55,8 @@ class KeySettings(Struct, frozen=True, kw_only=True):
 class KeyRecord(KeySettings, frozen=True, kw_only=True):
     """An API key as the store knows it: everything but the key. `prefix` is its beginning, to recognise it by.
 
-    After a rotation `rotated_to` is the new key's id, and this one is accepted until `overlap_until`. `last_used` is written
-    in batches, up to a minute late.
+    overlap_until: until when a former secret is accepted, after a rotation. rotated_to: the id of the key that replaced this one, which
+    ends at `overlap_until`; only earlier versions of Gatehouse replaced keys. `last_used` is written in batches, up to a minute late.
     """
 
     id: str
@@ -69,16 +73,18 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
 
     def ends(self) -> float | None:
         """The first moment at which the key is not accepted any more; None: it does not end."""
-        moments = [moment for moment in (self.expires, self.overlap_until, self.revoked) if moment is not None]
+        replaced = self.overlap_until if self.rotated_to is not None else None
+        moments = [moment for moment in (self.expires, replaced, self.revoked) if moment is not None]
         return min(moments, default=None)
 
     def state(self, now: float) -> Literal["active", "rotated", "expired", "revoked"]:
-        """`rotated`: replaced and beyond the overlap."""
+        """`rotated`: replaced by another key, and beyond the overlap."""
         if self.revoked is not None:
             return "revoked"
         if self.expires is not None and self.expires <= now:
             return "expired"
-        return "rotated" if self.overlap_until is not None and self.overlap_until <= now else "active"
+        replaced = self.rotated_to is not None and self.overlap_until is not None and self.overlap_until <= now
+        return "rotated" if replaced else "active"
 
     def settings(self) -> KeySettings:
         """The part that an operator decides, to be changed with `msgspec.structs.replace` and given to `update_key`."""
@@ -178,7 +184,7 @@ class ControlStore(Protocol):
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
-        """The resource as it was."""
+        """The resource as it was. VersionMismatch (409 `in_use`) for a limit that keys name."""
         ...
 
     # --- keys
@@ -209,10 +215,10 @@ class ControlStore(Protocol):
     ) -> KeyRecord: ...
 
     async def rotate_key(
-        self, id: str, *, actor: str, overlap: float = 0.0, new_id: str | None = None, version: int | None = None, dry_run: bool = False
+        self, id: str, *, actor: str, overlap: float = OVERLAP_SECONDS, version: int | None = None, dry_run: bool = False
     ) -> tuple[KeyRecord, Secret]:
-        """A new key with the same settings; the old one is accepted for `overlap` more seconds. Returns the new record and key.
-        VersionMismatch (409 `key_not_active`) when the old one is revoked or was rotated already."""
+        """Gives a key a new secret; its id and settings stay. Old secrets are accepted for at most `overlap` more seconds.
+        Returns the record and the new secret. VersionMismatch (409 `key_not_active`) when the key is revoked."""
         ...
 
     async def revoke_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:

@@ -113,7 +113,8 @@ class StoredKeys:
         self._clock: Clock = clock or SystemClock()
         self._capacity, self._negative_seconds, self._max_flights = capacity, negative_seconds, max_flights
         self._known: OrderedDict[bytes, Entry] = OrderedDict()
-        self._digests: dict[str, bytes] = {}
+        self._digests: dict[str, list[bytes]] = {}
+        """Of each key that is remembered, its secrets: a rotated key has several for a while."""
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
         self._flights: dict[bytes, Flight] = {}
         self._used: list[Entry] = []
@@ -207,24 +208,26 @@ class StoredKeys:
             return None
         entry = Entry(digest, principal_of(record), tuple(ipaddress.ip_network(network) for network in record.cidrs))
         self._known[digest] = entry
-        self._digests[record.id] = digest
+        self._digests.setdefault(record.id, []).append(digest)
         if len(self._known) > self._capacity:
             _, oldest = self._known.popitem(last=False)
-            self._digests.pop(oldest.principal.id, None)
+            others = [other for other in self._digests.pop(oldest.principal.id, ()) if other != oldest.digest]
+            if others:
+                self._digests[oldest.principal.id] = others
         return entry
 
     # --- told by the feed
 
     def changed(self, id: str, action: str) -> None:
         """A key was created, updated, rotated, revoked or deleted, here or on another machine: what is remembered of it is dropped."""
-        if action == "created":
+        made = action in ("created", "rotated")  # there is a secret that was not there before
+        if made:
             self._unknown.clear()
-        digest = self._digests.pop(id, None)
-        if digest is not None:
+        for digest in self._digests.pop(id, ()):
             self._known.pop(digest, None)
         for flight in self._flights.values():
             flight.changed.add(id)
-            flight.made = flight.made or action == "created"
+            flight.made = flight.made or made
 
     def clear(self) -> None:
         """Changes were missed: nothing that is remembered may be trusted, nor an answer that is under way."""

@@ -16,7 +16,7 @@ from gateway.core.secret import Secret
 from gateway.core.storage import KeyRecord, KeySettings, Page
 from gateway.store import rows
 from gateway.store.rows import Transaction
-from gateway.store.tables import keys
+from gateway.store.tables import former_secrets, keys
 
 SHOWN = 8
 """Characters of a key that its record shows: `gh_` and five more (29 of 192 bits)."""
@@ -28,6 +28,12 @@ _COLUMNS = [keys.c[name] for name in _KEPT]
 _SELECT = sa.select(*_COLUMNS).where(keys.c.id == sa.bindparam("the_id"))
 _LOCK = _SELECT.with_for_update()
 _FIND = sa.select(*_COLUMNS, keys.c.fingerprint).where(keys.c.fingerprint == sa.bindparam("the_fingerprint"))
+_FIND_FORMER = (
+    sa.select(*_COLUMNS, former_secrets.c.fingerprint, former_secrets.c.until)
+    .join_from(former_secrets, keys, former_secrets.c.key == keys.c.id)
+    .where(former_secrets.c.fingerprint == sa.bindparam("the_fingerprint"))
+)
+_FINGERPRINT = sa.select(keys.c.fingerprint).where(keys.c.id == sa.bindparam("the_id"))
 _INSERT = sa.insert(keys)
 _UPDATE = sa.update(keys).where(keys.c.id == sa.bindparam("the_id"))
 _TOUCH = (
@@ -106,7 +112,7 @@ def _in_state(state: str, now: float) -> sa.ColumnElement[bool]:
     """KeyRecord.state as a condition."""
     here = keys.c.revoked.is_(None)
     expired = sa.and_(keys.c.expires.is_not(None), keys.c.expires <= now)
-    rotated = sa.and_(keys.c.overlap_until.is_not(None), keys.c.overlap_until <= now)
+    rotated = sa.and_(keys.c.rotated_to.is_not(None), keys.c.overlap_until <= now)
     conditions = {
         "revoked": keys.c.revoked.is_not(None),
         "expired": sa.and_(here, expired),
@@ -140,9 +146,12 @@ def create(
     return made, Secret(key)
 
 
-def _write(tx: Transaction, new: KeyRecord, action: str) -> KeyRecord:
-    fixed = {"id", "tenant", "prefix", "created", "last_used"}
+def _write(tx: Transaction, new: KeyRecord, action: str, fingerprint: bytes | None = None) -> KeyRecord:
+    """fingerprint: of another secret than before."""
+    fixed = {"id", "tenant", "created", "last_used"}
     values = {name: getattr(new, name) for name in _KEPT if name not in fixed}
+    if fingerprint is not None:
+        values["fingerprint"] = fingerprint
     tx.connection.execute(_UPDATE, {"the_id": new.id, **values})
     tx.changed("keys", new.id, action)
     return new
@@ -156,18 +165,36 @@ def update(tx: Transaction, id: str, settings: KeySettings, version: int | None,
 
 
 def rotate(
-    tx: Transaction, id: str, version: int | None, overlap: float, actor: str, new_id: str, key: str, fingerprint: bytes
+    tx: Transaction, id: str, version: int | None, overlap: float, actor: str, key: str, fingerprint: bytes
 ) -> tuple[KeyRecord, Secret]:
+    """Gives the key another secret. Those before it end after `overlap` seconds at the latest."""
     if not 0 <= overlap <= 366 * 86400:
         raise RequestError("overlap is between 0 and 366 days, in seconds.", param="overlap")
     old = get(tx.connection, id, lock=True)
     rows.check_version(old.version, version)
     if old.revoked is not None or old.rotated_to is not None:
-        raise VersionMismatch("The key was revoked or rotated already.", code="key_not_active", status=409)
-    made = create(tx, old.tenant, old.settings(), actor, new_id, key, fingerprint)
-    ended = {"rotated_to": new_id, "overlap_until": tx.now + overlap}
-    _write(tx, msgspec.structs.replace(old, **ended, version=old.version + 1, updated=tx.now, actor=actor), "rotated")
-    return made
+        raise VersionMismatch("The key was revoked, or replaced by another one.", code="key_not_active", status=409)
+    until = tx.now + overlap
+    before = bytes(tx.connection.execute(_FINGERPRINT, {"the_id": id}).scalar_one())
+    _shorten(tx, id, until)
+    if overlap > 0:
+        tx.connection.execute(sa.insert(former_secrets), {"fingerprint": before, "key": id, "until": until})
+    rotated = msgspec.structs.replace(
+        old,
+        prefix=key[:SHOWN],
+        overlap_until=until if overlap > 0 else None,
+        version=old.version + 1,
+        updated=tx.now,
+        actor=actor,
+    )
+    return _write(tx, rotated, "rotated", fingerprint), Secret(key)
+
+
+def _shorten(tx: Transaction, id: str, until: float) -> None:
+    """No former secret of the key is accepted for longer than until then."""
+    mine = former_secrets.c.key == id
+    tx.connection.execute(sa.delete(former_secrets).where(mine, sa.or_(former_secrets.c.until <= tx.now, sa.literal(until) <= tx.now)))
+    tx.connection.execute(sa.update(former_secrets).where(mine, former_secrets.c.until > until).values(until=until))
 
 
 def revoke(tx: Transaction, id: str, version: int | None, actor: str) -> KeyRecord:
@@ -181,17 +208,40 @@ def revoke(tx: Transaction, id: str, version: int | None, actor: str) -> KeyReco
 def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
     old = get(tx.connection, id, lock=True)
     rows.check_version(old.version, version)
+    tx.connection.execute(sa.delete(former_secrets).where(former_secrets.c.key == id))
     tx.connection.execute(sa.delete(keys).where(keys.c.id == id))
     tx.changed("keys", id, "deleted")
     return old
 
 
 def find(connection: sa.Connection, fingerprint: bytes) -> KeyRecord | None:
-    """By the HMAC of the whole key: what the index compares tells nothing about a key to whoever lacks the pepper."""
+    """By the HMAC of the whole key: what the index compares tells nothing about a key to whoever lacks the pepper.
+
+    The record of a former secret expires when that secret does.
+    """
     row = connection.execute(_FIND, {"the_fingerprint": fingerprint}).first()
+    until: float | None = None
+    if row is None:
+        row = connection.execute(_FIND_FORMER, {"the_fingerprint": fingerprint}).first()
+        until = None if row is None else row.until
     if row is None or not hmac.compare_digest(bytes(row.fingerprint), fingerprint):
         return None
-    return _record(row)
+    found = _record(row)
+    if until is None:
+        return found
+    return msgspec.structs.replace(found, expires=until if found.expires is None else min(found.expires, until))
+
+
+def prune(connection: sa.Connection, now: float) -> None:
+    """Forgets former secrets that are not accepted any more."""
+    connection.execute(sa.delete(former_secrets).where(former_secrets.c.until <= now))
+
+
+def naming(connection: sa.Connection, limit: str) -> list[str]:
+    """Ids of the keys that name a limit, revoked ones left out, in order."""
+    quoted = sa.cast(keys.c.limits, sa.Text).contains(f'"{limit}"', autoescape=True)
+    query = sa.select(keys.c.id, keys.c.limits).where(quoted, keys.c.revoked.is_(None)).order_by(keys.c.id)
+    return [row.id for row in connection.execute(query) if limit in row.limits]
 
 
 def touch(connection: sa.Connection, used: Mapping[str, float]) -> None:

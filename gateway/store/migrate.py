@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from gateway.store.upgrade import upgrade
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest revision in migrations/versions."""
 LOCK = 0x67617465686F7573  # "gatehous": PostgreSQL's advisory lock of whoever migrates
 _VERSION = sa.table("alembic_version", sa.column("version_num"))

@@ -1,7 +1,7 @@
 """The pepper: the secret with which API keys are hashed. Without it the table of keys does not even allow a key to be confirmed.
 
-In the state directory (0600), made at the first start; machines that share a PostgreSQL must share it through the environment
-(GATEHOUSE_PEPPER, 32 characters or more). Losing it makes every stored key useless.
+In the state directory (0600), made at the first start. Machines that share a PostgreSQL must share it, either as that file or through the
+environment (GATEHOUSE_PEPPER). Losing it makes every stored key useless.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -23,42 +24,60 @@ VARIABLE = "GATEHOUSE_PEPPER"
 MIN_LENGTH = 32
 
 
-def pepper(state_dir: Path, entropy: Entropy, given: str | None = None) -> bytes:
-    """32 bytes. given: the value of GATEHOUSE_PEPPER. Raises ConfigError when it is short, or the file is damaged or open to others."""
-    if given is not None:
-        if len(given) < MIN_LENGTH:
-            raise ConfigError(f"{VARIABLE} must have {MIN_LENGTH} characters or more", path="store")
-        return hashlib.sha256(given.encode()).digest()
-    path = state_dir / FILE
-    try:
-        return _made(path, entropy) if not path.exists() else _read(path)
-    except OSError as error:
-        raise ConfigError(f"the pepper {path} cannot be read or made: {error.strerror}", path="store") from None
+def peppers(state_dir: Path, entropy: Entropy, given: str | None = None) -> tuple[bytes, ...]:
+    """32 bytes each: the pepper, and how earlier versions read the same text.
+
+    given: the value of GATEHOUSE_PEPPER: the content of a pepper file, or a passphrase, which is hashed.
+    Raises ConfigError when it is short, or when the file is damaged or open to others.
+    """
+    if given is None:
+        path = state_dir / FILE
+        try:
+            return (_made(path, entropy) if not path.exists() else _read(path),)
+        except OSError as error:
+            raise ConfigError(f"the pepper {path} cannot be read or made: {error.strerror}", path="store") from None
+    if len(given) < MIN_LENGTH:
+        raise ConfigError(f"{VARIABLE} must have {MIN_LENGTH} characters or more", path="store")
+    hashed = hashlib.sha256(given.encode()).digest()
+    decoded = _decoded(given)
+    return (hashed,) if decoded is None else (decoded, hashed)
 
 
-def check_pepper(connection: sa.Connection, mark: str) -> None:
-    """Notes by which pepper the store's keys are hashed, or checks it. mark: an HMAC with this process' pepper.
+def choose_pepper(connection: sa.Connection, marks: Sequence[str]) -> int:
+    """Which of these made the keys of the store; notes the first where nothing is noted. marks: an HMAC with each pepper.
 
-    Raises ConfigError when another one was used: no key of the store would be known here.
+    Raises ConfigError when none of them did: no key of the store would be known here.
     """
     noted = connection.execute(sa.select(facts.c.value).where(facts.c.name == "pepper")).scalar_one_or_none()
     if noted is None:
-        connection.execute(sa.insert(facts).values(name="pepper", value=mark))
-    elif not hmac.compare_digest(noted, mark):
-        raise ConfigError(
-            f"the keys of this store were hashed with another pepper; machines that share a store share {VARIABLE} (docs/store.md)",
-            path="store",
-        )
+        connection.execute(sa.insert(facts).values(name="pepper", value=marks[0]))
+        return 0
+    for number, mark in enumerate(marks):
+        if hmac.compare_digest(noted, mark):
+            return number
+    raise ConfigError(
+        f"the keys of this store were hashed with another pepper; machines that share a store share {VARIABLE} (docs/store.md)",
+        path="store",
+    )
+
+
+def _decoded(text: str) -> bytes | None:
+    """The 32 bytes that a pepper file's text stands for; None for another text."""
+    try:
+        found = bytes.fromhex(text.strip())
+    except ValueError:
+        return None
+    return found if len(found) == 32 else None
 
 
 def _read(path: Path) -> bytes:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigError(f"the pepper {path} may be readable by its owner only (chmod 600)", path="store")
     try:
-        found = bytes.fromhex(path.read_text(encoding="ascii").strip())
-    except ValueError:
-        found = b""
-    if len(found) != 32:
+        found = _decoded(path.read_text(encoding="ascii"))
+    except UnicodeDecodeError:
+        found = None
+    if found is None:
         raise ConfigError(f"the pepper {path} is damaged: restore it from a backup, or no stored key will work", path="store")
     return found
 

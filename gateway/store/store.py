@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
-from gateway.core.errors import StoreUnavailable
+from gateway.core.errors import StoreUnavailable, VersionMismatch
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
-from gateway.core.storage import ChangePage, Idempotent, KeyRecord, KeySettings, Page, Resource, StoreChange, UsageRow
+from gateway.core.storage import OVERLAP_SECONDS, ChangePage, Idempotent, KeyRecord, KeySettings, Page, Resource, StoreChange, UsageRow
 from gateway.store import change_rows, key_rows, resources, rows, usage_rows
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
-from gateway.store.pepper import check_pepper, pepper
+from gateway.store.pepper import choose_pepper, peppers
 from gateway.store.rows import Transaction
 from gateway.store.seal import Sealer
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 DEADLINE = 5.0
 """Seconds within which every call ends."""
 MIGRATION_DEADLINE = 60.0
+SHOWN_KEYS = 5
+"""Keys that an error names."""
 
 
 class _TakenBack(Exception):
@@ -36,6 +38,12 @@ class _TakenBack(Exception):
 
     def __init__(self, result: Any) -> None:
         self.result = result
+
+
+def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:
+    """Without the limit, these keys would be refused (policies.limits)."""
+    named = ", ".join(keys[:SHOWN_KEYS]) + (f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else "")
+    return VersionMismatch(f"Keys still name the limit {limit!r}: {named}. Change them first.", code="in_use", status=409, param="name")
 
 
 class Store:
@@ -61,9 +69,9 @@ class Store:
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
         self._format = format
-        self._pepper = pepper(state_dir, self._entropy, given_pepper)
+        self._peppers = peppers(state_dir, self._entropy, given_pepper)
+        self._pepper = self._peppers[0]
         self._sealer = Sealer(self._pepper, self._entropy)
-        self.seal, self.unseal = self._sealer.seal, self._sealer.unseal
         self._database = Database(make_engine(url, state_dir, deadline, stores), deadline)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 
@@ -73,14 +81,16 @@ class Store:
         """Connects, brings the schema up to date, checks the pepper. Raises StoreUnavailable, and ConfigError for a schema of a newer
         Gatehouse or a pepper that is not the one of the store's keys."""
 
-        def open_it(connection: sa.Connection) -> None:
+        def open_it(connection: sa.Connection) -> int:
             migrate(connection)
-            check_pepper(connection, self._format.fingerprint("gatehouse", self._pepper).hex())
+            return choose_pepper(connection, [self._format.fingerprint("gatehouse", pepper).hex() for pepper in self._peppers])
 
         try:
-            await self._database.run(open_it, write=True, deadline=MIGRATION_DEADLINE)
+            chosen = await self._database.run(open_it, write=True, deadline=MIGRATION_DEADLINE)
         except StoreUnavailable as error:
             raise StoreUnavailable(f"The store cannot be opened: {error.__cause__ or error.message}") from None
+        self._pepper = self._peppers[chosen]
+        self._sealer = Sealer(self._pepper, self._entropy)
 
     async def aclose(self) -> None:
         await self._database.aclose()
@@ -97,6 +107,12 @@ class Store:
     def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
+
+    def seal(self, secret: Secret, purpose: str) -> str:
+        return self._sealer.seal(secret, purpose)
+
+    def unseal(self, sealed: str, purpose: str) -> Secret:
+        return self._sealer.unseal(sealed, purpose)
 
     async def _write(self, work: Callable[[Transaction], T], *, dry_run: bool = False) -> T:
         now = self._clock.wall()
@@ -153,7 +169,12 @@ class Store:
         )
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
-        return await self._write(lambda tx: resources.delete(tx, kind, name, version), dry_run=dry_run)
+        def remove(tx: Transaction) -> Resource:
+            if kind == "limits" and (naming := key_rows.naming(tx.connection, name)):
+                raise limit_in_use(name, naming)
+            return resources.delete(tx, kind, name, version)
+
+        return await self._write(remove, dry_run=dry_run)
 
     # --- keys
 
@@ -190,11 +211,11 @@ class Store:
         return await self._write(lambda tx: key_rows.update(tx, id, settings, version, rows.text(actor, "actor")), dry_run=dry_run)
 
     async def rotate_key(
-        self, id: str, *, actor: str, overlap: float = 0.0, new_id: str | None = None, version: int | None = None, dry_run: bool = False
+        self, id: str, *, actor: str, overlap: float = OVERLAP_SECONDS, version: int | None = None, dry_run: bool = False
     ) -> tuple[KeyRecord, Secret]:
-        chosen, key, fingerprint = self._new_key(new_id)
+        _, key, fingerprint = self._new_key(id)
         return await self._write(
-            lambda tx: key_rows.rotate(tx, id, version, overlap, rows.text(actor, "actor"), chosen, key, fingerprint), dry_run=dry_run
+            lambda tx: key_rows.rotate(tx, id, version, overlap, rows.text(actor, "actor"), key, fingerprint), dry_run=dry_run
         )
 
     async def revoke_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
@@ -240,9 +261,14 @@ class Store:
         return await self._database.run(lambda connection: change_rows.since(connection, seq, limit))
 
     async def prune(self) -> None:
-        """Forgets old changes and expired idempotency keys; any replica may do it at any time."""
+        """Forgets old changes, expired idempotency keys and former secrets; any replica may do it at any time."""
         now = self._clock.wall()
-        await self._database.run(lambda connection: change_rows.prune(connection, now), write=True)
+
+        def forget(connection: sa.Connection) -> None:
+            change_rows.prune(connection, now)
+            key_rows.prune(connection, now)
+
+        await self._database.run(forget, write=True)
 
     # --- idempotency keys
 

@@ -63,6 +63,17 @@ keys = sa.Table(
     sa.Index("ix_keys_tenant_id", "tenant", "id"),
 )
 
+former_secrets = sa.Table(
+    "former_secrets",
+    metadata,
+    sa.Column("fingerprint", sa.LargeBinary(32), primary_key=True),
+    sa.Column("key", _text(NAME_LENGTH), nullable=False),
+    sa.Column("until", sa.Double, nullable=False),
+    sa.Index("ix_former_secrets_key", "key"),
+    sa.Index("ix_former_secrets_until", "until"),
+)
+"""Secrets of keys that were rotated, accepted until then; the key's own row has its present secret."""
+
 usage_daily = sa.Table(
     "usage_daily",
     metadata,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -308,14 +309,21 @@ def test_a_key_is_shown_once_works_rotates_and_ends(running: Gatehouse, root: ht
     assert "secret" not in root.get("/keys/life").json() and secret not in root.get("/keys?limit=1000").text
     rotated = root.post("/keys/life/rotate", json={"overlap": 3600}).json()
     assert running.chat(key=secret).status_code == 200 and running.chat(key=rotated["secret"]).status_code == 200
-    assert root.get("/keys/life").json()["rotated_to"] == rotated["id"]
-    problem(root.post("/keys/life/rotate", json={}), 409, "key_not_active")
+    assert rotated["id"] == "life" and rotated["overlap_until"] > time.time() + 3000 and rotated["version"] == 2
+    again = root.post("/keys/life/rotate", json={"overlap": 0}).json()
+    until(lambda: running.chat(key=secret).status_code == 401, what="the refusal of a secret that was cut")
+    assert running.chat(key=rotated["secret"]).status_code == 401 and running.chat(key=again["secret"]).status_code == 200
     assert root.post("/keys/life/revoke").json()["state"] == "revoked"
-    until(lambda: running.chat(key=secret).status_code == 401, what="the refusal of a revoked key")
-    assert running.chat(key=rotated["secret"]).status_code == 200
+    until(lambda: running.chat(key=again["secret"]).status_code == 401, what="the refusal of a revoked key")
+    problem(root.post("/keys/life/rotate", json={}), 409, "key_not_active")
     assert [key["id"] for key in root.get("/keys?state=revoked&prefix=life").json()["items"]] == ["life"]
     in_log = json.dumps(running.audit())
-    assert secret not in in_log and rotated["secret"] not in in_log and not any(secret in line for line in running.lines)
+    assert (
+        secret not in in_log
+        and rotated["secret"] not in in_log
+        and again["secret"] not in in_log
+        and not any(secret in line for line in running.lines)
+    )
 
 
 def test_keys_with_roles_open_the_admin_api(running: Gatehouse, root: httpx.Client) -> None:

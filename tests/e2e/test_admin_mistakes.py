@@ -47,7 +47,7 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
         ):
             problem(taken, 403, "policy_denied")
         plain = client.post("/keys", json=KEY).json()["id"]
-        problem(client.post(f"/keys/{plain}/rotate", json={"id": "bound-later"}), 403, "policy_denied")
+        problem(client.post(f"/keys/{plain}/rotate", json={"id": "bound-later"}), 400, "invalid_value")
     assert root.delete("/keys/bound-up").status_code == 200
     assert root.delete("/bindings/b-up").status_code == root.delete("/bindings/b-later").status_code == 200
 
@@ -61,7 +61,7 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
         ("/bindings", {"name": "b", "tenant": "nowhere", "principal": "p", "role": "viewer"}, 404, "tenant", "no tenant 'nowhere'"),
         ("/bindings", {"name": "b", "tenant": "acme", "principal": "p", "role": "root"}, 400, "role", "one of admin, auditor"),
         ("/guardrails", {"name": "g", "type": "deny"}, 400, "type", "known: denylist"),
-        ("/guardrails", {"name": "g", "type": "denylist", "settings": {"phrase": []}}, 400, "settings", "known settings: phrases"),
+        ("/guardrails", {"name": "g", "type": "denylist", "settings": {"phrase": []}}, 400, "settings.phrase", "did you mean 'phrases'?"),
         ("/limits", {"name": "l", "requests": {"rate": 1, "per": "1 fortnight"}}, 400, "requests.per", "a duration such as"),
         ("/limits", {"name": "l", "tokens": {"rate": 0.5}}, 400, "tokens", "none would ever pass; set 'burst' to 1 or more"),
         ("/limits", {"name": "l"}, 400, "requests", "at least one of requests, tokens and concurrent"),
@@ -115,7 +115,16 @@ def test_an_overlap_is_a_duration(root: httpx.Client) -> None:
     problem(root.post("/keys/turned/rotate", json={"overlap": "100d"}), 400, "invalid_value")
     turned = root.post("/keys/turned/rotate", json={"overlap": "1d"})
     assert turned.status_code == 201
-    assert root.delete("/keys/turned").status_code == root.delete(f"/keys/{turned.json()['id']}").status_code == 200
+    assert turned.json()["id"] == "turned" and root.delete("/keys/turned").status_code == 200
+
+
+def test_a_limit_that_keys_name_is_not_deleted(root: httpx.Client) -> None:
+    assert root.post("/limits", json={"name": "named", "match": {"key": ""}, "concurrent": 5}).status_code == 201
+    assert root.post("/keys", json={**KEY, "id": "names-it", "limits": ["named"]}).status_code == 201
+    refused = problem(root.delete("/limits/named"), 409, "in_use")
+    assert "names-it" in refused["detail"]
+    assert root.patch("/keys/names-it", json={"limits": None}).status_code == 200
+    assert root.delete("/limits/named").status_code == root.delete("/keys/names-it").status_code == 200
 
 
 def test_a_limit_is_written_as_in_the_configuration(root: httpx.Client) -> None:

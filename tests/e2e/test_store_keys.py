@@ -116,15 +116,16 @@ def test_a_key_that_was_unknown_is_good_once_it_is_made(replicas: Replicas) -> N
         until(lambda gateway=gateway: gateway.chat(key=key).status_code == 200, what="the new key")
 
 
-def test_rotation_lets_both_keys_work_until_the_overlap_ends(replicas: Replicas) -> None:
+def test_rotation_lets_both_secrets_work_until_the_overlap_ends(replicas: Replicas) -> None:
     id, first = replicas.make_key()
     assert set(replicas.statuses(first)) == {200}
-    record, second = replicas.store(lambda store: store.rotate_key(id, actor="test", overlap=3600))
+    _, second = replicas.store(lambda store: store.rotate_key(id, actor="test", overlap=3600))
     assert set(replicas.statuses(second.reveal())) == {200} == set(replicas.statuses(first))
-    _, third = replicas.store(lambda store: store.rotate_key(record.id, actor="test", overlap=0.5))
-    for gateway in replicas.gateways:
-        until(lambda gateway=gateway: gateway.chat(key=second.reveal()).status_code == 401, what="the end of the overlap")
-    assert set(replicas.statuses(third.reveal())) == {200} == set(replicas.statuses(first))
+    _, third = replicas.store(lambda store: store.rotate_key(id, actor="test", overlap=0.5))
+    for former in (first, second.reveal()):
+        for gateway in replicas.gateways:
+            until(lambda gateway=gateway, former=former: gateway.chat(key=former).status_code == 401, what="the end of the overlap")
+    assert set(replicas.statuses(third.reveal())) == {200}
 
 
 def test_an_updated_key_has_its_new_scope(replicas: Replicas) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.core.errors import AlreadyExists, ConfigError, NotFound, RequestError, VersionMismatch
+from gateway.core.secret import Secret
 from gateway.core.storage import ControlStore, KeyRecord, KeySettings, StoreChange
 from gateway.identity import keys
 from gateway.store.store import Store
@@ -196,6 +197,23 @@ async def test_a_key_is_found_by_itself_and_stored_nowhere(store: ControlStore, 
         assert key not in repr(rows) and key.encode() not in repr(rows).encode() and keys.digest(key) not in [c for r in rows for c in r]
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+async def test_the_text_of_a_pepper_file_opens_the_store_of_its_machine(place: Place, earlier: bool) -> None:
+    """earlier: the store was made by a version that hashed the text instead of decoding it."""
+    text = "5a" * 32
+    (place.directory / "pepper").write_text(hashlib.sha256(text.encode()).hexdigest() if earlier else text + "\n")
+    (place.directory / "pepper").chmod(0o600)
+    first = Store(place.url, place.directory, keys)
+    second = Store(place.url, place.directory, keys, given_pepper=text)
+    place.opened += [first, second]
+    await first.start()
+    _, secret = await first.create_key("t", ANY, actor="x", id="k")
+    sealed = first.seal(Secret("s"), "p")
+    await second.start()
+    found = await second.find_key(b"", secret.reveal())
+    assert found is not None and found.id == "k" and second.unseal(sealed, "p").reveal() == "s"
+
+
 async def test_another_pepper_is_refused_at_the_start(place: Place) -> None:
     store = await place.open()
     _, secret = await store.create_key("t", ANY, actor="x")
@@ -230,21 +248,71 @@ async def test_settings_that_make_no_sense(store: ControlStore, given: KeySettin
     assert (await store.get_key("k")).version == 1
 
 
-async def test_rotation_makes_a_new_key_and_lets_the_old_one_overlap(store: ControlStore, place: Place) -> None:
-    old, old_key = await store.create_key("t", KeySettings(models=("a",), roles=("r",)), actor="x", id="k")
-    new, new_key = await store.rotate_key("k", actor="y", overlap=60, new_id="k2", version=1)
-    assert new.settings() == old.settings() and (new.id, new.tenant, new.version) == ("k2", "t", 1)
-    assert new_key.reveal() != old_key.reveal()
-    found = await store.find_key(b"", old_key.reveal())
-    assert found is not None and (found.rotated_to, found.version) == ("k2", 2)
-    assert found.ends() == place.clock.wall() + 60 and found.state(place.clock.wall()) == "active"
-    assert found.state(place.clock.wall() + 60) == "rotated"
-    with pytest.raises(VersionMismatch) as caught:
-        await store.rotate_key("k", actor="y")
-    assert (caught.value.status, caught.value.code) == (409, "key_not_active")
+async def test_rotation_gives_a_key_a_new_secret_and_lets_the_old_one_overlap(store: ControlStore, place: Place) -> None:
+    old, first = await store.create_key("t", KeySettings(models=("a",), limits=("l",), roles=("r",)), actor="x", id="k")
+    new, second = await store.rotate_key("k", actor="y", overlap=60, version=1)
+    until = place.clock.wall() + 60
+    assert (new.settings(), new.id, new.tenant, new.version, new.actor) == (old.settings(), "k", "t", 2, "y")
+    assert (new.overlap_until, new.ends(), new.created) == (until, None, old.created)
+    assert second.reveal() != first.reveal() and new.prefix == second.reveal()[:8] and await store.get_key("k") == new
+    assert await store.find_key(b"", second.reveal()) == new
+    former = await store.find_key(b"", first.reveal())
+    assert former is not None and (former.id, former.ends(), former.limits) == ("k", until, ("l",))
+    place.clock.advance(60)
+    await store.prune()
+    assert await store.find_key(b"", first.reveal()) is None
+    assert await store.find_key(b"", second.reveal()) is not None
     for overlap in (-1.0, float("nan"), 1e12):
         with pytest.raises(RequestError):
-            await store.rotate_key("k2", actor="y", overlap=overlap)
+            await store.rotate_key("k", actor="y", overlap=overlap)
+
+
+async def test_an_old_secret_is_accepted_for_a_day_unless_it_is_cut(store: ControlStore, place: Place) -> None:
+    _, first = await store.create_key("t", KeySettings(expires=place.clock.wall() + 3600), actor="x", id="k")
+    _, second = await store.rotate_key("k", actor="y")
+    former = await store.find_key(b"", first.reveal())
+    assert former is not None and former.ends() == place.clock.wall() + 3600, "never for longer than the key itself"
+    assert (await store.get_key("k")).overlap_until == place.clock.wall() + 86400
+    _, third = await store.rotate_key("k", actor="y", overlap=30)
+    ends = [(await store.find_key(b"", secret.reveal())) for secret in (first, second)]
+    assert [each.ends() for each in ends if each is not None] == [place.clock.wall() + 30] * 2, "older secrets end with it at the latest"
+    cut, fourth = await store.rotate_key("k", actor="y", overlap=0)
+    assert cut.overlap_until is None
+    assert [await store.find_key(b"", secret.reveal()) for secret in (first, second, third)] == [None] * 3
+    assert await store.find_key(b"", fourth.reveal()) == cut
+
+
+async def test_what_ends_a_key_ends_its_former_secrets(store: ControlStore) -> None:
+    for end in (store.revoke_key, store.delete_key):
+        _, first = await store.create_key("t", ANY, actor="x", id="k")
+        _, second = await store.rotate_key("k", actor="y")
+        await end("k", actor="y")
+        found = [await store.find_key(b"", secret.reveal()) for secret in (first, second)]
+        assert all(record is None or record.revoked is not None for record in found)
+        if end == store.revoke_key:
+            assert None not in found
+            with pytest.raises(VersionMismatch) as caught:
+                await store.rotate_key("k", actor="y")
+            assert (caught.value.status, caught.value.code) == (409, "key_not_active")
+            await store.delete_key("k", actor="y")
+
+
+async def test_a_limit_that_keys_name_is_not_deleted(store: ControlStore) -> None:
+    for name in ("l", "l_", "la"):
+        await store.create("limits", name, {"name": name, "concurrent": 1}, actor="x")
+    for number in range(7):
+        await store.create_key("t", KeySettings(limits=("other", "l_")), actor="x", id=f"k{number}")
+    await store.create_key("t", KeySettings(limits=("la",)), actor="x", id="gone")
+    await store.revoke_key("gone", actor="x")
+    with pytest.raises(VersionMismatch) as caught:
+        await store.delete("limits", "l_", actor="x")
+    assert (caught.value.status, caught.value.code) == (409, "in_use")
+    assert "k0, k1, k2, k3, k4 and 2 more" in caught.value.message
+    await store.delete("limits", "l", actor="x")
+    await store.delete("limits", "la", actor="x")
+    for number in range(7):
+        await store.update_key(f"k{number}", ANY, actor="x")
+    await store.delete("limits", "l_", actor="x")
 
 
 async def test_revocation_lasts(store: ControlStore, place: Place) -> None:
@@ -267,16 +335,16 @@ async def test_lists_of_keys_by_tenant_and_state(store: ControlStore, place: Pla
         await store.create_key("t1" if id < "c" else "t2", wanted, actor="x", id=id)
     await store.revoke_key("c", actor="x")
     await store.revoke_key("e", actor="x")
-    await store.rotate_key("d", actor="x", overlap=10, new_id="d2")
+    await store.rotate_key("d", actor="x", overlap=10)
     place.clock.advance(10)
     states = {}
-    for state in ("active", "expired", "revoked", "rotated"):
+    for state in ("active", "expired", "revoked"):
         states[state] = await collect(lambda cursor, state=state: store.list_keys(state=state, limit=1, cursor=cursor))
-    assert states == {"active": ["a", "d2"], "expired": ["b"], "revoked": ["c", "e"], "rotated": ["d"]}
+    assert states == {"active": ["a", "d"], "expired": ["b"], "revoked": ["c", "e"]}
     every = (await store.list_keys()).items
     assert {record.id: record.state(place.clock.wall()) for record in every} == {id: state for state, ids in states.items() for id in ids}
     assert await collect(lambda cursor: store.list_keys(tenant="t1", cursor=cursor)) == ["a", "b"]
-    assert await collect(lambda cursor: store.list_keys(prefix="d", cursor=cursor)) == ["d", "d2"]
+    assert await collect(lambda cursor: store.list_keys(prefix="d", cursor=cursor)) == ["d"]
     with pytest.raises(RequestError):
         await store.list_keys(state="lost")
 

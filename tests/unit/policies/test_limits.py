@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.core.errors import Overloaded
 from gateway.core.specs import LimitMatchSpec, LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from policies.limits import LimitRules, charge, estimate
@@ -66,3 +67,13 @@ def test_a_credential_may_name_a_limit(match: dict[str, str], named: bool, other
     naming = Principal("ci", "team", "api_key", ("*",), limits=("small",))
     assert bool(LimitRules([limit]).applying(naming, "chat")) is named
     assert bool(LimitRules([limit]).applying(CALLER, "chat")) is others
+
+
+def test_a_credential_that_names_a_missing_limit_is_refused() -> None:
+    """Whoever takes the limit away does not make the key unlimited."""
+    rules = LimitRules([LimitSpec(name="own", concurrent=1)])
+    principal = Principal(id="k", tenant="t", kind="api_key", models=("*",), limits=("own", "gone"))
+    assert rules.missing(principal) == ("gone",)
+    with pytest.raises(Overloaded, match="'gone'") as caught:
+        rules.applying(principal, "m")
+    assert (caught.value.status, caught.value.code) == (503, "limit_not_in_force")

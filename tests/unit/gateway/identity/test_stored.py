@@ -207,6 +207,34 @@ async def test_a_key_that_never_stops_changing_is_refused_and_not_asked_for_for_
     assert len(store.asked) == 5
 
 
+async def test_a_change_drops_every_secret_of_a_key(store: Asked, cache: Cache, clock: FakeClock) -> None:
+    """After a rotation two secrets of one key are remembered."""
+    store.table["new"], store.table["old"] = record("k"), record("k", expires=clock.wall() + 60)
+    assert await cache.get("new") is not None and await cache.get("old") is not None
+    for secret in store.table:
+        store.table[secret] = record("k", revoked=clock.wall())
+    cache.changed("k", "revoked")
+    assert await cache.get("new") is None and await cache.get("old") is None
+
+
+async def test_a_former_secret_that_makes_room_leaves_the_present_one(store: Asked, clock: FakeClock) -> None:
+    cache = Cache(store.find, TaskOwner("test"), clock=clock, capacity=2)
+    store.table.update(old=record("k"), new=record("k"), other=record("o"))
+    for secret in ("old", "new", "other"):
+        await cache.get(secret)
+    store.table["new"] = record("k", revoked=clock.wall())
+    cache.changed("k", "revoked")
+    assert await cache.get("new") is None and len(cache) == 2
+
+
+async def test_a_rotation_forgets_what_was_unknown(store: Asked, cache: Cache) -> None:
+    """The new secret may come here before the news of it."""
+    assert await cache.get("new") is None
+    store.table["new"] = record("k")
+    cache.changed("k", "rotated")
+    assert await cache.get("new") is not None
+
+
 async def test_a_key_ends_by_itself(store: Asked, cache: Cache, clock: FakeClock) -> None:
     store.table["e"] = record("e", expires=clock.wall() + 10)
     store.table["o"] = record("o", expires=clock.wall() + 100, rotated_to="n", overlap_until=clock.wall() + 10)
