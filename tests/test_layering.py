@@ -41,15 +41,19 @@ TIERS: dict[str, Tier] = {
     },
     "engines": Tier(2, ()),
     "engines.facts": Tier(2, ()),
+    "engines.environment": Tier(2, ()),
+    "engines.confinement": Tier(2, ()),
     # Names the sidecars' modules and imports nothing of them but the schemas of their options.
     "engines.runtimes": Tier(2, ("gateway.core", "engines.llamacpp.options", "engines.onnx.options")),
-    "engines.host": Tier(2, (*BASE, "gateway.transport", "engines.runtimes", "engines.facts")),
-    "engines.sidecar": Tier(2, BASE),
-    "engines.llamacpp": Tier(2, (*BASE, "engines.sidecar", "engines.facts")),
+    "engines.host": Tier(
+        2, (*BASE, "gateway.transport", "engines.runtimes", "engines.facts", "engines.environment", "engines.confinement")
+    ),
+    "engines.sidecar": Tier(2, (*BASE, "engines.confinement")),
+    "engines.llamacpp": Tier(2, (*BASE, "engines.sidecar", "engines.facts", "engines.confinement")),
     "engines.onnx": Tier(2, (*BASE, "engines.sidecar", "engines.facts")),
     "engines.demo": Tier(2, ()),
     "admin": Tier(2, (*BASE, "admin.cli.run")),
-    "admin.cli.run": Tier(2, (*BASE, "admin", "engines.runtimes")),  # starts a sidecar itself
+    "admin.cli.run": Tier(2, (*BASE, "admin", "engines.runtimes", "engines.environment")),  # starts a sidecar itself
     "gateway.pipeline": Tier(3, BASE),
     "gateway.server": Tier(4, ("gateway.pipeline", *BASE, "gateway.transport", "policies")),
     "gateway.app": Tier(5, (EVERYTHING,)),

@@ -18,6 +18,7 @@ import typer
 
 from admin.cli.errors import CommandError
 from admin.cli.session import fail
+from engines.environment import inherited
 from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.specs import SidecarSpec
 
@@ -81,7 +82,7 @@ def _settings(row: RuntimeRow, model: Path, device: str, slots: int, context: in
 
 def _serve(row: RuntimeRow, settings: SidecarSpec, device: str) -> int:
     """The exit code of the engine. Its standard input is its lifeline: it ends with this process, whatever happens."""
-    environment = {**os.environ, **({} if device == "cpu" else {row.devices["cuda"]: device.partition(":")[2]})}
+    environment = {**inherited(os.environ), **({} if device == "cpu" else {row.devices["cuda"]: device.partition(":")[2]})}
     with subprocess.Popen([sys.executable, "-m", row.module], stdin=subprocess.PIPE, env=environment) as process:
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(settings) + b"\n")

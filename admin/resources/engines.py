@@ -16,7 +16,7 @@ from gateway.core.errors import NotFound
 class EngineView(msgspec.Struct, kw_only=True):
     """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need.
     sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle_seconds: since nobody
-    has used it."""
+    has used it. confinement: what its process may still do."""
 
     name: str
     runtime: str
@@ -33,6 +33,7 @@ class EngineView(msgspec.Struct, kw_only=True):
     lifecycle: dict[str, Any] | None = None
     rollout: dict[str, Any] | None = None
     idle_seconds: float | None = None
+    confinement: dict[str, Any] | None = None
 
 
 class BreakerView(msgspec.Struct, kw_only=True):

@@ -8,6 +8,7 @@ in the sidecar's `options`; the same plan is what health shows. A model that doe
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from engines.environment import inherited
 from engines.host.child import Child
 
 MARGIN = 0.05
@@ -51,7 +53,7 @@ class InvalidModel(Exception):
 
 async def inspect(reader: str, path: str) -> Metadata:
     """A model's metadata, as `python -m READER PATH` prints it in a process of its own. Raises InvalidModel."""
-    process = Child((sys.executable, "-m", reader, path), line=None)
+    process = Child((sys.executable, "-m", reader, path), line=None, environment=inherited(os.environ))
     try:
         async with asyncio.timeout(INSPECT_SECONDS):
             code = await process.wait()

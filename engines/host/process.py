@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from engines.environment import inherited
 from engines.host import priority
 from engines.host.child import Child
 from engines.host.devices import bind
@@ -115,7 +117,7 @@ class SidecarProcess:
         finally:
             self._kill()
             await self._client.aclose()
-            self.socket.unlink(missing_ok=True)
+            shutil.rmtree(self.socket.parent, ignore_errors=True)
             self._failed(self.reason or "stopped before it was ready")
             self.gone.set()
 
@@ -220,7 +222,7 @@ class SidecarProcess:
             context=spec.context, queue=spec.queue, threads=spec.threads, sha256=spec.sha256, batching=spec.batching,
             options={**planned, **spec.options},
         )  # fmt: skip
-        environment = {**{k: v for k, v in os.environ.items() if not k.startswith("GATEHOUSE__")}, **binding.environment}
+        environment = {**inherited(os.environ), **binding.environment}
         with self._open_log() as log_file:
             command = (sys.executable, "-m", self.row.module)
             process = Child(command, line=msgspec.json.encode(settings) + b"\n", log=log_file, environment=environment)
@@ -235,7 +237,7 @@ class SidecarProcess:
         self._on_event("engine_fallback", self.spec.name, {"wanted": self.spec.device, "device": "cpu", "reason": reason})
 
     def _log_path(self) -> Path:
-        return self._state_dir / "logs" / f"{self.socket.stem.rsplit('-', 1)[0]}.log"
+        return self._state_dir / "logs" / f"{self.socket.parent.name.rsplit('-', 1)[0]}.log"
 
     def _open_log(self) -> Any:
         path = self._log_path()

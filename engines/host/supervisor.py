@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
@@ -30,6 +31,7 @@ from gateway.core.tasks import TaskOwner
 
 log = logging.getLogger("gatehouse.engines")
 MAX_SOCKET_PATH = 99
+SOCKET = "s.sock"
 DRAIN_SECONDS = 30.0
 RESTORE_SECONDS = 120.0
 """How long a change that failed waits for an engine that it had to stop; that engine is started again until it runs, in any case."""
@@ -183,15 +185,17 @@ class Supervisor:
         return SidecarProcess(row, spec, socket, self._state_dir, self.traffic, self.on_event, self._ledger, **how)
 
     def _socket(self, name: str) -> Path:
-        """A socket path that is new for each process and short enough for the kernel."""
+        """A socket path that is new for each process and short enough for the kernel. Each has a folder of its own, the only one that its
+        sidecar may write to: none can put a socket of its own in the place of another's."""
         short = hashlib.sha256(f"{self._state_dir}/{name}".encode()).hexdigest()[:8]
         plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:24]
-        path = self._state_dir / "run" / f"{plain}-{short}-{self._generation}.sock"
+        path = self._state_dir / "run" / f"{plain}-{short}-{self._generation}" / SOCKET
         if len(str(path).encode()) > MAX_SOCKET_PATH:
-            path = self._elsewhere() / path.name
-            _take(path.parent, name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.parent.chmod(0o700)
+            path = self._elsewhere() / path.parent.name / SOCKET
+            _take(self._elsewhere(), name)
+        shutil.rmtree(path.parent, ignore_errors=True)  # of a supervisor that was killed
+        path.parent.mkdir(mode=0o700, parents=True)
+        path.parent.parent.chmod(0o700)
         return path
 
     def _elsewhere(self) -> Path:
@@ -427,7 +431,9 @@ class Supervisor:
         everything = {*self._processes.values(), *self._candidates}
         await asyncio.gather(*(process.stop(timeout) for process in everything))
         await self._owner.aclose()
-        with suppress(OSError):  # it was never made, or a sidecar that had to be killed has left its socket
+        with suppress(OSError):  # it was never made, or belongs to somebody else
+            for folder in self._elsewhere().iterdir():
+                shutil.rmtree(folder, ignore_errors=True)
             self._elsewhere().rmdir()
 
 

@@ -25,6 +25,9 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from engines.confinement import confine
+from engines.sidecar.loading import readable
+
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_PAIRS = 65_536
@@ -468,4 +471,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    confine(reads=(file for argument in sys.argv[1:] for file in readable(Path(argument))))
     sys.exit(main(sys.argv[1:]))

@@ -53,4 +53,6 @@ class LlamaOptions(Spec, frozen=True):
     """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
     working_interval: Seconds = 5.0
     """Between comments in a stream that is silent while the engine works or the request waits; 0: none."""
+    confine: bool = True
+    """Restrict the process to its own files, where the kernel can (engines.confinement)."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = DEFAULT_MAX_BODY

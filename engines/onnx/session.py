@@ -20,7 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from engines.onnx.modelfile import ModelFile, check_model_file, external_files, read_model_file
 from engines.onnx.options import OnnxOptions
-from engines.sidecar.loading import LoadError, sha256_of, verify_sha256
+from engines.sidecar.loading import LoadError, cache_folder, sha256_of, verify_sha256
 from gateway.core.specs import SidecarSpec
 
 Array = NDArray[Any]
@@ -277,7 +277,7 @@ def _cache_path(spec: SidecarSpec, model: ModelFile, sha256: str | None, device:
     if not options.cache or device != "cpu" or options.optimization == "off" or files or size > CACHE_LIMIT_BYTES:
         return None
     parts = (sha256 or sha256_of(model.path), ort.get_version_string(), options.optimization, platform.machine(), _processor())
-    folder = Path(spec.state_dir) / "onnx-cache"
+    folder = cache_folder(spec.state_dir, spec.name)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""What loading a model shares among the runtimes: the error, the checksum, and the bounds that options refer to.
+"""What loading a model shares among the runtimes: the error, the checksum, the files that it may read and write.
 
 Imports nothing heavy: the gateway's process reads the runtimes' options, which refer to this.
 """
@@ -6,9 +6,14 @@ Imports nothing heavy: the gateway's process reads the runtimes' options, which 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
+
+from gateway.core.modelfiles import FOLDER_FILES, FOLDER_SUFFIXES, split_of
 
 DEFAULT_MAX_BODY: Final = 64 * 1024 * 1024
 """Largest request body in bytes; `options.max_body_bytes` overrides it."""
@@ -22,6 +27,41 @@ class LoadError(Exception):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def readable(model: Path) -> Iterator[Path]:
+    """What a sidecar may read of a model, links followed: its folder, or its file with what belongs to it. That is the other parts of a
+    split GGUF file, and the tokenizer, configuration and external data beside an ONNX file."""
+    yield _real(model)
+    if model.is_dir():
+        yield from (_real(path) for path in islice(model.rglob("*"), FOLDER_FILES) if path.is_symlink())
+        return
+    split = split_of(model.name)
+    for path in _listed(model.parent):
+        part = split_of(path.name)
+        if (part is not None and split is not None and (part[0], part[2]) == (split[0], split[2])) or _goes_with(model, path):
+            yield _real(path)
+
+
+def _goes_with(model: Path, path: Path) -> bool:
+    return model.suffix == ".onnx" != path.suffix and path.suffix in FOLDER_SUFFIXES and not path.name.startswith(".")
+
+
+def cache_folder(state_dir: str, engine: str) -> Path:
+    """Where a sidecar may keep files from one start to the next. Each engine has a folder of its own, so that none can change another's."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", engine)[:40]
+    return Path(state_dir) / "engine-cache" / f"{plain}-{hashlib.sha256(engine.encode()).hexdigest()[:8]}"
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
 
 
 def sha256_of(*paths: Path) -> str:

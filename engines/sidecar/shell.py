@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +38,7 @@ import msgspec
 import uvicorn
 import uvloop
 
+from engines.confinement import Confinement, confine
 from engines.sidecar.http import (
     WORKING_SECONDS,
     ApiError,
@@ -53,7 +55,7 @@ from engines.sidecar.http import (
     overloaded,
     send_whole,
 )
-from engines.sidecar.loading import DEFAULT_MAX_BODY, LoadError
+from engines.sidecar.loading import DEFAULT_MAX_BODY, LoadError, cache_folder, readable
 from gateway.core.specs import SidecarSpec
 
 __all__ = ["ApiError", "Handler", "Request", "Response", "Runtime", "Sidecar", "Stream", "overloaded", "run"]
@@ -91,9 +93,12 @@ class Runtime(Protocol):
 class Sidecar:
     """The ASGI application and the life cycle around one runtime."""
 
-    def __init__(self, spec: SidecarSpec, runtime: Runtime, place: SocketPlace | None = None) -> None:
+    def __init__(
+        self, spec: SidecarSpec, runtime: Runtime, place: SocketPlace | None = None, confinement: Confinement | None = None
+    ) -> None:
         self.spec = spec
         self._place = place or SocketPlace(spec.socket)
+        self._confinement = confinement or Confinement(reason="not confined")
         self.runtime = runtime
         self.state = "starting"
         self.reason: str | None = None
@@ -271,6 +276,7 @@ class Sidecar:
             "state": self.state, "reason": self.reason, "reason_code": self.reason_code, "name": spec.name, "runtime": spec.runtime,
             "device": spec.device, "wanted": spec.wanted, "model": spec.model, "sha256": None, "slots": spec.slots,
             "in_use": 0, "queue": 0, "kv_used": 0.0, "tokens_per_second": 0.0, "vram_bytes": 0, "pid": os.getpid(),
+            "confinement": self._confinement.report(),
         }  # fmt: skip
         if self.state in ("ready", "draining"):
             report.update(self.runtime.health())
@@ -383,14 +389,25 @@ def run(make: Callable[[SidecarSpec], Runtime]) -> int:
         line += byte
     try:
         spec = read_spec(bytes(line))
+        confinement = _confined(spec)
         place = SocketPlace(spec.socket)
         watch_lifeline(0, place)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_main(spec, make, place))
+            return runner.run(_main(spec, make, place, confinement))
     except (ValueError, OSError) as exc:
         print(f"sidecar: {exc}", file=sys.stderr, flush=True)
         return 1
 
 
-async def _main(spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace) -> int:
-    return await Sidecar(spec, make(spec), place).serve()
+def _confined(spec: SidecarSpec) -> Confinement:
+    """Confines the process while it has one thread and has read nothing of the model. Its temporary files go to its socket's folder."""
+    own, cache = Path(spec.socket).parent, cache_folder(spec.state_dir, spec.name)
+    with suppress(OSError):  # a runtime that needs it says so itself
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = str(own)
+    devices = spec.device != "cpu"
+    return confine(reads=readable(Path(spec.model)), writes=(own, cache), devices=devices, files=bool(spec.options.get("confine", True)))
+
+
+async def _main(spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace, confinement: Confinement) -> int:
+    return await Sidecar(spec, make(spec), place, confinement).serve()

@@ -22,6 +22,7 @@ from gateway.transport.pool import EndpointClient
 from loadtests.llamacpp.random_gguf import Shape, write
 from tests.unit.engines.host.traffic import Traffic
 from tests.unit.engines.onnx.models import affine, save
+from tests.unit.engines.test_confinement import landlock
 
 SMALL = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
 MODELS: dict[str, Callable[[Path], Path]] = {
@@ -64,7 +65,7 @@ def test_its_models_are_found_and_described(tmp_path: Path, runtime: str) -> Non
     MODELS[runtime](tmp_path)
     (found,) = scan((Place(tmp_path, "directory"),)).models
     assert found.runtime == runtime
-    with Inspection(lambda: True) as inspection:
+    with Inspection(lambda: True, [tmp_path]) as inspection:
         facts = inspection.look(found.path, RUNTIMES[runtime])
         assert facts.problem is None and facts.task is not None
         for file in found.files:
@@ -77,7 +78,7 @@ async def test_its_sidecar_loads_answers_and_drains(tmp_path: Path, supervisor: 
     await supervisor.apply((wanted,), wait=True)
     (engine,) = supervisor.engines()
     assert (engine["state"], engine["runtime"], engine["device"]) == ("ready", runtime, "cpu")
-    (socket,) = (tmp_path / "state" / "run").glob("*.sock")
+    (socket,) = (tmp_path / "state" / "run").glob("*/s.sock")
     assert socket.stat().st_mode & 0o777 == 0o600
     method, path, body = request_for(RUNTIMES[runtime], wanted, engine)
     assert (await asked(f"unix:{socket}", method, path, b"" if body is None else msgspec.json.encode(body))).head.status == 200
@@ -85,6 +86,17 @@ async def test_its_sidecar_loads_answers_and_drains(tmp_path: Path, supervisor: 
     assert (await asked(f"unix:{socket}", "GET", "/none")).head.status == 404
     await supervisor.unload("e")
     assert not socket.exists() and supervisor.engines()[0]["state"] == "stopped"
+
+
+async def test_its_sidecar_knows_nothing_of_the_gateways_secrets(
+    tmp_path: Path, supervisor: Supervisor, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_API_KEY", "planted-secret")
+    await supervisor.apply((spec(runtime, MODELS[runtime](tmp_path)),), wait=True)
+    (engine,) = supervisor.engines()
+    assert b"planted-secret" not in Path(f"/proc/{engine['pid']}/environ").read_bytes()
+    assert (engine["confinement"]["no_new_privs"], engine["confinement"]["landlock"]) == (True, landlock())
+    assert "NoNewPrivs:\t1" in Path(f"/proc/{engine['pid']}/status").read_text()
 
 
 async def test_it_refuses_a_file_that_is_no_model(tmp_path: Path, supervisor: Supervisor, runtime: str) -> None:

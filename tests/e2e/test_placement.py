@@ -50,6 +50,7 @@ def test_operators_see_the_plan_of_a_running_engine(tmp_path: Path, launch: Laun
         assert plan["kv_bytes"] == 2 * 256 * placement["kv_bytes_per_token"]
         assert plan["host_bytes"] > plan["weights_bytes"] + plan["kv_bytes"] and plan["device_bytes"] == 0
         assert engine["state"] == "ready" and engine["reason_code"] is None
+        assert engine["confinement"]["no_new_privs"] and engine["confinement"]["core_dumps"] is False
 
 
 def test_a_restart_that_does_not_fit_is_507_until_it_fits(tmp_path: Path, launch: Launch) -> None:

@@ -7,13 +7,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 import msgspec
 
+from engines.environment import inherited
 from engines.facts import Facts, Question
 from engines.host.catalogue.checksums import Stopped
 from engines.runtimes import RuntimeRow
@@ -30,11 +31,14 @@ ROOT = Path(__file__).parents[3]
 class Inspection:
     """Asks one inspector about many models; a model at which it ends or hangs is a model with a problem. Use as a context manager.
 
-    go_on: says no when the process ends.
+    go_on: returns False when this process ends. reads: the files and folders that the inspector may read.
     """
 
-    def __init__(self, go_on: Callable[[], bool], command: tuple[str, ...] = COMMAND, seconds: float = SECONDS) -> None:
-        self._go_on, self._command, self._seconds = go_on, command, seconds
+    def __init__(
+        self, go_on: Callable[[], bool], reads: Iterable[Path], command: tuple[str, ...] = COMMAND, seconds: float = SECONDS
+    ) -> None:
+        self._go_on, self._seconds = go_on, seconds
+        self._command = (*command, *map(os.path.realpath, reads))
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Inspection:
@@ -61,7 +65,7 @@ class Inspection:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                self._command, cwd=ROOT, env=inherited(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
         return self._process
 

@@ -1,4 +1,5 @@
-"""Looks into model files in a process of its own: `python -m engines.host.catalogue.inspector`, a question a line, an answer a line.
+"""Looks into model files in a process of its own: `python -m engines.host.catalogue.inspector PLACE...`, a question a line, an
+answer a line. It reads nothing outside of these places, where the kernel can see to that.
 
 The gateway's process must not parse what somebody uploaded, nor a file that may change while it is mapped (one that shrinks under a memory
 map kills the process). The inspector ends with its standard input and runs at a low priority.
@@ -10,11 +11,13 @@ import importlib
 import os
 import resource
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
 import msgspec
 
+from engines.confinement import confine
 from engines.facts import Facts, Question
 
 NICENESS = 10
@@ -40,11 +43,11 @@ def _without(text: str, path: Path) -> str:
     return text.replace(f"{path}/", "").replace(f"{path}: ", "").replace(str(path.parent), "...")
 
 
-def confine(memory: int = MAX_MEMORY) -> None:
-    """Low priority, bounded memory, no core dumps (they would contain the models)."""
+def restrain(reads: Iterable[str], memory: int = MAX_MEMORY) -> None:
+    """Low priority, bounded memory, and everything of engines.confinement. reads: the files and folders that it may read."""
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine(reads=map(Path, reads))
 
 
 def main() -> int:
@@ -57,5 +60,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    confine()
+    restrain(sys.argv[1:])
     sys.exit(main())

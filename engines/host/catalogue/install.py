@@ -42,7 +42,7 @@ def verify(upload: Upload, go_on: Callable[[], bool], runtimes: Table[RuntimeRow
             raise Refused(f"The archive is refused: {error}.") from None
     else:
         path = upload.take()
-    with Inspection(go_on) as inspection:
+    with Inspection(go_on, [path]) as inspection:
         facts = inspection.look(path, _runtime(path, runtimes))
     problem = facts.problem or _misnamed(name, facts)
     if problem:

@@ -62,7 +62,7 @@ class Shelf:
         places, changes = self._places(), self._changes
         done = scan(places, self._runtimes)
         known: dict[Path, tuple[Key, Facts]] = {}
-        with Inspection(go_on) as inspection:
+        with Inspection(go_on, (place.root for place in places)) as inspection:
             for found in done.models:
                 key = tuple((str(file.path), file.stamp) for file in found.files)
                 before = self._known.get(found.path)

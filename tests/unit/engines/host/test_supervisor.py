@@ -327,7 +327,7 @@ async def test_a_socket_folder_of_somebody_else_is_refused(
     request.addfinalizer(lambda: shutil.rmtree(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None, runtimes=SCRIPTED)
-    folder = supervisor._socket("e").parent
+    folder = supervisor._socket("e").parent.parent
     assert folder.parent == temporary and not folder.is_symlink()
     if how == "a link":
         theirs = temporary / "theirs"
@@ -343,7 +343,7 @@ async def test_a_socket_folder_of_somebody_else_is_refused(
 
 async def test_a_socket_folder_elsewhere_goes_with_its_supervisor(house: House) -> None:
     supervisor = Supervisor(house.directory / ("d" * 80) / ("d" * 80), house.observer, lambda *event: None, runtimes=SCRIPTED)
-    folder = supervisor._socket("e").parent
+    folder = supervisor._socket("e").parent.parent
     assert folder.is_dir() and not folder.is_relative_to(house.directory)
     await supervisor.aclose(0.0)
     assert not folder.exists()

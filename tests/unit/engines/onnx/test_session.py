@@ -65,7 +65,7 @@ def test_io_binding_gives_the_same(tmp_path: Path) -> None:
 
 def test_the_optimised_graph_is_cached_and_checked(tmp_path: Path) -> None:
     assert not load(tmp_path, models.affine()).cached
-    (cache,) = (tmp_path / "state" / "onnx-cache").glob("*.onnx")
+    (cache,) = (tmp_path / "state" / "engine-cache").rglob("*.onnx")
     assert stat.S_IMODE(cache.stat().st_mode) == 0o600
     again = load(tmp_path, models.affine())
     assert again.cached
@@ -76,12 +76,12 @@ def test_the_optimised_graph_is_cached_and_checked(tmp_path: Path) -> None:
     assert load(tmp_path, models.affine()).cached, "but written anew"
     assert not load(tmp_path, models.affine(), OnnxOptions(optimization="basic")).cached, "other settings, another file"
     assert not load(tmp_path, models.mixing()).cached
-    assert not list((tmp_path / "state" / "onnx-cache").glob("*.tmp"))
+    assert not list((tmp_path / "state" / "engine-cache").rglob("*.tmp"))
 
 
 def test_a_cache_with_a_right_checksum_that_does_not_load_is_replaced(tmp_path: Path) -> None:
     load(tmp_path, models.affine())
-    (cache,) = (tmp_path / "state" / "onnx-cache").glob("*.onnx")
+    (cache,) = (tmp_path / "state" / "engine-cache").rglob("*.onnx")
     cache.write_bytes(b"garbage")
     cache.with_suffix(".sha256").write_text(sha256_of(cache))
     assert not load(tmp_path, models.affine()).cached

@@ -39,6 +39,7 @@ class FakeRuntime:
             ("POST", "/v1/broken"): self.broken,
             ("POST", "/v1/block"): self.block,
             ("POST", "/v1/stream"): self.stream,
+            ("POST", "/v1/open"): self.open,
             ("POST", "/v2/models/{model}/infer"): self.infer,
         }
 
@@ -79,6 +80,12 @@ class FakeRuntime:
         Path(self.spec.options["stuck"]).touch()
         time.sleep(3600)  # a stuck event loop
         return Response(b"")
+
+    async def open(self, request: Request):
+        try:
+            return Response(Path(request.body.decode()).read_bytes())
+        except OSError as error:
+            raise ApiError(403, type(error).__name__) from None
 
     async def stream(self, request: Request):
         async def chunks():

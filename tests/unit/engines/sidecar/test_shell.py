@@ -20,6 +20,7 @@ import pytest
 from engines.sidecar.http import Request, Response, Router
 from engines.sidecar.loading import LoadError, verify_sha256
 from engines.sidecar.shell import read_spec
+from tests.unit.engines.test_confinement import landlock
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -175,6 +176,18 @@ def test_a_client_that_leaves_cancels_its_request(ready: Process) -> None:
     with asked(ready, "/v1/wait"):
         until(lambda: ready.health()["waiting"] == 1)
     until(lambda: ready.health()["cancelled"] > before)
+
+
+def test_a_sidecar_reads_its_model_and_nothing_beside_it(start: Callable[..., Process], directory: Path) -> None:
+    with tempfile.TemporaryDirectory() as elsewhere:
+        model, secret = Path(elsewhere) / "m.gguf", Path(elsewhere) / "secret"
+        model.write_text("weights")
+        secret.write_text("key")
+        sidecar = start(model=str(model))
+        report = sidecar.in_state("ready")["confinement"]
+        assert (report["no_new_privs"], report["landlock"], report["core_dumps"]) == (True, landlock(), False)
+        assert sidecar.client.post("/v1/open", content=str(model)).text == "weights"
+        assert sidecar.client.post("/v1/open", content=str(secret)).status_code == (403 if landlock() else 200)
 
 
 def test_a_stream_that_is_silent_says_that_the_engine_works(start: Callable[..., Process]) -> None:

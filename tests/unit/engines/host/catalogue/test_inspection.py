@@ -17,6 +17,7 @@ from engines.host.catalogue.checksums import Stopped
 from engines.host.catalogue.inspection import Inspection
 from engines.runtimes import RUNTIMES
 from loadtests.llamacpp.random_gguf import Shape, metadata, write
+from tests.unit.engines.test_confinement import landlock
 
 LLAMA, ONNX = RUNTIMES["llama.cpp"], RUNTIMES["onnx"]
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32)
@@ -32,9 +33,9 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def inspection() -> Iterator[Inspection]:
-    with Inspection(lambda: True) as found:
+@pytest.fixture
+def inspection(tmp_path: Path) -> Iterator[Inspection]:
+    with Inspection(lambda: True, [tmp_path]) as found:
         yield found
 
 
@@ -100,7 +101,7 @@ def test_broken_files_have_a_reason_and_no_path(tmp_path: Path, inspection: Insp
 
 
 def test_a_model_that_ends_the_reader_is_the_only_one_with_a_problem() -> None:
-    with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=60.0) as scripted:
+    with Inspection(lambda: True, (), (sys.executable, "-c", ANSWERS), seconds=60.0) as scripted:
         first, second = scripted.look(Path("/a"), ONNX), scripted.look(Path("/a"), ONNX)
         assert first == second  # by one process
         for name in ("/die", "/noise", "/flood"):
@@ -110,13 +111,13 @@ def test_a_model_that_ends_the_reader_is_the_only_one_with_a_problem() -> None:
 
 
 def test_a_model_that_holds_the_reader_up_is_given_up() -> None:
-    with Inspection(lambda: True, (sys.executable, "-c", ANSWERS), seconds=0.2) as scripted:
+    with Inspection(lambda: True, (), (sys.executable, "-c", ANSWERS), seconds=0.2) as scripted:
         assert "0 s" in (scripted.look(Path("/hang"), ONNX).problem or "")
 
 
 def test_nobody_waits_for_it_when_the_process_ends() -> None:
     wanted = [True, True]
-    with Inspection(lambda: bool(wanted) and wanted.pop(), (sys.executable, "-c", ANSWERS)) as scripted, pytest.raises(Stopped):
+    with Inspection(lambda: bool(wanted) and wanted.pop(), (), (sys.executable, "-c", ANSWERS)) as scripted, pytest.raises(Stopped):
         scripted.look(Path("/hang"), ONNX)
 
 
@@ -128,10 +129,18 @@ def test_a_header_that_asks_for_much_memory_is_a_problem(tmp_path: Path) -> None
             file.write(struct.pack("<Q3sIQ", 3, b"k%02d" % number, 8, 16 * 1024 * 1024))
             file.seek(16 * 1024 * 1024, 1)
         file.truncate()
-    run = "from engines.host.catalogue import inspector as i; i.confine(160 << 20); i.main()"
-    with Inspection(lambda: True, (sys.executable, "-c", run)) as inspection:
+    run = "import sys; from engines.host.catalogue import inspector as i; i.restrain(sys.argv[1:], 160 << 20); i.main()"
+    with Inspection(lambda: True, [tmp_path], (sys.executable, "-c", run)) as inspection:
         assert "MemoryError" in (inspection.look(path, LLAMA).problem or "")
         assert inspection.look(write(tmp_path / "m.gguf", SHAPE), LLAMA).problem is None
+
+
+def test_nothing_outside_of_its_places_can_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    outside = write(tmp_path / "m.gguf", SHAPE)
+    with Inspection(lambda: True, [tmp_path / "place"]) as inspection:
+        problem = inspection.look(outside, LLAMA).problem
+    assert problem == ("cannot be read: Permission denied" if landlock() else None)
 
 
 def test_facts_travel_whole() -> None:
