@@ -53,7 +53,7 @@ def test_a_truncated_model(tmp_path: Path, launch: Launch) -> None:
     cut.write_bytes(DEMO.read_bytes()[:100_000])
     gatehouse = launch(sidecar_config(tmp_path, str(cut)))
     refused(gatehouse, "gatehouse.yaml:", "engines[0]", "chat", "cut.gguf")
-    assert not list((tmp_path / "state" / "run").glob("*.sock"))
+    assert not list((tmp_path / "state" / "run").glob("*/s.sock"))
 
 
 def test_a_file_that_is_no_model(tmp_path: Path, launch: Launch) -> None:
@@ -158,7 +158,7 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, engine: EngineThread
     thread.join(60)
     assert answers[0].text.endswith("data: [DONE]\n\n") and "error" not in answers[0].text
     assert not any(alive(pid) for pid in sidecars)
-    assert not list((tmp_path / "state" / "run").glob("*.sock"))
+    assert not list((tmp_path / "state" / "run").glob("*/s.sock"))
 
 
 def test_kill_9_takes_the_sidecars_along(tmp_path: Path, launch: Launch) -> None:

@@ -102,7 +102,7 @@ def test_python_cancel_frees_the_slot_and_is_recorded(real: Gatehouse, client: o
 
 def sidecar_health(real: Gatehouse) -> dict[str, Any]:
     """What the sidecar itself says, over its socket."""
-    (socket,) = (real.state_dir / "run").glob("*.sock")
+    (socket,) = (real.state_dir / "run").glob("*/s.sock")
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=60) as client:
         return client.get("http://sidecar/health").json()
 

@@ -74,4 +74,4 @@ def test_a_model_that_cannot_fit_is_refused(tmp_path: Path, launch: Launch) -> N
     model = long_model(tmp_path / "long.gguf", 4_000_000)
     refused(launch(config(tmp_path, model, context=4_000_000, slots=1024)), "engine 'chat'", "MiB needed", "MiB free")
     assert not list((tmp_path / "state").glob("logs/*")), "a sidecar was started"
-    assert not list((tmp_path / "state" / "run").glob("*.sock"))
+    assert not list((tmp_path / "state" / "run").glob("*/s.sock"))

@@ -215,8 +215,8 @@ def test_an_embedding_engine_is_replaced_after_it_has_embedded(short_path: Path,
         assert client.post("/models/demo-embed/reload").status_code == 200
         counts = client.get("/engines/embed").json()
         assert counts["task"] == "embeddings" and len(counts["sha256"]) == 64
-        until(lambda: len(list(short_path.glob("state/run/embed-*.sock"))) == 1, what="the end of the old process")
-        (socket,) = short_path.glob("state/run/embed-*.sock")
+        until(lambda: len(list(short_path.glob("state/run/embed-*/s.sock"))) == 1, what="the end of the old process")
+        (socket,) = short_path.glob("state/run/embed-*/s.sock")
         with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=60) as sidecar:
             assert 'gatehouse_sidecar_requests_total{path="/v1/embeddings",status="200"} 1' in sidecar.get("http://x/metrics").text
         with gatehouse.client() as data:
