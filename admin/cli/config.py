@@ -35,7 +35,7 @@ def apply(
     version: Annotated[int | None, typer.Option("--if-version", help="Only when this version is in force.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Puts a configuration into force. An invalid one changes nothing. The gateway's file is not written."""
+    """Puts a configuration into force until the next restart: the gateway's own file is not written. An invalid one changes nothing."""
     try:
         text = file.read_bytes()
     except OSError as error:
@@ -45,6 +45,8 @@ def apply(
         params = {"dry_run": "true"} if dry_run else {}
         answer = client.json("PUT", "/config", content=text, headers=headers, params=params, timeout=LONG)
     session.out.one(answer)
+    if answer.get("until_restart"):
+        session.out.remark("Not in the gateway's file: a restart, or reading the file again, brings the file's configuration back.")
 
 
 @group.command("reload")

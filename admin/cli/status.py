@@ -67,6 +67,8 @@ def render(found: dict[str, Any]) -> RenderableType:
     config = found.get("config") or {}
     if config.get("refused"):
         head.append(f"\nconfiguration refused: {output.clean(str(config['refused']))}", style="red")
+    if config.get("until_restart"):
+        head.append("\nthe configuration in force is not in the gateway's file: a restart brings the file's back", style="yellow")
     rows = [{**model, "engines": [member(engine) for engine in model["pool"]]} for model in found["models"]]
     models = output.table(rows, ("name", "ready", "queued", "policy", "engines"), "Models")
     columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")

@@ -23,11 +23,13 @@ class ConfigView(msgspec.Struct):
 
 
 class Applied(msgspec.Struct):
-    """changed: the paths that differ from what was in force. applied: false after a dry run."""
+    """changed: the paths that differ from what was in force. applied: false after a dry run. until_restart: the configuration file says
+    something else, so a restart, or reading it again, brings that back."""
 
     version: int
     changed: list[str]
     applied: bool
+    until_restart: bool = False
 
 
 async def show(call: Call) -> Answer:
@@ -36,7 +38,7 @@ async def show(call: Call) -> Answer:
 
 
 async def apply(call: Call) -> Answer:
-    """The text is not written to the file: a restart, or reading it again, brings the file back."""
+    """The text is not written to the file; the answer says so (`until_restart`)."""
     call.target = "config"
     try:
         text = call.raw.decode("utf-8-sig")

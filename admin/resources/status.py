@@ -13,13 +13,14 @@ from admin.resources.models import ModelView
 
 class ConfigState(msgspec.Struct, kw_only=True):
     """source: where the configuration in force came from: its file, the store, an administrator. refused: why the newest change was not
-    put into force (null: it was). Times in seconds since the epoch."""
+    put into force (null: it was). until_restart: it was applied as a text that the file does not have. Times in seconds since the epoch."""
 
     source: str
     applied_at: float
     refused: str | None = None
     refused_at: float | None = None
     refused_source: str | None = None
+    until_restart: bool = False
 
 
 class Status(msgspec.Struct, kw_only=True):

@@ -93,6 +93,7 @@ def _reloads(status: Status) -> dict[str, Any]:
         "refused": status.error,
         "refused_at": status.failed_at,
         "refused_source": status.failed_source,
+        "until_restart": status.until_restart,
     }
 
 

@@ -51,7 +51,8 @@ class Steps(Generic[T]):
 
 @dataclass(slots=True)
 class Status:
-    """What operators see. Times in seconds since the epoch."""
+    """What operators see. Times in seconds since the epoch. until_restart: what is in force is not what the file said when it was last
+    read, so a restart, or reading the file, ends it."""
 
     state: State = "idle"
     version: int = 1
@@ -60,6 +61,7 @@ class Status:
     error: str | None = None
     failed_at: float | None = None
     failed_source: str | None = None
+    until_restart: bool = False
 
 
 class Reloader(Generic[T]):
@@ -69,6 +71,8 @@ class Reloader(Generic[T]):
         self._steps, self._owner = steps, owner
         self._clock: Clock = clock or SystemClock()
         self._spec, self._built = loaded.spec, built
+        self._in_file = loaded.spec
+        """What the file said when it was last read and could be applied."""
         self._file = loaded.file
         self._lock = asyncio.Lock()
         self._queued: asyncio.Task[dict[str, Any]] | None = None
@@ -93,10 +97,10 @@ class Reloader(Generic[T]):
         return self._described[1]
 
     async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
-        """Applies a text: {"version", "changed": paths, "applied"}. With `dry_run` it is parsed and checked, and nothing is started.
+        """Applies a text: {"version", "changed": paths, "applied", "until_restart"}. With `dry_run` it is parsed and checked only.
 
-        Raises ConfigError when it is invalid, VersionMismatch when the version in force is not the expected one; then nothing has
-        changed. The file is not written.
+        The file is not written, so `until_restart` says whether a restart brings something else back. Raises ConfigError when the text is
+        invalid, VersionMismatch when the version in force is not the expected one; nothing has changed then.
         """
 
         def read() -> ConfigSpec:
@@ -110,7 +114,12 @@ class Reloader(Generic[T]):
         if dry_run:
             spec = await asyncio.to_thread(read)
             await self._steps.check(spec)
-            return {"version": self.version, "changed": changes(self._spec, spec), "applied": False}
+            return {
+                "version": self.version,
+                "changed": changes(self._spec, spec),
+                "applied": False,
+                "until_restart": spec != self._in_file,
+            }
         return await self._change(read, source)
 
     async def reload(self) -> dict[str, Any]:
@@ -158,7 +167,7 @@ class Reloader(Generic[T]):
         async with self._lock:
             self._queued = None
             self._seen = self._candidate = await asyncio.to_thread(_stamp, self._file)
-            return await self._run(read, self._file)
+            return await self._run(read, self._file, from_file=True)
 
     async def _change(self, read: Callable[[], ConfigSpec] | None, source: str) -> dict[str, Any]:
         """One change. It is a task of the owner: a caller that goes away does not leave it half done. read: in a thread, if at all."""
@@ -169,7 +178,7 @@ class Reloader(Generic[T]):
 
         return await asyncio.shield(self._owner.spawn(locked(), name="change"))
 
-    async def _run(self, read: Callable[[], ConfigSpec] | None, source: str) -> dict[str, Any]:
+    async def _run(self, read: Callable[[], ConfigSpec] | None, source: str, *, from_file: bool = False) -> dict[str, Any]:
         status = self.status
         try:
             status.state = "reading"
@@ -185,12 +194,20 @@ class Reloader(Generic[T]):
             raise
         finally:
             status.state = "idle"
+        if from_file:
+            self._in_file = spec
         status.version += 1
+        if not again:
+            status.until_restart = not from_file and spec != self._in_file
         status.source, status.applied_at = source, self._clock.wall()
         if not again or status.failed_source == source:  # what is built again tells nothing about a file that was refused
             status.error = status.failed_at = status.failed_source = None
         self._owner.spawn(self._drain(old), name="drain")
-        return {"version": status.version, "changed": changed, "applied": True}
+        if status.until_restart and not again:
+            log.warning(
+                "the configuration of %s counts until a restart, or until %s is read again: put it there to keep it", source, self._file
+            )
+        return {"version": status.version, "changed": changed, "applied": True, "until_restart": status.until_restart}
 
     async def _drain(self, old: T) -> None:
         await self._steps.drain(old)

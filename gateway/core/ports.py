@@ -357,7 +357,10 @@ class ConfigApplier(Protocol):
         ...
 
     async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:
-        """Applies a YAML or JSON text; returns what changed. VersionMismatch when the version in force is not the expected one."""
+        """Applies a YAML or JSON text; returns what changed, and whether it counts only until a restart.
+
+        VersionMismatch when the version in force is not the expected one.
+        """
         ...
 
     async def reload(self) -> dict[str, Any]:

@@ -233,9 +233,12 @@ def test_the_configuration_is_shown_applied_and_read_again(cli: Cli, running: Ga
         "version": parsed(cli("status", "-o", "json"))["config_version"],
         "changed": ["limits.more"],
         "applied": False,
+        "until_restart": True,
     }
     assert "read it again" in cli("config", "apply", str(file), "--if-version", "9999", code=1).stderr
-    assert "yes" in cli("config", "apply", str(file)).stdout
+    done = cli("config", "apply", str(file))
+    assert "yes" in done.stdout and "a restart" in done.stderr
+    assert "is not in the gateway's file" in cli("status").stdout
     assert "limits.more" in cli("config", "reload").stdout
     file.write_text("version: 2")
     assert "version" in cli("config", "apply", str(file), code=1).stderr

@@ -87,7 +87,7 @@ async def test_a_change_is_built_swapped_and_the_old_drained(world: World) -> No
     world.clock.advance(5)
     outcome = await world.reloader.reload()
     await settled(world)
-    assert outcome == {"version": 2, "changed": ["state_dir"], "applied": True}
+    assert outcome == {"version": 2, "changed": ["state_dir"], "applied": True, "until_restart": False}
     assert world.log == ["build", "swap second", "drain first"]
     status = world.reloader.status
     assert (status.state, status.version, status.error, status.applied_at) == ("idle", 2, None, world.clock.wall())
@@ -98,7 +98,7 @@ async def test_a_change_is_built_swapped_and_the_old_drained(world: World) -> No
 
 async def test_the_same_settings_are_built_again(world: World) -> None:
     """Files that settings name may have changed."""
-    assert await world.reloader.reload() == {"version": 2, "changed": [], "applied": True}
+    assert await world.reloader.reload() == {"version": 2, "changed": [], "applied": True, "until_restart": False}
     assert world.log[:2] == ["build", "swap ./var"]
 
 
@@ -162,7 +162,7 @@ async def test_one_change_at_a_time(world: World) -> None:
     assert world.log == ["build"]
     world.gate.set()
     assert (await first)["version"] == 2
-    assert await second == {"version": 3, "changed": ["state_dir"], "applied": True}
+    assert await second == {"version": 3, "changed": ["state_dir"], "applied": True, "until_restart": True}
     assert world.reloader.status.source == "admin"
     await settled(world)
     assert [entry for entry in world.log if not entry.startswith("drain")] == ["build", "swap second", "build", "swap third"]
@@ -197,7 +197,7 @@ async def test_a_caller_that_goes_away_does_not_stop_a_change(world: World) -> N
 
 async def test_a_dry_run_says_what_would_change(world: World) -> None:
     outcome = await world.reloader.apply(TEXT + "watch: true\n", source="admin", dry_run=True)
-    assert outcome == {"version": 1, "changed": ["watch"], "applied": False}
+    assert outcome == {"version": 1, "changed": ["watch"], "applied": False, "until_restart": True}
     with pytest.raises(ConfigError, match="unknown key"):
         await world.reloader.apply(TEXT + "wach: true\n", source="admin", dry_run=True)
     assert world.log == []
@@ -260,3 +260,18 @@ def test_changes_name_paths_and_never_values() -> None:
     assert changes(spec(limits), spec("limits: [{name: b, concurrent: 1}, {name: a, concurrent: 1}]\n")) == ["limits"]
     other = parse(TEXT.replace(KEY, "z" * 40), file=None, environ={})
     assert changes(spec(""), other) == ["identity.api_keys"]
+
+
+async def test_a_text_that_the_file_does_not_have_counts_until_a_restart_and_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    reloader = world.reloader
+    assert (await reloader.apply(TEXT + "state_dir: second\n", source="admin"))["until_restart"] is True
+    assert "counts until a restart" in caplog.text and str(world.file) in caplog.text
+    await reloader.refresh("store")
+    assert reloader.status.until_restart, "a change of the store tells nothing about the file"
+    assert (await reloader.apply(TEXT, source="admin"))["until_restart"] is False, "the file says the same"
+    await reloader.apply(TEXT + "state_dir: second\n", source="admin")
+    world.write("second")
+    assert (await reloader.reload())["until_restart"] is False
+    assert reloader.status.until_restart is False
