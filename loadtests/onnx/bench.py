@@ -3,7 +3,7 @@
 Starts real sidecar processes and talks to their sockets from 16 connections, each with one request at a time (a closed loop),
 over asyncio streams. Measured in one run, with and without batching by turns:
 
-- minilm: one short text a request, all-MiniLM-L6-v2;
+- bert: one short text a request, a BERT encoder of the size of all-MiniLM-L6-v2 with random weights;
 - tiny: the same with the demo embedding model, a table of 2,000 vectors, where the cost of a call rules and not arithmetic;
 - trivial: y = x @ w + 1 on 4 numbers, binary both ways;
 - large: a binary tensor of 1 MiB there and back, one connection.
@@ -27,8 +27,10 @@ from pathlib import Path
 import numpy as np
 
 from engines.demo.embed import OUT as DEMO
+from engines.onnx.build_bert import convert
 from gateway.core.specs import BatchingSpec
-from tests.integration.onnx_process import OnnxProcess, minilm_folder
+from tests.integration import bert
+from tests.integration.onnx_process import OnnxProcess
 from tests.unit.engines.onnx import models
 
 CLIENTS = 16
@@ -159,7 +161,7 @@ def large(folder: Path, seconds: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Dynamic batching and the sidecar's own cost.")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each phase; there are three with and three without batching")
-    parser.add_argument("--only", choices=("minilm", "tiny", "trivial", "large"))
+    parser.add_argument("--only", choices=("bert", "tiny", "trivial", "large"))
     arguments = parser.parse_args()
 
     def wanted(name: str) -> bool:
@@ -167,8 +169,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        if wanted("minilm"):
-            compare("minilm", minilm_folder(), texts(), arguments.seconds)
+        if wanted("bert"):
+            graph = convert(bert.source(folder / "source", bert.MINILM), folder / "bert")
+            compare("bert", graph.parent, texts(), arguments.seconds)
         if wanted("tiny"):
             compare("tiny", DEMO, texts(), arguments.seconds)
         if wanted("trivial"):

