@@ -1,9 +1,9 @@
 """The hash chain: line n carries H(n) = SHA-256(H(n-1) as 64 hex characters, then the line's body), in lower-case hex.
 
-The body is everything of the line before `,"hash":"`; so it covers `seq`, `kind` and every field. Each segment's header carries the
+The body is everything in the line before `,"hash":"`, so it covers `seq`, `kind` and every field. Each segment's header carries the
 hash before it, so the chain runs through all segments of one writer. With a shell: `printf %s%s "$previous" "$body" | sha256sum`.
-One hash a record costs half a microsecond, or three without SHA instructions; hashing whole batches would save that and cost an auditor
-the standard, line by line proof.
+A hash costs half a microsecond a record, or three without SHA instructions. Hashing whole batches would save that, and would take the
+standard, line-by-line proof from the auditor.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _SHA256: Final = hashlib.sha256()
 _HEX64: Final = re.compile(rb"[0-9a-f]{64}")
 
 Entry: TypeAlias = Record | bytes
-"""A record, or the payload of one that has been encoded already."""
+"""A record, or the payload of one that is encoded already."""
 
 
 class ChainError(Exception):
-    """A line is not the one that must stand here. The message says why."""
+    """A line is not the one that belongs here. The message says why."""
 
 
 _decode_line = msgspec.json.Decoder(Line).decode
 
 
 class Draft:
-    """Lines linked to one another and to the line that the chain ended with when the draft was begun. They count as the chain's next
-    lines as long as it still ends there. `count`: how many there are."""
+    """Lines that are linked ahead of their batch: to one another, and to the line that the chain ended with when the draft began. They are
+    the chain's next lines as long as it still ends there. `count`: how many there are."""
 
     __slots__ = ("_head", "_pieces", "_root", "_start", "count")
 
@@ -89,8 +89,8 @@ class Chain:
         self._next_seq, self._next_head = seq, head
 
     def seal(self, records: Sequence[Entry], draft: Draft | None = None) -> bytes:
-        """The records as linked lines, ready to be written after the last committed one. Follows on an earlier seal only if that
-        was committed. `draft`: the first of these records, already linked; used where it still follows."""
+        """The records as linked lines, ready to be written after the last committed one. They follow an earlier seal only if that
+        was committed. `draft`: the first of these records, already linked; ignored unless it still follows the chain."""
         if draft is None or not draft.follows(self):
             draft = Draft(self)
         draft.extend(_payloads(records[draft.count :]))
@@ -98,12 +98,12 @@ class Chain:
         return draft.data
 
     def commit(self) -> None:
-        """What was sealed last is written."""
+        """The lines that were sealed last are written."""
         self.seq, self.head = self._next_seq, self._next_head
 
 
 def payload(record: Record) -> bytes:
-    """What a record's line holds between its sequence number and its hash."""
+    """The part of a record's line between its sequence number and its hash."""
     return KINDS[record.__class__] + encode(record)[1:-1]
 
 
@@ -123,7 +123,7 @@ def payload_of(line: bytes) -> bytes:
 
 
 def check_line(line: bytes, seq: int, head: bytes) -> bytes:
-    """Verifies that `line` (with its line feed) is number `seq` after the hash `head`; returns its hash. Raises ChainError."""
+    """Verifies that `line` (with its line feed) is line number `seq` and follows the hash `head`; returns its hash. Raises ChainError."""
     body = line[:-_TAIL]
     digest = _SHA256.copy()
     digest.update(head + body)
@@ -139,18 +139,18 @@ def _reason(line: bytes, seq: int, found: bytes) -> str:
     if line[-_TAIL : -_TAIL + len(_MARK)] != _MARK or line[-3:] != _END:
         return "the line is not an audit record"
     if line[-67:-3] != found:
-        return "the hash does not fit the record and the line before it"
+        return "the hash does not match the record and the line before it"
     return f"sequence number {seq} expected"
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file from where it stands, each with its line feed (the last one perhaps without), in constant memory: what is longer
-    than any record comes in pieces, none of which is a whole line."""
+    """The lines of a file from its current position, each with its line feed (the last one perhaps without), in constant memory: a line
+    that is longer than any record comes in pieces, none of which counts as a whole line."""
     return iter(lambda: file.readline(MAX_LINE), b"")
 
 
 def read_line(line: bytes) -> Line | None:
-    """The line's own claims when it is well formed (its hash unproven), else None."""
+    """What a well-formed line claims to be (its hash is not checked); None for any other line."""
     if line[-1:] != b"\n" or line[-_TAIL : -_TAIL + len(_MARK)] != _MARK or not _HEX64.fullmatch(line[-67:-3]):
         return None
     try:

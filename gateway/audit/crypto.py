@@ -1,8 +1,8 @@
 """Keys of the audit log: keyed hashes of bodies, Ed25519 signatures of checkpoints.
 
-Keys live in `<state_dir>/keys`, mode 0600, made at the first use; several processes that start at once agree on one. A body hash
-is a letter for the algorithm and 32 hex characters: `b` keyed BLAKE2b with a 16 byte digest (RFC 7693) for bodies of up to 1 KiB,
-`s` the first 16 bytes of HMAC-SHA256 (RFC 2104) for longer ones: with the processor's SHA instructions it is twice as fast from 4 KiB on.
+Keys are files in `<state_dir>/keys`, mode 0600, made at the first use; several processes that start at once agree on one. A body hash
+is a letter for the algorithm and 32 hex characters: `b`, keyed BLAKE2b with a 16-byte digest (RFC 7693), for bodies of up to 1 KiB;
+`s`, the first 16 bytes of HMAC-SHA256 (RFC 2104), for longer ones: with the processor's SHA instructions it is twice as fast from 4 KiB on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONTEXT: Final = b"gatehouse audit checkpoint 1\n"
 
 
 class BodyHasher:
-    """Keyed hashes of bodies: who has the log but not the key cannot confirm a guess of a body."""
+    """Keyed hashes of bodies: without the key, nobody can use the log to confirm a guess of a body."""
 
     __slots__ = ("_blake", "_inner", "_outer")
 
@@ -52,7 +52,7 @@ class BodyHasher:
 
 
 def no_hash(body: bytes | memoryview) -> str:
-    """In place of a BodyHasher where `audit.body_hashes` is false: records carry no hashes."""
+    """Replaces a BodyHasher where `audit.body_hashes` is false: records carry no hashes."""
     return ""
 
 
@@ -76,13 +76,13 @@ class Signer:
         self.verifier = CheckpointVerifier(key.public_key())
 
     def sign(self, checkpoint: CheckpointRecord) -> CheckpointRecord:
-        """The same checkpoint with this key's name and signature."""
+        """A copy of the checkpoint with this key's id and signature."""
         named = msgspec.structs.replace(checkpoint, key=self.key_id)
         return msgspec.structs.replace(named, signature=self._key.sign(_statement(named)).hex())
 
 
 class CheckpointVerifier:
-    """Says whether a checkpoint was signed by the holder of one key."""
+    """Tells whether a checkpoint was signed with one key."""
 
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key
@@ -97,7 +97,7 @@ class CheckpointVerifier:
 
 
 def load_body_key(state_dir: str) -> bytes:
-    """The key of the body hashes. Raises ConfigError when it cannot be read or made, or others could read it."""
+    """The key of the body hashes. Raises ConfigError when it cannot be read or made, or when other users can read it."""
     key = _load_or_create(_keys(state_dir) / BODY_KEY, lambda: os.urandom(32))
     if len(key) != 32:
         raise ConfigError(f"{BODY_KEY} must hold 32 bytes", path="state_dir")
@@ -105,7 +105,7 @@ def load_body_key(state_dir: str) -> bytes:
 
 
 def load_signer(state_dir: str) -> Signer:
-    """The signing key; its public half is written beside it for auditors. Raises ConfigError as `load_body_key`."""
+    """The signing key; its public half is written beside it for auditors. Raises ConfigError like `load_body_key`."""
     directory = _keys(state_dir)
     pem = _load_or_create(directory / SIGNING_KEY, _new_signing_key)
     try:
@@ -120,7 +120,7 @@ def load_signer(state_dir: str) -> Signer:
 
 
 def load_verifier(path: str | Path) -> CheckpointVerifier:
-    """A public key from a PEM file. Raises ConfigError."""
+    """Reads a public key from a PEM file. Raises ConfigError."""
     try:
         key = serialization.load_pem_public_key(Path(path).read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
@@ -146,13 +146,13 @@ def _keys(state_dir: str) -> Path:
 
 
 def _load_or_create(path: Path, make: Callable[[], bytes], mode: int = 0o600) -> bytes:
-    """Reads the file, or makes it whole in one step (a hard link), so that a crash leaves no half key and a race has one winner."""
+    """Reads the file, or makes it in one step (a hard link): a crash leaves no half key, and a race has one winner."""
     try:
         if not path.exists():
             _create(path, make(), mode)
         data = path.read_bytes()
         if mode == 0o600 and path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} can be read by others: chmod 600 it", path="state_dir")
+            raise ConfigError(f"{path} can be read by other users: run chmod 600 on it", path="state_dir")
     except OSError as error:
         raise ConfigError(f"cannot read or create {path}: {error.strerror}", path="state_dir") from error
     return data

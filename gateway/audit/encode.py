@@ -20,7 +20,7 @@ _MAX_DEPTH: Final = 6
 
 
 def _foreign(value: Any) -> str:
-    """What stands for an object that JSON does not know: its type's name, never its contents."""
+    """Replaces an object that JSON cannot express by its type's name, never its contents."""
     return MASK if isinstance(value, Secret) else f"<{type(value).__name__}>"
 
 
@@ -30,8 +30,8 @@ _UNSAFE = re.compile(r"[^\x20-\x7e]")
 
 
 def encode(record: Record) -> bytes:
-    """The record as one JSON object in ASCII without line breaks. Never fails for what a caller put into it: text that is no
-    Unicode is replaced, what is too large is shortened, a `detail` that cannot be encoded is dropped, and the record says so."""
+    """The record as one JSON object in ASCII without line breaks. Never fails because of what a caller put into it: text that is not valid
+    Unicode is replaced, text that is too long is shortened, a `detail` that cannot be encoded is dropped, and the record says so."""
     try:
         data = encode_json(record)
     except _CANNOT_ENCODE:
@@ -46,7 +46,7 @@ def encode(record: Record) -> bytes:
 
 
 def encode_all(records: Sequence[Record]) -> list[bytes]:
-    """`encode` of each, with the checks made once for all of them while nothing is unusual."""
+    """`encode` of each. The checks are made once for all of them, and one by one only when something is unusual."""
     try:
         encoded = [encode_json(record) for record in records]
     except _CANNOT_ENCODE:
@@ -59,7 +59,7 @@ def encode_all(records: Sequence[Record]) -> list[bytes]:
 
 
 def _escape(data: bytes) -> bytes:
-    """Escapes what is not printable ASCII. In JSON such characters stand inside strings only, where `\\uXXXX` means the same."""
+    """Escapes what is not printable ASCII. In JSON such characters occur only inside strings, where `\\uXXXX` means the same."""
     return _UNSAFE.sub(lambda match: _escape_one(match.group()), data.decode()).encode("ascii")
 
 
@@ -85,7 +85,7 @@ def _encode_shortened(record: Record) -> bytes:
 
 
 def _shorten(value: Any, depth: int) -> Any:
-    """Bounded text of whole characters, bounded containers; integers beyond 64 bits as text."""
+    """Bounds texts (to whole characters) and containers; integers beyond 64 bits become text."""
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text)} characters)"

@@ -1,13 +1,13 @@
-"""The journal: what a request may be forwarded on before its record stands in the chain.
+"""The journal: a request may be forwarded once its record is here, before the record is in the chain.
 
-A small file beside the segments, its blocks reserved and its pages mapped into memory. An entry is copied there in a microsecond,
-without a system call, and is then the operating system's, as after a `write`: it survives the end of the process at any moment, not a
-loss of power. The same record is in the chain a moment later; what was not when the process ended, the next start chains.
+A small file beside the segments, its blocks reserved and its pages mapped into memory. Copying an entry there takes a microsecond and no
+system call. From then on the operating system has it, as after a `write`: it survives the end of the process at any moment, but not a
+loss of power. A moment later the same record is in the chain; the next start chains the records that were not when the process ended.
 
-The file: 8 bytes of name, 8 bytes `done`, then a ring of entries. A position counts bytes since the beginning and never falls; the entry
-at position p stands at p modulo the ring's size, and never runs over its end. `done` is the position before which everything is in
-the chain. Before an entry's payload stand its length, the CRC-32 of its position and payload, and its position, so that what an earlier lap
-left, or what a crash cut short, is no entry.
+The file: 8 bytes of name, 8 bytes `done`, then a ring of entries. A position counts bytes since the beginning and never falls. The entry
+at position p begins at p modulo the ring's size, and never wraps around its end. `done` is the position before which everything is in
+the chain. An entry is its length, the CRC-32 of its position and payload, its position, and the payload: so the remains of an earlier
+lap, or an entry that a crash cut short, are not taken for entries.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Final
 from zlib import crc32
 
 CAPACITY: Final = 256 * 1024
-"""Bytes of the ring: some hundreds of requests. What finds no room waits for the chain."""
+"""Bytes of the ring: some hundreds of requests. A record that finds no room waits for the chain."""
 _NAME: Final = b"GHAJRNL1"
 _START: Final = 16
 _HEAD: Final = struct.Struct("<IIQ")
 _HEAD_SIZE: Final = 16
 _POSITION: Final = struct.Struct("<Q")
 _SKIP: Final = 0xFFFFFFFF
-"""The length of an entry that says: go on at the ring's beginning."""
+"""An entry with this length means: go on at the ring's beginning."""
 
 
 def journal_name(writer: str) -> str:
@@ -36,10 +36,10 @@ def journal_name(writer: str) -> str:
 
 
 class Journal:
-    """One process's journal; all of it belongs to one thread. `position` is where the next entry goes, `done` what the chain has."""
+    """One process's journal, used by one thread. `position`: where the next entry goes. `done`: everything before it is in the chain."""
 
     def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
-        """Makes the file, which must not exist, with mode 0600. Raises OSError, and leaves none, where that cannot be done."""
+        """Makes the file, which must not exist, with mode 0600. Raises OSError and leaves no file behind when that fails."""
         self.path = path
         self.position = self.done = 0
         self._capacity = capacity
@@ -56,7 +56,7 @@ class Journal:
             os.close(descriptor)
 
     def append(self, payload: bytes) -> bool:
-        """Takes one entry. False, and nothing is changed, when there is no room or the journal is closed."""
+        """Adds one entry. Returns False and changes nothing when there is no room or the journal is closed."""
         memory, position, capacity = self._map, self.position, self._capacity
         if memory is None:
             return False
@@ -77,13 +77,13 @@ class Journal:
         return True
 
     def settle(self, position: int) -> None:
-        """Everything before this position is in the chain."""
+        """Notes that everything before this position is in the chain."""
         self.done = position
         if self._map is not None:
             self._map[8:_START] = _POSITION.pack(position)
 
     def close(self) -> None:
-        """Lets go of the file; removes it when everything is in the chain. Closing twice is no error."""
+        """Lets go of the file, and removes it when everything is in the chain. May be called twice."""
         if self._map is None:
             return
         self._map.close()
@@ -97,13 +97,13 @@ def _head(length: int, position: int, payload: bytes) -> bytes:
 
 
 def left_over(path: Path) -> list[bytes]:
-    """The payloads in a journal that its process did not settle, in order; none where there is no such file. Raises OSError."""
+    """The payloads in a journal that its process did not settle, in order; none when there is no such file. Raises OSError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
     if len(data) <= _START + _HEAD_SIZE or not data.startswith(_NAME):
-        return []  # its process ended while it made it
+        return []  # its process ended while making it
     return list(_entries(data, len(data) - _START, int.from_bytes(data[8:_START], "little")))
 
 

@@ -23,13 +23,13 @@ _BLOCK = 64 * 1024
 
 
 class LogReader:
-    """Implements gateway.core.ports.AuditReader over the directory of a `file` sink. A line that is being written is left out."""
+    """Implements gateway.core.ports.AuditReader over the directory of a `file` sink. Leaves out a line that is being written."""
 
     def __init__(self, directory: str | Path, verifier: CheckpointVerifier) -> None:
         self._directory, self._verifier = Path(directory), verifier
 
     def tail(self, count: int) -> list[dict[str, Any]]:
-        """The newest `count` records, oldest first; records of several writers in the order of their times."""
+        """The newest `count` records, oldest first; those of several writers are merged by time."""
         tails = [self._tail_of(segments, count) for segments in self._segments().values()]
         merged = list(heapq.merge(*tails, key=lambda record: float(record.get("time", 0.0))))
         return merged[-count:] if count > 0 else []
@@ -49,9 +49,9 @@ class LogReader:
         since: float | None = None,
         until: float | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The records that match all filters, writer by writer, oldest first. Times in seconds since the epoch, `until` not included.
+        """The records that match all filters, writer by writer, oldest first. Times in seconds since the epoch; `until` is exclusive.
 
-        tenant: outcome records name the tenant only where no intent came before them; the outcomes of a tenant's intents match too.
+        tenant: an outcome record names its tenant only when there was no intent; the outcomes of a tenant's intents match too.
         """
         for line in self.export(request_id=request_id, tenant=tenant, kind=kind, since=since, until=until):
             yield _decode(line)
@@ -65,7 +65,7 @@ class LogReader:
         since: float | None = None,
         until: float | None = None,
     ) -> Iterator[bytes]:
-        """As `records`, but the lines as they are, each with its line feed, so that what was exported can still be proven."""
+        """Like `records`, but the lines as they are, each with its line feed, so that an export can still be proven."""
         for segments in self._segments().values():
             wanted = _Filter(request_id, tenant, kind, since, until)
             for path in _in_time(segments, since, until):
@@ -88,7 +88,7 @@ class LogReader:
 
 
 class _Filter:
-    """Decides on a line; a search for bytes comes before the decoding."""
+    """Decides on a line; searches it for bytes before it decodes it."""
 
     def __init__(self, request_id: str | None, tenant: str | None, kind: str | None, since: float | None, until: float | None) -> None:
         self._request_id, self._tenant, self._kind, self._since, self._until = request_id, tenant, kind, since, until
@@ -123,8 +123,8 @@ class _Filter:
 
 
 def _in_time(segments: list[Path], since: float | None, until: float | None) -> Iterator[Path]:
-    """Leaves out the segments that end before `since` or begin after `until`, by their headers. A record may be a little older than
-    the header that precedes it, hence the margin; and a clock that was set back makes a segment end before it began."""
+    """Leaves out the segments that, by their headers, end before `since` or begin after `until`. A record may be a little older than the
+    header before it, hence the margin; and when the clock was set back, a segment ends before it began."""
     margin = 3600.0
     starts = [_start(path) for path in segments] if since is not None or until is not None else []
     for index, path in enumerate(segments):

@@ -1,4 +1,4 @@
-"""What stands in a segment beside the pipeline's own records, and what every line has in common.
+"""The records in a segment besides the pipeline's own, and what every line has in common.
 
 A line is `{"seq":N,"kind":"intent",...,"hash":"<64 hex>"}` and a line feed; `seq` and `hash` come from gateway.audit.chain, the
 fields between them from gateway.audit.encode.
@@ -13,14 +13,14 @@ import msgspec
 from gateway.core.types import AuditRecord, EventRecord, IntentRecord, OutcomeRecord
 
 MAX_RECORD: Final = 64 * 1024
-"""Bytes of one encoded record; what is longer (a client may send any `model`) is shortened and says so."""
+"""Bytes of one encoded record. A longer one (a client may send any `model`) is shortened, and says so."""
 MAX_LINE: Final = MAX_RECORD + 512
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The header: first line of every segment. `previous`: hash of the last line before it (64 zeros for the first segment).
+    """The header: the first line of every segment. previous: the hash of the line before it (64 zeros for the first segment).
 
-    broken: set when the writer found the log damaged at its start and went on in this segment (`segment`, `line`, `reason`).
+    broken: `segment`, `line` and `reason`, when the writer found the log damaged at its start and went on in this segment.
     """
 
     time: float
@@ -33,9 +33,9 @@ class SegmentRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A signed statement: at `time` line `covers` of this writer's chain, in `segment`, had the hash `head`.
+    """A signed statement: at `time`, line `covers` of this writer's chain, in `segment`, had the hash `head`.
 
-    number: 1, 2, 3... for each writer. key: which key signed (gateway.audit.crypto.key_id). signature: Ed25519, hex.
+    number: 1, 2, 3... for each writer. key: the id of the signing key (gateway.audit.crypto.key_id). signature: Ed25519, hex.
     """
 
     time: float
@@ -65,4 +65,4 @@ KINDS: Final[dict[type, bytes]] = {
     SegmentRecord: b',"kind":"segment",',
     CheckpointRecord: b',"kind":"checkpoint",',
 }
-"""What stands between the sequence number and the fields, by the record's type."""
+"""The bytes between the sequence number and the fields, by the record's type."""

@@ -1,8 +1,8 @@
-"""What a writer finds of its log when it starts: where the chain goes on, what was torn, what was damaged.
+"""What a writer finds when it opens its log: where the chain goes on, whether its end is torn, whether it is damaged.
 
-Torn is a bad end of the newest segment with nothing well formed after it: a write that a crash or a power loss interrupted. It is
-moved to a side file and cut off. Everything else that does not fit (a bad line before good ones, a log that ends before a line that
-a signed checkpoint covers) is damage: nothing is touched, and the chain goes on in a new segment whose header names the place.
+A torn end is a bad end of the newest segment with no well-formed line after it: a write that a crash or a power loss interrupted. It is
+moved to a side file and cut off. Everything else that is wrong (a bad line before good ones, a log that ends before a line that a
+signed checkpoint covers) is damage: nothing is touched, and the chain goes on in a new segment whose header names the place.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _decode_checkpoint = msgspec.json.Decoder(CheckpointRecord).decode
 
 
 class Torn(msgspec.Struct):
-    """The bad end of a file: moved away from `offset` on."""
+    """The bad end of a file, from `offset` on."""
 
     offset: int
     reason: str
 
 
 class Found(msgspec.Struct):
-    """Where the chain goes on: after line `seq` with hash `head`, in `segment` (0: there is none yet).
+    """Where the chain goes on: after line `seq`, whose hash is `head`, in `segment` (0: there is none yet).
 
-    closed: the last writer closed the log. torn: what must be cut off first. broken: go on in a new segment.
+    closed: whether the last writer closed the log. torn: what must be cut off first. broken: go on in a new segment, for this reason.
     """
 
     seq: int = 0
@@ -46,7 +46,7 @@ class Found(msgspec.Struct):
 
 
 class _Scan:
-    """Reads one segment line by line until its end or its first bad line."""
+    """Reads one segment line by line, up to its end or its first bad line."""
 
     def __init__(self, path: Path, covered: int) -> None:
         self.path, self.covered = path, covered
@@ -89,11 +89,11 @@ class _Scan:
 
     @property
     def closed(self) -> bool:
-        """Whether the last words are those of a clean close."""
+        """Whether the last two lines are those of a clean close."""
         return b'"kind":"checkpoint"' in self.last[:64] and b'"event":"audit.closed"' in self.last_but_one[:128]
 
     def _look_after(self, lines: Iterator[bytes]) -> None:
-        """After a bad line: is there any well formed one, and what does the last of them claim?"""
+        """After a bad line: finds out whether a well-formed one follows, and what the last of them claims."""
         for line in lines:
             if (claims := read_line(line)) is not None:
                 self.follows = True
@@ -101,7 +101,7 @@ class _Scan:
 
 
 def read_header(line: bytes) -> SegmentRecord | None:
-    """The segment header in a line, if that is what it is."""
+    """The segment header in a line, or None."""
     if b'"kind":"segment"' not in line[:64]:
         return None
     try:
@@ -111,7 +111,7 @@ def read_header(line: bytes) -> SegmentRecord | None:
 
 
 def read_checkpoint(line: bytes) -> CheckpointRecord | None:
-    """The checkpoint in a line of the checkpoints file or of the chain, if that is what it is."""
+    """The checkpoint in a line of the checkpoints file or of the chain, or None."""
     try:
         return _decode_checkpoint(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -119,7 +119,7 @@ def read_checkpoint(line: bytes) -> CheckpointRecord | None:
 
 
 def examine(sink: FileSink, verifier: CheckpointVerifier, checkpoint: CheckpointRecord | None) -> Found:
-    """Reads the newest segment and says where and how to go on. Changes nothing. Raises OSError."""
+    """Reads the newest segment and tells where and how to go on. Changes nothing. Raises OSError."""
     signed = checkpoint if checkpoint is not None and verifier.genuine(checkpoint) else None
     segments = sink.segments()
     if not segments:
@@ -138,7 +138,7 @@ def examine(sink: FileSink, verifier: CheckpointVerifier, checkpoint: Checkpoint
 
 
 def _empty(sink: FileSink, segments: list[tuple[int, Path]], scan: _Scan, signed: CheckpointRecord | None) -> Found:
-    """A segment without one good line: the crash came between its creation and its header. The one before says where we are."""
+    """A segment without a good line: a crash came between its creation and its header. The one before tells where the chain ends."""
     number, _ = segments[-1]
     before = Found()
     if len(segments) > 1:
@@ -156,7 +156,7 @@ def _empty(sink: FileSink, segments: list[tuple[int, Path]], scan: _Scan, signed
 
 
 def _judge(found: Found, signed: CheckpointRecord | None, head: str) -> Found:
-    """Holds what was found against the newest signed checkpoint."""
+    """Compares what was found with the newest signed checkpoint."""
     if signed is None or found.broken:
         return found
     reason = ""
@@ -174,7 +174,7 @@ def _judge(found: Found, signed: CheckpointRecord | None, head: str) -> Found:
 
 
 def set_aside(sink: FileSink, torn: Torn) -> Path:
-    """Moves the torn end of the current segment to a side file, which is on the disk before anything is cut. Raises OSError."""
+    """Moves the torn end of the current segment to a side file, which is on the disk before the segment is cut. Raises OSError."""
     side = sink.path.with_name(f"{sink.path.stem}.torn-{torn.offset}-{os.urandom(4).hex()}")
     descriptor = os.open(side, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -197,7 +197,7 @@ def _write_all(descriptor: int, block: bytes) -> None:
 
 
 def last_checkpoint(directory: Path, writer: str) -> tuple[CheckpointRecord | None, int]:
-    """The newest whole line of the checkpoints file and the size up to its end. (None, 0) where there is none. Raises OSError."""
+    """The last whole line of the checkpoints file, and the file's size up to its end; (None, 0) when there is none. Raises OSError."""
     path = directory / checkpoints_name(writer)
     if not path.exists():
         return None, 0

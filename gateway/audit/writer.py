@@ -1,4 +1,4 @@
-"""The one who writes: encodes, numbers, chains, rotates, signs. Everything here blocks and belongs to the writer's thread."""
+"""The writer: encodes, numbers, chains, rotates, signs. Everything here blocks and belongs to the writer's thread."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gateway.core.types import EventRecord
 log = logging.getLogger("gatehouse.audit")
 
 RESERVE: Final = 64 * 1024 * 1024
-"""Bytes that must be free on the log's file system for a request to be forwarded on its entry in the journal alone."""
+"""Bytes that must be free on the log's file system before requests may rely on the journal."""
 
 
 class ChainWriter:
-    """Writes batches of records to the local log. A method that raises OSError has written nothing, and may be called again.
+    """Writes batches of records to the local log. A method that raises OSError has written nothing and may be called again.
 
     `roomy`: whether there were RESERVE bytes left after the last batch. `followers`: get every batch once it is written; must not block.
     """
@@ -42,7 +42,7 @@ class ChainWriter:
         self._broken: dict[str, Any] | None = None
 
     def open(self) -> None:
-        """Repairs what a crash left, resumes the chain and records the start. Raises ConfigError or OSError."""
+        """Repairs what a crash left, resumes the chain and records the start. Raises ConfigError, OSError."""
         self.sink.open()
         previous = self._open_checkpoints()
         if previous is not None and self.signer.verifier.genuine(previous):
@@ -61,7 +61,7 @@ class ChainWriter:
         journal.unlink(missing_ok=True)
 
     def make_journal(self) -> Journal | None:
-        """A journal for the loop, once the log is open; None, said in the log, where there can be none."""
+        """A journal for the loop, once the log is open. None, with a warning, when there is no room for one or it cannot be made."""
         try:
             return Journal(self.sink.directory / journal_name(self.sink.writer)) if self.roomy else None
         except OSError as error:
@@ -77,7 +77,7 @@ class ChainWriter:
         return previous
 
     def _enter(self, found: Found) -> list[Entry]:
-        """Chooses the segment to go on in; returns the events that tell what was wrong."""
+        """Chooses the segment to go on in; returns the events that tell what was wrong with the log."""
         self._covered = found.seq if found.closed else 0
         if found.broken:
             log.error("the audit log is damaged: %s; it goes on in segment %d", found.broken, found.segment + 1)
@@ -97,7 +97,7 @@ class ChainWriter:
         return [self._event("audit.repaired", detail)]
 
     def write(self, records: Sequence[Entry], draft: Draft | None = None) -> None:
-        """Writes the records as one batch, all or nothing. `draft`: the first of them, linked ahead."""
+        """Writes the records as one batch, all or nothing. `draft`: the first of them, already linked."""
         if self.sink.full:
             self._rotate()
         if self.sink.fresh:
@@ -137,7 +137,7 @@ class ChainWriter:
         self._broken = None
 
     def checkpoint(self) -> None:
-        """Signs the head of the chain, in the checkpoints file and as a record; nothing when no record came since the last one."""
+        """Signs the head of the chain, in the checkpoints file and as a record. Nothing when no record came since the last one."""
         if self._checkpoints is None or self.chain.seq == self._covered or self.sink.fresh:
             return
         checkpoint = self._newest
@@ -163,7 +163,7 @@ class ChainWriter:
         return self.signer.sign(checkpoint)
 
     def close(self) -> None:
-        """The last event, the last checkpoint, everything on the disk. Lets go of the files even when that fails (OSError)."""
+        """Writes the last event and checkpoint and brings everything to the disk. Lets go of the files even when that fails (OSError)."""
         try:
             self.write([self._event("audit.closed", {"segment": self.sink.segment})])
             self.checkpoint()
@@ -174,7 +174,7 @@ class ChainWriter:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the files without another word."""
+        """Lets go of the files and writes nothing more."""
         self.sink.close()
         if self._checkpoints is not None:
             self._checkpoints.close()

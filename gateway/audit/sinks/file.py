@@ -1,7 +1,7 @@
-"""The local audit log: numbered segments of one writer in one directory, only ever appended to.
+"""The local audit log: one writer's numbered segments in one directory, only ever appended to.
 
-`audit-<writer>-<number>.jsonl` are the segments, `checkpoints-<writer>.jsonl` the signed checkpoints, `audit-<writer>.lock` keeps a
-second process out. Directories have mode 0700, files 0600. A write is all or nothing: what a failed one left behind is cut off
+`audit-<writer>-<number>.jsonl` are the segments, `checkpoints-<writer>.jsonl` has the signed checkpoints, `audit-<writer>.lock` keeps a
+second process out. Directories have mode 0700, files 0600. A write is all or nothing: what a failed write left behind is cut off
 before anything else is written.
 """
 
@@ -56,7 +56,7 @@ def checkpoints_name(writer: str) -> str:
 
 
 def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
-    """The segments in a directory by writer, each writer's in order of their numbers."""
+    """The segments in a directory, by writer and in the order of their numbers."""
     found: dict[str, list[tuple[int, Path]]] = {}
     for path in directory.iterdir():
         if match := _NAME.fullmatch(path.name):
@@ -65,7 +65,7 @@ def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
 
 
 class AppendFile:
-    """One file that whole batches are appended to. `size`: bytes that are known to be good."""
+    """One file to which whole batches are appended. `size`: bytes that are known to be good."""
 
     def __init__(self, path: Path, *, create: bool, files: Files = SYSTEM) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | ((os.O_CREAT | os.O_EXCL) if create else 0)
@@ -79,12 +79,12 @@ class AppendFile:
         except OSError:
             self.close()
             if create:
-                path.unlink(missing_ok=True)  # else the next try finds a file that it must not take over
+                path.unlink(missing_ok=True)  # the next try must not find a file that it may not take over
             raise
 
     def append(self, data: bytes, *, sync: bool) -> None:
-        """Writes all of `data`, with fdatasync where asked, or raises OSError and leaves the file as it was (at the latest, before
-        the next append)."""
+        """Writes all of `data`, with fdatasync when `sync` is set; or raises OSError and restores the file, at the latest before the next
+        append."""
         if self._dirty:
             self.cut()
         self._dirty = True
@@ -110,7 +110,7 @@ class AppendFile:
             written += more
 
     def cut(self, size: int | None = None) -> None:
-        """Cuts the file back to what is good, or to `size`."""
+        """Cuts the file back to its good bytes, or to `size`."""
         if size is not None:
             self.size = size
         self._files.ftruncate(self._descriptor, self.size)
@@ -134,7 +134,7 @@ class FileSink:
 
     def __init__(self, directory: Path, writer: str, *, segment_bytes: int, sync: bool, files: Files = SYSTEM) -> None:
         if not _WRITER.fullmatch(writer):
-            raise ConfigError(f"{writer!r} is no writer id: letters, digits and underscores, 32 at most")
+            raise ConfigError(f"the writer id {writer!r} is not valid: use at most 32 letters, digits and underscores")
         self.directory, self.writer, self.sync, self.files = directory, writer, sync, files
         self._segment_bytes = segment_bytes
         self._file: AppendFile | None = None
@@ -142,7 +142,7 @@ class FileSink:
         self.segment = 0
 
     def open(self) -> None:
-        """Makes the directory and takes the lock. Raises ConfigError when that is impossible."""
+        """Makes the directory and takes the lock. Raises ConfigError when it cannot."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(self.directory / f"audit-{self.writer}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -160,7 +160,7 @@ class FileSink:
 
     @property
     def fresh(self) -> bool:
-        """Whether the segment has no line yet, so that its header must come first."""
+        """Whether the segment is empty, so that its header must come first."""
         return self._current.size == 0
 
     @property
@@ -180,7 +180,7 @@ class FileSink:
         self._switch(number, create=False)
 
     def begin(self, number: int) -> None:
-        """Starts a new segment; the first batch must begin with its header. Raises OSError, and the current segment stays."""
+        """Starts a new segment, whose first batch must begin with its header. Raises OSError and keeps the current segment."""
         self._switch(number, create=True)
 
     def _switch(self, number: int, *, create: bool) -> None:
@@ -203,12 +203,12 @@ class FileSink:
         return self._current.free()
 
     def cut(self, size: int) -> None:
-        """Cuts the segment (repair of a torn tail) and makes that last."""
+        """Cuts the segment (to repair a torn tail) and brings that to the disk."""
         self._current.cut(size)
         self._current.sync()
 
     def settle(self) -> None:
-        """Makes what was written last on the disk, whatever the durability."""
+        """Brings everything that was written to the disk, whatever the durability."""
         self._current.sync()
 
     def probe(self) -> None:
@@ -228,7 +228,7 @@ class FileSink:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes the directory's entries last."""
+    """Brings the directory's entries to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -128,7 +128,7 @@ class Bench:
         return self.directory / f"audit-{writer}-{segment:08d}.jsonl"
 
     def records(self, segment: int = 1) -> list[dict[str, Any]]:
-        """The whole lines so far: who reads while the broker writes may see a part of the last one."""
+        """The whole lines so far: while the broker writes, a reader may see a part of the last one."""
         return [msgspec.json.decode(line) for line in self.lines(segment) if line.endswith(b"\n")]
 
     def events(self, segment: int = 1) -> list[str]:

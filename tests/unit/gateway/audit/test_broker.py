@@ -353,7 +353,7 @@ async def test_a_log_that_cannot_be_opened_is_a_config_error(bench: Any) -> None
         await bench.broker()
 
 
-async def test_it_is_what_the_ports_say(bench: Any) -> None:
+async def test_it_implements_the_ports(bench: Any) -> None:
     log: AuditLog = await bench.broker()
     reader: AuditReader = LogReader(bench.directory, bench.signer.verifier)
     assert log.accepting and reader.verify()["ok"]
@@ -392,7 +392,7 @@ def test_body_hashes_can_be_switched_off(tmp_path: Any) -> None:
     assert AuditBroker(AuditSpec(body_hashes=False), str(tmp_path)).hash_body(b"x" * 2000) == ""
 
 
-async def test_a_record_that_cannot_be_encoded_whole_hurts_no_other(bench: Any, make: Any) -> None:
+async def test_a_record_that_cannot_be_encoded_whole_does_not_affect_others(bench: Any, make: Any) -> None:
     broker = await bench.broker()
     bad = make.intent("bad", detail={"n": 10**40, "o": object(), "s": "\ud800"})
     await make.settled(broker.intent(bad))
@@ -401,7 +401,7 @@ async def test_a_record_that_cannot_be_encoded_whole_hurts_no_other(bench: Any, 
     assert ids(bench) == ["bad", "good"] and verified(bench)
 
 
-async def test_an_order_of_many_batches_is_kept(bench: Any, make: Any) -> None:
+async def test_records_keep_their_order_over_many_batches(bench: Any, make: Any) -> None:
     broker = await bench.broker(segment_bytes=20_000)
     sent = []
     for number in range(300):

@@ -49,7 +49,7 @@ def test_batches_and_single_records_make_the_same_chain() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 40, 74, 75, 76, 80])
 def test_the_end_of_a_line_has_no_payload(size: int) -> None:
-    """Who reads a file's last bytes may begin inside a line, even inside its hash."""
+    """A reader of a file's last bytes may begin inside a line, even inside its hash."""
     line = lines(1)[0]
     assert payload_of(line) == payload(EventRecord(1.0, "e0"))
     assert payload_of(line[len(line) - size :]) != payload_of(line)
@@ -73,7 +73,7 @@ def test_a_draft_makes_the_lines_that_sealing_makes(parts: list[int], rest: int)
 
 
 @pytest.mark.parametrize("moved", [Chain(8, "a" * 64), Chain(7, "b" * 64)], ids=["another number", "another hash"])
-def test_a_draft_that_does_not_follow_is_worth_nothing(moved: Chain) -> None:
+def test_a_draft_that_does_not_follow_the_chain_is_ignored(moved: Chain) -> None:
     draft = Draft(Chain(7, "a" * 64))
     records = [EventRecord(1.0, "a"), EventRecord(1.0, "b")]
     draft.extend([payload(records[0])])
@@ -82,18 +82,18 @@ def test_a_draft_that_does_not_follow_is_worth_nothing(moved: Chain) -> None:
     check_line(expected.splitlines(keepends=True)[0], moved.seq + 1, moved.head.encode())
 
 
-def test_every_line_is_accepted_in_its_place_only() -> None:
+def test_a_line_is_accepted_only_in_its_place() -> None:
     head = GENESIS.encode()
     for number, line in enumerate(lines(4), start=1):
         with pytest.raises(ChainError, match="sequence number"):
             check_line(line, number + 1, head)
-        with pytest.raises(ChainError, match="does not fit"):
+        with pytest.raises(ChainError, match="does not match"):
             check_line(line, number, b"1" * 64)
         head = check_line(line, number, head)
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_are_taken_for_a_line(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_a_line(data: bytes) -> None:
     with pytest.raises(ChainError):
         check_line(data, 1, GENESIS.encode())
     assert read_line(data) is None

@@ -83,7 +83,7 @@ def test_no_field_of_a_checkpoint_can_be_changed(tmp_path: Path, change: dict) -
     assert not signer.verifier.genuine(msgspec.structs.replace(signer.sign(UNSIGNED), **change))
 
 
-def test_another_key_signs_nothing_for_us(tmp_path: Path) -> None:
+def test_a_signature_of_another_key_is_not_genuine(tmp_path: Path) -> None:
     ours, other = load_signer(str(tmp_path / "a")), load_signer(str(tmp_path / "b"))
     assert not ours.verifier.genuine(other.sign(UNSIGNED))
 

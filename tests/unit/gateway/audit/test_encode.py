@@ -28,7 +28,7 @@ def a_record(model: str = "m", detail: dict | None = None) -> IntentRecord:
     )
 
 
-def test_fields_stand_in_the_order_of_the_type_and_defaults_are_left_out() -> None:
+def test_fields_keep_the_order_of_the_type_and_defaults_are_left_out() -> None:
     assert encode(a_record()) == (
         b'{"time":1.5,"request_id":"r","tenant":"t","principal":"p","credential":"c","peer":"1.1.1.1",'
         b'"operation":"chat","model":"m","stream":false,"bytes":3}'
@@ -89,11 +89,11 @@ def test_the_record_itself_is_not_changed() -> None:
 
 
 @given(st.lists(TEXT, max_size=6))
-def test_many_are_encoded_as_each_is(models: list[str]) -> None:
+def test_many_records_are_encoded_like_single_ones(models: list[str]) -> None:
     records = [a_record(model) for model in models]
     assert encode_all(records) == [encode(record) for record in records]
 
 
-def test_many_large_ones_are_encoded_as_each_is() -> None:
+def test_many_large_records_are_encoded_like_single_ones() -> None:
     records = [a_record("m" * 1000) for _ in range(100)] + [a_record("m" * 100_000)]
     assert encode_all(records) == [encode(record) for record in records]

@@ -58,7 +58,7 @@ def test_an_existing_file_is_never_taken_over(path: Path) -> None:
     assert path.read_bytes() == b"somebody's"
 
 
-def test_where_no_blocks_can_be_reserved_no_file_stays(path: Path) -> None:
+def test_a_journal_whose_blocks_cannot_be_reserved_leaves_no_file(path: Path) -> None:
     with pytest.raises(OSError):
         Journal(path, capacity=1 << 60)
     assert not path.exists()

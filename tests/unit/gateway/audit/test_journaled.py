@@ -73,7 +73,7 @@ async def test_once_the_log_is_proven_a_request_need_not_wait(roomy: Any, make: 
     assert verify_log(roomy.directory, roomy.signer.verifier).ok
 
 
-async def test_the_line_is_the_same_by_both_ways(roomy: Any, make: Any) -> None:
+async def test_a_journaled_record_gives_the_same_line(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
     broker.intent(make.intent("first", "t\u00e9nant\n", detail={"a": 1}))
     await make.until(lambda: len(ids(roomy)) == 2)
@@ -98,7 +98,7 @@ async def test_what_is_in_the_journal_is_linked_before_the_writer_gets_it(roomy:
     assert verify_log(roomy.directory, roomy.signer.verifier).ok
 
 
-async def test_a_checkpoint_between_makes_what_was_linked_void(roomy: Any, make: Any) -> None:
+async def test_a_checkpoint_voids_what_was_linked_ahead(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
     await make.until(lambda: broker._writing.batch is None)
     broker.intent(make.intent("a"))
@@ -135,8 +135,8 @@ async def test_other_durabilities_have_no_journal(roomy: Any, make: Any, durabil
     assert not journal_path(roomy).exists() and not broker._path.open
 
 
-async def test_a_request_now_and_then_always_waits(roomy: Any, make: Any) -> None:
-    """However soon after the last one: what makes the disk fail between them must not find it forwarded."""
+async def test_occasional_requests_always_wait(roomy: Any, make: Any) -> None:
+    """However soon after the last one: if the disk failed in between, the request must not be forwarded."""
     broker = await roomy.broker(cpu=lambda: 0.0)
     for number in range(20):
         signal = broker.intent(make.intent(f"r{number}"))
@@ -170,7 +170,7 @@ async def test_a_disk_that_fills_is_noticed_with_the_next_batch(roomy: Any, make
     assert not broker.intent(make.intent("b")).done
 
 
-async def test_a_log_that_wrote_nothing_for_a_while_must_prove_itself_again(roomy: Any, make: Any) -> None:
+async def test_after_a_pause_requests_wait_until_the_log_is_proven_again(roomy: Any, make: Any) -> None:
     broker = await proven(roomy, make)
     await make.until(lambda: not broker._path.open)
     again = broker.intent(make.intent("a"))
@@ -255,7 +255,7 @@ async def test_a_close_that_cannot_write_leaves_the_journal_to_the_next_start(ro
 
 
 def killed(bench: Any, entries: list[bytes]) -> None:
-    """What a process leaves that is killed after its last batch: a segment without a farewell, and a journal."""
+    """What a process that is killed after its last batch leaves behind: a segment without a clean end, and a journal."""
     journal = Journal(journal_path(bench))
     for entry in entries:
         assert journal.append(entry)

@@ -128,7 +128,7 @@ def test_unfinished_and_damaged_lines_are_left_out(reader: LogReader, log_bench:
     assert len(reader.tail(10_000)) == count == len(list(reader.records()))
 
 
-def test_verify_is_the_report(reader: LogReader, log_bench: Any) -> None:
+def test_verify_returns_the_report(reader: LogReader, log_bench: Any) -> None:
     report = reader.verify()
     assert report["ok"] is True and report["writers"][0]["signed"] == report["writers"][0]["last"] - 1
     path = log_bench.segment(2)
@@ -137,6 +137,6 @@ def test_verify_is_the_report(reader: LogReader, log_bench: Any) -> None:
     assert problem["file"] == path.name and problem["line"] > 0
 
 
-def test_a_log_that_is_not_there_is_not_ok(tmp_path: Any, log_bench: Any) -> None:
+def test_a_missing_log_is_not_ok(tmp_path: Any, log_bench: Any) -> None:
     reader = LogReader(tmp_path / "none", log_bench.signer.verifier)
     assert reader.tail(5) == [] and list(reader.records()) == [] and reader.verify()["ok"] is False

@@ -50,7 +50,7 @@ def segments(directory: Path) -> list[Path]:
 
 
 def rechain(directory: Path, change: Any) -> None:
-    """An attacker without the signing key, who computes all hashes anew after changing the list of lines."""
+    """What an attacker without the signing key can do: change the list of lines and compute all hashes anew."""
     head = "0" * 64
     lines = [(path, line) for path in segments(directory) for line in path.read_bytes().splitlines(keepends=True)]
     fresh: dict[Path, bytes] = {path: b"" for path in segments(directory)}
@@ -151,8 +151,8 @@ def test_a_chain_computed_anew_is_found_by_the_checkpoints(check: Any, made: Pat
     assert not check(lambda directory: rechain(directory, change)).ok
 
 
-def test_rechaining_alone_changes_nothing(check: Any) -> None:
-    """The attacker of the test above is able: without a change what comes out is the log again."""
+def test_rechaining_without_a_change_gives_the_same_log(check: Any) -> None:
+    """Shows that the attacker of the test above does it right."""
     assert check(lambda directory: rechain(directory, lambda lines: lines)).ok
 
 
@@ -242,7 +242,7 @@ def test_a_seam_that_was_computed_anew_is_found(made: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kept", [0, 3])
 def test_the_first_segment_to_verify_must_be_there(made: Path, tmp_path: Path, kept: int) -> None:
-    """Else a log that is gone would be one that was archived."""
+    """Otherwise a log that was deleted would pass for one that was archived."""
     shutil.copytree(made / "audit", tmp_path / "log")
     for path in segments(tmp_path / "log")[kept:]:
         path.unlink()

@@ -109,7 +109,7 @@ def test_damage_before_good_lines_is_not_repaired(log_bench: Any, make: Any) -> 
     start(log_bench).close()
     assert path.read_bytes() == damaged
     header = log_bench.records(2)[0]
-    assert header["broken"] == {"line": 3, "reason": "the hash does not fit the record and the line before it", "segment": 1}
+    assert header["broken"] == {"line": 3, "reason": "the hash does not match the record and the line before it", "segment": 1}
     assert header["seq"] == 6 and log_bench.events(2) == ["audit.broken", "audit.opened", "audit.closed"]
     report = verified(log_bench)
     assert [(p.file, p.line) for p in report.problems] == [(path.name, 3)]
