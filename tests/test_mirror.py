@@ -1,0 +1,185 @@
+"""Every module of some size has tests of its own at the mirrored place, or this file's one table says which suite covers it.
+
+`gateway/audit/chain.py` is mirrored by `tests/unit/gateway/audit/test_chain.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOP = ("gateway", "engines", "policies", "admin")
+LINES = 60
+"""Modules with fewer lines need no entry."""
+
+# module: (the suite that covers it, a piece of its text that shows so). Keep it sorted; a module with a mirrored test needs no entry.
+COVERED_BY: dict[str, tuple[str, str]] = {
+    "admin/api.py": ("tests/e2e/test_admin.py", "method_not_allowed"),
+    "admin/cli/apply.py": ("tests/e2e/test_cli_fleet.py", '"apply"'),
+    "admin/cli/archive.py": ("tests/e2e/test_model_files.py", "admin.cli.archive"),
+    "admin/cli/chat.py": ("tests/e2e/test_cli.py", '"chat"'),
+    "admin/cli/client.py": ("tests/unit/admin/cli/test_cli.py", "Client("),
+    "admin/cli/files.py": ("tests/e2e/test_model_files.py", '"models", "add"'),
+    "admin/cli/keys.py": ("tests/unit/admin/cli/test_cli.py", "expiry("),
+    "admin/cli/output.py": ("tests/unit/admin/cli/test_cli.py", "Output("),
+    "admin/cli/policies.py": ("tests/e2e/test_cli.py", '"policies"'),
+    "admin/cli/profile.py": ("tests/unit/admin/cli/test_cli.py", "profile"),
+    "admin/cli/run.py": ("tests/e2e/test_cli.py", '"run"'),
+    "admin/cli/session.py": ("tests/unit/admin/cli/test_cli.py", "resolve("),
+    "admin/cli/status.py": ("tests/e2e/test_cli.py", '"status"'),
+    "admin/cli/tenants.py": ("tests/e2e/test_cli.py", '"tenants"'),
+    "admin/cli/upload.py": ("tests/e2e/test_model_files.py", "upload as sending"),
+    "admin/explain.py": ("tests/unit/admin/test_values.py", "It must be"),
+    "admin/idempotency.py": ("tests/e2e/test_admin.py", "idempotency-key"),
+    "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),
+    "admin/operation.py": ("tests/e2e/test_admin_schema.py", "admin.operation"),
+    "admin/resource.py": ("tests/e2e/test_admin.py", "if-match"),
+    "admin/resources/audit.py": ("tests/e2e/test_admin.py", "/audit"),
+    "admin/resources/config.py": ("tests/e2e/test_admin.py", "/config"),
+    "admin/resources/engines.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
+    "admin/resources/events.py": ("tests/unit/admin/test_events.py", "admin.resources.events"),
+    "admin/resources/files.py": ("tests/e2e/test_model_files.py", "model-files"),
+    "admin/resources/keys.py": ("tests/e2e/test_admin.py", "/keys"),
+    "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
+    "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies/test"),
+    "admin/resources/status.py": ("tests/e2e/test_admin.py", "/status"),
+    "admin/resources/stored_engines.py": ("tests/e2e/test_admin_fleet.py", "api_key"),
+    "admin/resources/stored_fleet.py": ("tests/e2e/test_admin_fleet.py", "in_use"),
+    "admin/resources/tenants.py": ("tests/e2e/test_admin.py", "/tenants"),
+    "admin/resources/usage.py": ("tests/e2e/test_admin.py", "/usage"),
+    "engines/demo/embed.py": ("tests/integration/test_onnx_demo.py", "engines.demo"),
+    "engines/demo/evaluate.py": ("tests/integration/test_demo_model.py", "evaluate"),
+    "engines/facts.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "engines.facts"),
+    "engines/host/catalogue/checksums.py": ("tests/unit/engines/host/catalogue/test_quarantine.py", "checksums"),
+    "engines/host/catalogue/inspector.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "inspector"),
+    "engines/host/catalogue/install.py": ("tests/unit/engines/host/catalogue/test_library.py", "install"),
+    "engines/host/catalogue/shelf.py": ("tests/unit/engines/host/catalogue/test_quarantine.py", "shelf"),
+    "engines/host/memory_ledger.py": ("tests/unit/engines/host/test_process_placement.py", "memory_ledger"),
+    "engines/host/priority.py": ("tests/unit/engines/host/test_child.py", "priority"),
+    "engines/host/process.py": ("tests/unit/engines/host/test_supervisor.py", "real processes"),
+    "engines/llamacpp/app.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),
+    "engines/llamacpp/chat_handler.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),
+    "engines/llamacpp/completion_handler.py": ("tests/integration/llamacpp/test_serving.py", ".completions.create"),
+    "engines/llamacpp/conversation.py": ("tests/integration/llamacpp/test_serving.py", "tools"),
+    "engines/llamacpp/embedder.py": ("tests/integration/llamacpp/test_serving.py", "embeddings"),
+    "engines/llamacpp/engine.py": ("tests/unit/engines/llamacpp/test_batcher.py", "Batcher"),
+    "engines/llamacpp/generation.py": ("tests/unit/engines/llamacpp/test_batcher.py", "Batcher"),
+    "engines/llamacpp/responses.py": ("tests/integration/llamacpp/test_serving.py", "finish_reason"),
+    "engines/llamacpp/sampling.py": ("tests/unit/engines/llamacpp/test_batcher.py", "sampling"),
+    "engines/onnx/build_bert.py": ("tests/integration/test_onnx_minilm.py", "build_bert"),
+    "engines/onnx/classification.py": ("tests/unit/engines/onnx/test_app.py", "classif"),
+    "engines/onnx/embeddings.py": ("tests/unit/engines/onnx/test_text.py", "embeddings"),
+    "engines/onnx/options.py": ("tests/unit/engines/onnx/test_session.py", "OnnxOptions"),
+    "engines/onnx/protobuf.py": ("tests/unit/engines/onnx/test_signature.py", "protobuf"),
+    "engines/onnx/stats.py": ("tests/unit/engines/onnx/test_app.py", "stat"),
+    "engines/onnx/texttask.py": ("tests/unit/engines/onnx/test_text.py", "texttask"),
+    "engines/sidecar/http.py": ("tests/unit/engines/sidecar/test_shell.py", "engines.sidecar"),
+    "engines/sidecar/loading.py": ("tests/unit/engines/sidecar/test_shell.py", "load"),
+    "gateway/app/admin_ports.py": ("tests/e2e/test_admin.py", "/policies/test"),
+    "gateway/app/fleet.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
+    "gateway/app/fleet_view.py": ("tests/e2e/test_admin_fleet.py", "endpoint"),
+    "gateway/app/gateway.py": ("tests/unit/gateway/app/test_changes.py", "Gateway"),
+    "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
+    "gateway/audit/record.py": ("tests/unit/gateway/audit/test_encode.py", "gateway.audit.record"),
+    "gateway/audit/repair.py": ("tests/unit/gateway/audit/test_writer.py", "torn"),
+    "gateway/audit/sinks/file.py": ("tests/unit/gateway/audit/test_file_sink.py", "sink"),
+    "gateway/config/convert.py": ("tests/unit/gateway/config/test_load.py", "did you mean"),
+    "gateway/core/errors.py": ("tests/unit/gateway/server/test_app.py", "gateway.core.errors"),
+    "gateway/core/ports.py": ("tests/contract/test_limiter.py", "Limiter"),
+    "gateway/core/snapshot.py": ("tests/unit/gateway/pipeline/test_attempt.py", "World"),
+    "gateway/core/specs.py": ("tests/unit/gateway/config/test_load.py", "spec"),
+    "gateway/core/storage.py": ("tests/contract/store/test_resources.py", "gateway.core.storage"),
+    "gateway/core/types.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
+    "gateway/core/values.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
+    "gateway/limits/headers.py": ("tests/unit/gateway/limits/test_local.py", "x-ratelimit"),
+    "gateway/pipeline/fetch.py": ("tests/e2e/test_tensors.py", "v2/models/"),
+    "gateway/pipeline/pipeline.py": ("tests/unit/gateway/pipeline/test_exchange.py", "World"),
+    "gateway/routing/registry.py": ("tests/unit/gateway/routing/test_endpoints_reload.py", "Fleet"),
+    "gateway/routing/selectors.py": ("tests/contract/test_selector.py", "selectors"),
+    "gateway/server/listener.py": ("tests/unit/gateway/server/test_accept.py", "listener"),
+    "gateway/server/request.py": ("tests/unit/gateway/server/test_reading.py", "gateway.server.request"),
+    "gateway/store/change_rows.py": ("tests/contract/store/test_usage_and_changes.py", "changes"),
+    "gateway/store/key_rows.py": ("tests/contract/store/test_resources.py", "create_key"),
+    "gateway/store/migrations/versions/v0001_baseline.py": ("tests/unit/gateway/store/test_migrate.py", "migrate("),
+    "gateway/store/resources.py": ("tests/contract/store/test_resources.py", "resource"),
+    "gateway/store/rows.py": ("tests/contract/store/test_resources.py", "version"),
+    "gateway/store/store.py": ("tests/contract/store/test_resources.py", "Store"),
+    "gateway/store/tables.py": ("tests/contract/store/test_life.py", "tables"),
+    "gateway/store/usage_rows.py": ("tests/contract/store/test_usage_and_changes.py", "usage"),
+    "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
+    "gateway/wire/openai/answers.py": ("tests/unit/gateway/pipeline/test_answer_texts.py", "gateway.wire.openai.answers"),
+    "gateway/wire/openai/passages.py": ("tests/unit/gateway/wire/openai/test_requests.py", "passages"),
+    "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_requests.py", "Request"),
+}
+# What made the demo models and runs at no other time: the artefacts are tested (tests/integration/test_demo_model.py, test_onnx_demo.py).
+RUN_ONCE = {"engines/demo/export.py", "engines/demo/train.py", "engines/demo/transformer.py"}
+
+
+def modules() -> list[str]:
+    """Those of LINES lines or more, packages' own files aside."""
+    found = (path for top in TOP for path in (ROOT / top).rglob("*.py") if path.name != "__init__.py")
+    return sorted(path.relative_to(ROOT).as_posix() for path in found if len(path.read_text(encoding="utf-8").splitlines()) >= LINES)
+
+
+def mirror(module: str) -> Path:
+    path = Path(module)
+    return Path("tests/unit", path.parent, f"test_{path.name}")
+
+
+def test_every_module_has_tests_of_its_own_or_a_suite_that_covers_it() -> None:
+    missing = [name for name in modules() if not (ROOT / mirror(name)).exists() and name not in COVERED_BY and name not in RUN_ONCE]
+    assert not missing, "\n".join(
+        f"{name}: write {mirror(name)}, or name the suite that covers it in COVERED_BY of tests/test_mirror.py"
+        " (when the module was moved or renamed: do the same with its test, or rename its entry)"
+        for name in missing
+    )
+
+
+def test_the_table_names_modules_that_are_there_and_need_it() -> None:
+    known = set(modules())
+    for name in (*COVERED_BY, *RUN_ONCE):
+        assert (ROOT / name).exists(), f"{name} is gone: rename or remove its entry in tests/test_mirror.py"
+        assert name in known, f"{name} has fewer than {LINES} lines: remove its entry in tests/test_mirror.py"
+        assert not (ROOT / mirror(name)).exists(), f"{name} has {mirror(name)} now: remove its entry in tests/test_mirror.py"
+    assert list(COVERED_BY) == sorted(COVERED_BY)
+
+
+@cache
+def imported(file: Path) -> frozenset[Path]:
+    """The files of this repository that a file imports, with the conftest.py files that pytest loads for it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    found = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names}
+    found |= {ROOT.joinpath(*name.split("."), "__init__.py") for name in names}
+    found |= {parent / "conftest.py" for parent in file.parents if file.name.startswith("test_") and ROOT in parent.parents}
+    return frozenset(path for path in found if path.exists())
+
+
+def reached(suite: Path) -> set[Path]:
+    """Every file of this repository that a suite imports, directly or not."""
+    seen, left = {suite}, [suite]
+    while left:
+        new = imported(left.pop()) - seen
+        seen |= new
+        left += new
+    return seen
+
+
+@pytest.mark.parametrize("name", COVERED_BY)
+def test_the_suite_exercises_the_module(name: str) -> None:
+    """One that runs in its own process imports it; e2e and integration suites start processes that do. Each shows the named text."""
+    suite, sign = COVERED_BY[name]
+    path = ROOT / suite
+    assert path.exists(), f"{suite} is gone: name the suite that covers {name} now in COVERED_BY of tests/test_mirror.py"
+    assert sign and sign in path.read_text(encoding="utf-8"), f"{suite} does not hold {sign!r} any more: does it still cover {name}?"
+    started = Path(name).stem in sign or "/versions/" in name  # by a process of its own, by Alembic
+    if not started and not suite.startswith(("tests/e2e/", "tests/integration/")):
+        assert ROOT / name in reached(path), f"{suite} does not import {name}, directly or not: name the suite that covers it"
