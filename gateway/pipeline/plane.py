@@ -1,4 +1,4 @@
-"""What all exchanges of one data plane share: the Snapshot in force, those under way, coarse time, and one sweep for every deadline."""
+"""What the exchanges of a data plane share: the Snapshot in force, those exchanges, coarse time, and one sweep for all deadlines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.telemetry.metrics import Metrics
 
 
 class UnderWay(Protocol):
-    """What the plane knows of an exchange."""
+    """What the plane needs of an exchange."""
 
     wake_at: float
 
@@ -27,16 +27,16 @@ class UnderWay(Protocol):
 
 
 SWEEP_SECONDS: Final = 0.05
-"""Deadlines are checked this often; a `call_later` for each wait would cost more than the wait."""
+"""How often deadlines are checked; a `call_later` for each wait would cost more than the wait."""
 SAMPLE_EVERY: Final = 64
-"""One exchange in so many has its phases timed one by one."""
+"""One exchange in this many has its phases timed."""
 
 
 class DataPlane:
     """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header.
 
-    listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether a denial of an unknown caller is
-    recorded by itself; further ones of the same second are counted together.
+    listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether the denial of an unknown caller gets a
+    record of its own; further ones in the same second are only counted.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -63,16 +63,16 @@ class DataPlane:
         return self.snapshot
 
     def next_id(self) -> bytes:
-        """A request identifier: 64 random bits of this process and a count."""
+        """A request identifier: 64 random bits that name this process, and a count."""
         self._count += 1
         return b"req-%b-%d" % (self._identifier, self._count)
 
     def sampled(self) -> bool:
-        """Whether the exchange that has just got its identifier is one whose phases are timed."""
+        """Whether to time the phases of the exchange that has just got its identifier."""
         return self._count % SAMPLE_EVERY == 0
 
     def sweep(self) -> None:
-        """Ends what is past its deadline. Called every SWEEP_SECONDS by the owner of the listener."""
+        """Ends exchanges that are past their deadline. Called every SWEEP_SECONDS by the owner of the listener."""
         self.now = now = time.monotonic()
         if now >= self._date_due:
             self.date, self._date_due = formatdate(usegmt=True).encode(), now + 1.0
@@ -88,7 +88,7 @@ class DataPlane:
             self._idle.set()
 
     async def drained(self, timeout: float) -> bool:
-        """Waits until no exchange is under way, at most `timeout` seconds; says whether that came."""
+        """Waits at most `timeout` seconds until no exchange is under way; whether that was reached."""
         if not self.exchanges:
             return True
         self._idle = asyncio.Event()

@@ -1,13 +1,13 @@
-"""Who is next when every slot is taken: a bounded queue, pure (no clock, no loop), one per pool.
+"""The queue of one pool: who gets the next free slot when all are taken. Bounded and pure (no clock, no loop).
 
 Order: priority class first (interactive, standard, batch; from the caller's policy, never from a header), then deficit round robin
 among the tenants of a class ("Efficient Fair Queuing using Deficit Round Robin", Shreedhar and Varghese, 1995),
-over the estimated tokens of the requests and weighted by tenant. Rounds in which nobody's deficit reaches are skipped by arithmetic.
-Within a tenant's line it is first come first served among those whom a free slot serves: a retry, which avoids endpoints that failed it,
-keeps its place but holds up nobody. A line is kept in parts, one for each set of endpoints that is avoided: no pop walks along requests.
+over the estimated tokens of the requests and weighted by tenant. Rounds in which no deficit is large enough are skipped by arithmetic.
+Within a tenant's line, requests are served in order of arrival. A retry avoids the endpoints that failed it: while only those are free, it
+keeps its place and others pass it. A line is split by the set of endpoints that its requests avoid, so that no pop walks along requests.
 
-When the queue is full, the newest entry of whoever holds the most of the lowest class gives way, if the newcomer deserves it more: a greedy
-tenant fills the queue only with what others leave ("longest queue drop"). Deadlines are absolute monotonic seconds.
+When the queue is full, the tenant with the most entries in the lowest class loses its newest one, if the newcomer has a better claim: a
+greedy tenant gets only the places that others leave ("longest queue drop"). Deadlines are absolute monotonic seconds.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gateway.core.types import Priority
 
 RANKS: dict[Priority, int] = {"interactive": 0, "standard": 1, "batch": 2}
 Avoids = tuple[str, ...]
-"""Endpoints that a request would not go to; empty for all but retries."""
+"""Endpoints that a request avoids because they failed it; empty unless it is a retry."""
 
 
 class Entry:
-    """One request that waits. cost: estimated tokens, at least 1. A queue hands it out, drops it, or forgets it, once."""
+    """One waiting request. cost: estimated tokens, at least 1. It leaves its queue once: granted, dropped or cancelled."""
 
     __slots__ = ("avoids", "cost", "deadline", "number", "queued", "rank", "tenant")
 
     def __init__(self, tenant: str, priority: Priority, cost: int, deadline: float, avoids: Avoids = ()) -> None:
         self.tenant, self.rank, self.cost, self.deadline, self.avoids = tenant, RANKS[priority], max(1, cost), deadline, avoids
         self.number = 0
-        """Its place in the order of coming, which the queue gives out."""
+        """Its place in the order of arrival, given by the queue."""
         self.queued = False
 
 
 class _Line:
-    """One tenant's entries of one class: in parts by what they avoid, each in the order of coming. No part is empty."""
+    """One tenant's entries of one class, split by what they avoid, each part in the order of arrival. No part is empty."""
 
     __slots__ = ("deficit", "parts", "size", "tenant", "weight")
 
@@ -64,7 +64,7 @@ class _Line:
         self.size -= 1
 
     def first(self, barred: Collection[Avoids]) -> Entry | None:
-        """The one that came first of those that are not barred."""
+        """The earliest entry whose avoid-set is not barred."""
         first: Entry | None = None
         for avoids, part in self.parts.items():
             if (first is None or part[0].number < first.number) and avoids not in barred:
@@ -76,7 +76,7 @@ class _Line:
 
 
 class _Class:
-    """The lines of one priority class that have entries, in the order of their turns."""
+    """The non-empty lines of one priority class, in the order of their turns."""
 
     __slots__ = ("_lines", "_turns", "size", "weights")
 
@@ -103,8 +103,8 @@ class _Class:
             self._turns.remove(line)
 
     def pop(self, barred: Collection[Avoids]) -> Entry | None:
-        """The next entry that is not barred. A line of which all are barred is passed over, its deficit kept."""
-        if len(self._turns) == 1:  # a tenant alone takes turns with nobody
+        """The next entry that is not barred. A line whose entries are all barred is passed over and keeps its deficit."""
+        if len(self._turns) == 1:  # with one tenant there are no turns to take
             line = self._turns[0]
             alone = line.first(barred)
             if alone is not None:
@@ -112,7 +112,7 @@ class _Class:
                 self.remove(alone)
             return alone
         candidates: list[tuple[_Line, Entry]] = []
-        for line in self._turns:  # mostly it is the first one's turn
+        for line in self._turns:  # usually it is the first one's turn
             first = line.first(barred)
             if first is not None:
                 if line.deficit >= first.cost:
@@ -135,11 +135,11 @@ class _Class:
         return entry
 
     def greediest(self) -> _Line | None:
-        """The line with the most entries for its weight."""
+        """The line with the most entries relative to its weight."""
         return max(self._turns, key=lambda line: line.size / line.weight, default=None)
 
     def share(self, tenant: str) -> float:
-        """How much a tenant holds for its weight."""
+        """A tenant's entries relative to its weight."""
         line = self._lines.get(tenant)
         return line.size / line.weight if line is not None else 0.0
 
@@ -150,14 +150,14 @@ class _Class:
 
 
 class AdmissionQueue:
-    """The queue of one pool. size: most entries at once. weights: of tenants; 1.0 for those that are not named."""
+    """The queue of one pool. size: the most entries at once. weights: by tenant, 1.0 where none is given."""
 
     __slots__ = ("_classes", "_deadlines", "_length", "_number", "avoided", "size")
 
     def __init__(self, size: int, weights: Mapping[str, float]) -> None:
         self.size = size
         self.avoided: dict[Avoids, int] = {}
-        """What entries avoid, and how many of them do; without those that avoid nothing."""
+        """Avoid-set -> number of entries that have it; without the empty set."""
         self._classes = tuple(_Class(weights) for _ in RANKS)
         self._deadlines: list[tuple[float, int, Entry]] = []
         self._length = 0
@@ -171,11 +171,11 @@ class AdmissionQueue:
             yield from lines.entries()
 
     def ahead(self, rank: int) -> int:
-        """How many entries are of this class or a better one."""
+        """The number of entries in this class and the better ones."""
         return sum(lines.size for lines in self._classes[: rank + 1])
 
     def push(self, entry: Entry) -> Entry | None:
-        """Queues an entry. Returns who had to give way: None, another entry, or this one (it was not queued)."""
+        """Queues an entry. Returns the entry that was dropped for it, the new one itself if it was not queued, or None."""
         victim: Entry | None = None
         if self._length >= self.size:
             victim = self._victim(entry)
@@ -196,7 +196,7 @@ class AdmissionQueue:
         return victim
 
     def pop(self, barred: Collection[Avoids] = ()) -> Entry | None:
-        """Takes out the next entry, but for those that avoid one of `barred` (keys of `avoided`): no free slot serves them."""
+        """Takes out the next entry. `barred`: avoid-sets (keys of `avoided`) whose entries no free slot can serve."""
         for lines in self._classes:
             if lines.size and (entry := lines.pop(barred)) is not None:
                 self._left(entry)
@@ -204,14 +204,14 @@ class AdmissionQueue:
         return None
 
     def cancel(self, entry: Entry) -> bool:
-        """Forgets an entry; False when it is not queued any more."""
+        """Removes an entry; False when it is no longer queued."""
         if not entry.queued:
             return False
         self._remove(entry)
         return True
 
     def expire(self, now: float) -> list[Entry]:
-        """Takes out all entries whose deadline has come."""
+        """Takes out all entries whose deadline has passed."""
         late: list[Entry] = []
         while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].queued):
             _, _, entry = heappop(self._deadlines)

@@ -1,17 +1,17 @@
-"""The circuit breaker of one endpoint: a pure state machine, driven by results and by the clock's value.
+"""The circuit breaker of one endpoint: a pure state machine, driven by results and by the time passed in.
 
     state      event        next        when
     closed     failure      open        the consecutive failures reach the limit
-    closed     trip         open        at once: the engine refuses connections, or a failed request and then a failed probe say it hangs
-    open       due          half_open   the time of this opening is over (doubling, from open_for up to open_max)
-    half_open  admit        half_open   the one probe request is let through; nothing else until it has ended
-    half_open  success      closed      the probe was answered, or its stream has begun
-    half_open  failure      open        with a longer time
-    half_open  neutral      half_open   the probe told nothing (a client error, a cancellation): another one may go
+    closed     trip         open        at once: the engine refuses connections, or hangs (a failed request, then a failed probe)
+    open       due          half_open   the opening is over; each lasts twice as long, from open_for up to open_max
+    half_open  admit        half_open   one probe request is let through, and no other until it has ended
+    half_open  success      closed      the probe was answered, or its stream began
+    half_open  failure      open        for longer
+    half_open  neutral      half_open   the probe proved nothing (a client error, a cancellation): another one may go
 
 Client errors and cancellations are neutral: neither success nor failure. Every change of state starts a new epoch, and a
-result is believed only in the epoch in which its request was admitted: an answer that was under way when the breaker
-opened does not close it, and a late failure does not reopen it. An operator's `force` overrides all of it until it is lifted.
+result counts only in the epoch in which its request was admitted: an answer that was under way when the breaker
+opened does not close it, and a late failure does not reopen it. An operator's `force` overrides all of this until it is lifted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Forced = Literal["open", "closed"]
 
 
 class Breaker:
-    """Times are monotonic seconds, passed in. `state` is what the results say; `effective` what an operator made of it."""
+    """Times are monotonic seconds, passed in. `state`: what the results say; `effective`: the same, unless an operator forces another."""
 
     __slots__ = ("epoch", "failures", "forced", "openings", "probing", "spec", "state", "until")
 
@@ -50,12 +50,12 @@ class Breaker:
         return state == "closed" or (state == "half_open" and not self.probing)
 
     def admitted(self) -> None:
-        """A request was sent; in half-open it is the probe."""
+        """A request was sent; in half-open it is the probe request."""
         if self.state == "half_open":
             self.probing = True
 
     def success(self, epoch: int) -> bool:
-        """True when the state changed; so for all the events below."""
+        """True when the state changed, as for all events below."""
         if epoch != self.epoch:
             return False
         self.failures = 0
@@ -72,7 +72,7 @@ class Breaker:
         return False
 
     def trip(self, now: float) -> bool:
-        """Beyond doubt: the engine refuses connections, or hangs. No request tells more, whenever it was admitted."""
+        """The engine certainly refuses connections or hangs, so it opens at once, whatever the epoch."""
         return self.state != "open" and self._open(now)
 
     def neutral(self, epoch: int) -> bool:
@@ -81,18 +81,18 @@ class Breaker:
         return False
 
     def due(self, now: float) -> bool:
-        """The clock's event: an opening that is over becomes half-open."""
+        """Becomes half-open when the opening is over."""
         return self.state == "open" and now >= self.until and self._enter("half_open")
 
     def reset(self) -> bool:
-        """A new process behind the endpoint: nothing of the old one counts."""
+        """Forgets everything: there is a new process behind the endpoint."""
         self.openings = 0
         self.failures = 0
         return self.state != "closed" and self._enter("closed")
 
     def _open(self, now: float) -> bool:
         if now - self.until > self.spec.open_max:
-            self.openings = 0  # it has behaved for long enough since the last opening: the time starts anew
+            self.openings = 0  # it has worked for long enough since the last opening: the next one is short again
         self.until = now + min(self.spec.open_for * 2.0 ** min(self.openings, 30), self.spec.open_max)
         self.openings += 1
         return self._enter("open")

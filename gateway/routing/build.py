@@ -1,4 +1,4 @@
-"""From settings to routes: checks what the settings promise to one another, and keeps every route that need not change."""
+"""From settings to routes: checks that the settings fit together, and keeps every route that need not change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_router(
 def router_steps(
     models: tuple[ModelSpec, ...], engines: tuple[EngineSpec, ...], registry: EndpointRegistry, selectors: Table[SelectorRow] = SELECTORS
 ) -> Steps[FleetRouter]:
-    """The same in steps, for a large fleet. One build at a time may be activated: routes that need not change are those in force."""
+    """The same in steps, for a large fleet. Activate one build before the next begins: unchanged routes are taken from those in force."""
     yield from _check_names(models)
     known = _engines(engines)
     members: _Members = {}
@@ -68,13 +68,13 @@ def _selector(
 
 
 def request_headers(spec: EngineSpec, path: str) -> bytes:
-    """The header lines that an engine's settings add to every request: its key, its extra headers."""
+    """The header lines that an engine adds to every request: its key and its extra headers."""
     lines = dict(spec.headers)
     if spec.api_key is not None:
         lines["authorization"] = f"Bearer {spec.api_key.reveal()}"
     for name, value in lines.items():
         if not name or not name.isascii() or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
-            raise ConfigError(f"{name!r} is not the name of a header", path=path)
+            raise ConfigError(f"{name!r} is not a header name", path=path)
         if any(c in "\r\n\0" for c in value) or not value.isascii():
             raise ConfigError(f"the value of {name} has characters that a header cannot carry", path=path)
     return "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("ascii")
@@ -128,7 +128,7 @@ def _pool(
 
 
 def _member_endpoint(engine: EngineSpec, breaker: BreakerSpec, members: _Members, registry: EndpointRegistry) -> Endpoint:
-    """The engine's endpoint. Where several pools share it, the breaker that opens soonest counts."""
+    """The engine's endpoint. When several pools share it, the breaker settings that open soonest count."""
     if engine.name in members:
         endpoint, _, other = members[engine.name]
         members[engine.name] = (endpoint, engine, min(breaker, other, key=lambda spec: spec.failures))

@@ -1,17 +1,17 @@
-"""The endpoints of the fleet: one object each, for as long as the engine's connection settings stay what they are.
+"""The endpoints of the fleet: one object each, for as long as the engine's connection settings do not change.
 
 A reload builds new routes over the same endpoints, so that requests in flight, breakers, health and connections survive it. Three
 sources feed one state: the supervisor (`engine_ready`, `engine_down`, `engine_draining`), active probes (`probed`) and the results of
 requests (`ended`). Selection reads two numbers only: `in_flight` and `limit`.
 
     state       limit                meaning
-    starting    0                    its engine has not reported yet, or says that it loads its model
-    ready       slots                (fewer while it starts slowly)
+    starting    0                    its engine has not reported yet, or is loading its model
+    ready       slots                (fewer during a slow start)
     half_open   one request          its breaker lets one probe request through
     open        0                    its breaker is open
     unhealthy   0                    active probes fail
     draining    0                    no new requests; those under way finish
-    unloaded    0                    its engine is loaded when a request asks for it
+    unloaded    0                    its engine is loaded by the first request for it
     down        0                    its engine's process is gone
 """
 
@@ -34,20 +34,20 @@ OnChange = Callable[[str, str, str, str], None]
 """(endpoint, old state, new state, reason): for events and metrics. Must not raise."""
 
 SLOW_START_FROM: Final = 0.1
-"""The share of its slots with which an endpoint begins a slow start."""
+"""The share of its slots that an endpoint gets when a slow start begins."""
 LOADING_SECONDS: Final = 2.0
-"""What a load is expected to take at least, as long as none has been measured."""
+"""How long a load is assumed to take at least, until one has been measured."""
 
 
 class Waiters(Protocol):
     """A pool with requests that wait for a slot."""
 
     def pump(self) -> bool:
-        """Grants one slot to whoever is next; False when nobody can be served."""
+        """Grants one free slot; False when there is none, or no request that it can serve."""
         ...
 
     def expire(self, now: float) -> bool:
-        """Refuses those whose deadline has come; True while requests wait."""
+        """Refuses requests whose deadline has passed; True while others still wait."""
         ...
 
 
@@ -59,7 +59,7 @@ class Effects(Protocol):
     def changed(self, endpoint: Endpoint, old: State, reason: str) -> None: ...
 
     def stale(self) -> None:
-        """What a route derived from the endpoints is no longer true, though no state has changed."""
+        """Routes must look at the endpoints again, although no state has changed."""
         ...
 
     def wake(self, endpoint: Endpoint) -> None: ...
@@ -76,7 +76,7 @@ class Effects(Protocol):
 
 
 class Retired:
-    """A client of an earlier process: how many attempts it still carries, and who waits for their end."""
+    """The client of an earlier process: the attempts it still carries, and who waits for them to end."""
 
     __slots__ = ("address", "in_flight", "waiting")
 
@@ -86,7 +86,7 @@ class Retired:
 
 
 def identity(spec: EngineSpec) -> tuple[Any, ...]:
-    """What makes an endpoint another one: the settings of its connections. All others change in place."""
+    """The settings of its connections: a change of these makes a new endpoint, all others change in place."""
     return (spec.name, spec.runtime, spec.url, spec.tls, spec.timeouts.connect, spec.max_idle_connections)
 
 
@@ -140,17 +140,17 @@ class Endpoint:
         self.limit = 0
         """Requests that may be in flight now."""
         self.reserve = 0
-        """The limit in panic mode: that of an endpoint which only its own failures took out."""
+        """The limit in panic mode; above 0 only while the endpoint is out because of its own failures."""
         self.half_open = False
         self.probing = False
-        """Whether the breaker waits for a request's result, which counts in whatever state the endpoint is by then."""
+        """Whether the breaker waits for the result of a probe request, which counts whatever the endpoint's state is by then."""
         self.epoch = 0
         """The breaker's epoch, which each attempt notes at its start."""
         self.state: State = "starting"
         self.reason = "its engine has not reported yet"
         self.process: Process = "starting"
         self.code: str | None = None
-        """Why its process is down or could not be loaded, as the contract names it."""
+        """The error code for why its process is down or could not be loaded."""
         self.awaited = False
         """Whether requests may wait while its process starts."""
         self.retry_at = 0.0
@@ -159,17 +159,17 @@ class Endpoint:
         """How long the last load took."""
         self.shift: Shift | None = None
         self.idle_since = effects.now()
-        """When the last request ended; means something only while none is in flight."""
+        """When the last request ended; meaningful only while none is in flight."""
         self.drained = False
         self.leaving = False
         self.refused = False
         self.tripped = False
-        """Whether the breaker opened by something that a probe can see: then a good probe ends its time early."""
+        """Whether the breaker opened for a reason that probes see too: then a good probe ends the opening early."""
         self.breaker = Breaker(breaker)
         self.health = Health(spec.health)
         self.details: dict[str, Any] = {}
         self.waiting: dict[Waiters, None] = {}
-        """Pools whose queues hope for a slot here, in the order of their coming."""
+        """Pools with requests that wait for a slot here, in the order of arrival."""
         self._ramp_from: float | None = None
         self._starting_at: float | None = None
         self._retired: dict[EngineClient, Retired] = {}
@@ -184,7 +184,7 @@ class Endpoint:
         self.limit = 0
 
     def release(self, client: EngineClient) -> None:
-        """A slot is free again. `client`: the attempt's, which tells the process it ran in."""
+        """An attempt gives its slot back. `client`: the attempt's, which tells in which process it ran."""
         if client is self.client:
             self.in_flight -= 1
         else:
@@ -195,12 +195,12 @@ class Endpoint:
             self._emptied()
 
     def pick(self) -> EngineClient | None:
-        """The client for the attempt that begins, while a shift is under way. The probe of a breaker goes to the process it is about."""
+        """The client for a new attempt while a shift is under way. A breaker's probe request goes to the breaker's own process."""
         shift = self.shift
         return shift.client if shift is not None and not self.half_open and shift.takes() else self.client
 
     def ended(self, result: str, epoch: int, client: EngineClient) -> None:
-        """Takes the result of an attempt: success, failure, refused or neutral. It counts for the process that it ran in."""
+        """Takes the result of an attempt: success, failure, refused or neutral. It counts for the process in which it ran."""
         if client is not self.client:
             if self.shift is not None and client is self.shift.client:
                 self.shift.ended(result)
@@ -227,7 +227,7 @@ class Endpoint:
     def ready(self, address: str, slots: int | None, client: EngineClient) -> None:
         """The engine serves at this address through this client. A new client is a new process: its slots are all free.
 
-        slots: how many requests it runs at once; None as long as it has not said so.
+        slots: how many requests it runs at once; None until it has said so.
         """
         now = self._effects.now()
         if client is not self.client or self.process != "ready":
@@ -247,10 +247,10 @@ class Endpoint:
         self._count_slots()
         self._judge("the engine is ready")
         if self.waiting:
-            self._effects.wake(self)  # its limit may be what it was, but a new process has all its slots
+            self._effects.wake(self)  # the limit may not have changed, but all slots of a new process are free
 
     def set_process(self, process: Process, reason: str, code: str | None = None, *, awaited: bool = False, retry_at: float = 0.0) -> None:
-        """What the supervisor says of its process. awaited: requests may wait for it; retry_at: not to be asked for before."""
+        """What the supervisor says about its process. awaited: requests may wait for it; retry_at: do not ask for it before."""
         if process != "starting":
             self._starting_at = None
         elif self._starting_at is None:
@@ -259,11 +259,11 @@ class Endpoint:
         self._judge(reason)
 
     def begin(self, shift: Shift) -> None:
-        """A share of the requests goes to a second process from now on; its results count there."""
+        """Sends a share of the requests to a second process, which counts their results."""
         self.shift = shift
 
     def give_up(self, shift: Shift) -> None:
-        """The second process gets no further requests; those under way there finish."""
+        """Sends no further requests to the second process; those under way there finish."""
         if self.shift is not shift:
             return
         self.shift = None
@@ -275,7 +275,7 @@ class Endpoint:
             self._emptied()
 
     def probed(self, result: ProbeResult, *, decisive: bool = False) -> None:
-        """Takes the result of an active probe. decisive: it was asked because a request had failed, so that a failure settles it."""
+        """Takes the result of an active probe. decisive: the probe followed a failed request, so that one more failure is enough."""
         refusing = (self.refused, self.health.refused)
         changed = self.health.observe(result, decisive)
         self.details = result.details
@@ -284,7 +284,7 @@ class Endpoint:
             changed = self.breaker.trip(self._effects.now()) or changed
         elif result.ok and self.tripped and self.breaker.state == "open":
             self.tripped = False
-            self.breaker.until = self._effects.now()  # it answers again: no reason to wait any longer
+            self.breaker.until = self._effects.now()  # it answers again: the opening need not last any longer
             changed = self.breaker.due(self.breaker.until) or changed
         if result.slots is not None:
             self.said_slots = result.slots
@@ -293,7 +293,7 @@ class Endpoint:
             self._judge(result.reason or "the probes succeed")
 
     def tick(self, now: float) -> bool:
-        """The clock's event. True while it must be called again (an open breaker, a slow start)."""
+        """Does what time brings; True while there is more to come (an open breaker, a slow start)."""
         if self.breaker.due(now):
             self._judge("the breaker lets one request through")
         elif self._ramp_from is not None:
@@ -305,12 +305,12 @@ class Endpoint:
         self._judge("drained by an operator" if on else "resumed by an operator")
 
     def force(self, state: Forced | None) -> None:
-        """Overrides the breaker (and, with `closed`, the probes), or ends that."""
+        """Overrides the breaker, and with `closed` the probes too; None ends that."""
         self.breaker.forced = state
         self._judge(f"forced {state} by an operator" if state else "no longer forced by an operator")
 
     def reconfigure(self, spec: EngineSpec, breaker: BreakerSpec) -> None:
-        """Takes over settings that need no new connections."""
+        """Applies settings that need no new connections."""
         self.spec, self.health.spec, self.breaker.spec = spec, spec.health, breaker
         self._count_slots()
         self._judge("")
@@ -325,7 +325,7 @@ class Endpoint:
         return signal
 
     def when_gone(self, address: str) -> Signal[None]:
-        """Completes when no request is in flight at this address of the endpoint, now or earlier."""
+        """Completes when no request is in flight at this address, whether it is the endpoint's present one or an earlier one."""
         signal: Signal[None] = Signal()
         for retired in self._retired.values():
             if retired.address == address:
@@ -338,12 +338,12 @@ class Endpoint:
 
     @property
     def returns(self) -> bool:
-        """Whether it is out for a while only: its engine starts or restarts, or an operator drains it."""
+        """Whether it is only out for a while: its engine is starting or restarting, or an operator drains it."""
         return not self.leaving and (self.process not in ("ready", "unloaded") or self.drained)
 
     @property
     def asleep(self) -> bool:
-        """Whether its engine is not there because nobody has needed it, and comes when it is asked for."""
+        """Whether its engine is unloaded, or being unloaded, for lack of requests and would be loaded for one."""
         if self.drained or self.leaving:
             return False
         if self.process == "unloaded":
@@ -351,7 +351,7 @@ class Endpoint:
         return self.process == "unloading" or (self.process == "starting" and self.awaited)
 
     def want(self) -> bool:
-        """Asks for its engine where that loads it; whether a request may wait for it."""
+        """Has its engine loaded if it is unloaded; whether a request may wait for it."""
         if not self.asleep:
             return False
         if self.process == "unloaded":
@@ -359,14 +359,14 @@ class Endpoint:
         return True
 
     def load_left(self, now: float) -> float:
-        """Seconds that a load under way will still take: by what the last one took, else as long again as it has taken so far."""
+        """Seconds that the load under way will still take: judged by the last one, else as long again as it has taken so far."""
         if self._starting_at is None:
             return LOADING_SECONDS
         elapsed = now - self._starting_at
         return max(LOADING_SECONDS, elapsed) if self.load_seconds is None else max(1.0, self.load_seconds - elapsed)
 
     def leave(self) -> None:
-        """The configuration no longer has this endpoint: it serves what waits for it, and closes when the last request has ended."""
+        """Removed from the configuration: serves the requests that wait for it, and closes when the last one has ended."""
         self.leaving = True
         if self.shift is not None:
             self.give_up(self.shift)
@@ -396,15 +396,15 @@ class Endpoint:
     # -- inside ---------------------------------------------------------------------------------------------------------------------
 
     def _count_slots(self) -> bool:
-        """What an external engine may run at once is the operator's decision where it was made (several gateways, or other callers, may
-        share the engine); a sidecar runs what it was started with, and knows it best. True when the number changed."""
+        """The setting counts for an external engine (others may share it), and for a sidecar what it reports. True when
+        the number changed."""
         spec, before = self.spec, self.slots
         configured = spec.slots if spec.runtime == "external" else None
         self.slots = configured or self.said_slots or spec.start_slots
         return self.slots != before
 
     def _judge(self, reason: str) -> None:
-        """Makes one state and its limits out of what the three sources said."""
+        """Derives the state and the limits from what the three sources said."""
         old, old_slots, spared = self.state, self.limit, self.reserve > 0
         state, why = self._verdict()
         self.epoch, self.half_open, self.limit, self.reserve = self.breaker.epoch, state == "half_open", 0, 0
@@ -417,7 +417,7 @@ class Endpoint:
             self._ramp_from = None
             soft = state in ("open", "unhealthy") and not (self.refused or self.health.refused) and self.breaker.forced is None
             if state == "half_open":
-                self.limit = self.slots if self.breaker.admits else 0  # the first one taken ends it: `admitted`
+                self.limit = self.slots if self.breaker.admits else 0  # the first request takes it back to 0, see `admitted`
             if state == "half_open" or soft:
                 self.reserve = self.slots
         self.state = state
@@ -445,7 +445,7 @@ class Endpoint:
         return ("ready", "ready") if breaker == "closed" else (breaker, f"its breaker is {breaker}")
 
     def _ramped(self) -> int:
-        """The slots that a slow start gives now; all of them when it is over."""
+        """The slots that a slow start allows now; all of them when it is over."""
         if self._ramp_from is None:
             return self.slots
         share = (self._effects.now() - self._ramp_from) / max(self.spec.health.slow_start, 1e-9)
@@ -455,7 +455,7 @@ class Endpoint:
         return max(1, ceil(self.slots * max(SLOW_START_FROM, share)))
 
     def _emptied(self) -> None:
-        """Nothing is in flight here."""
+        """The last request in flight here has ended."""
         self.idle_since = self._effects.now()
         idle, self._idle = self._idle, []
         for signal in idle:
@@ -466,7 +466,7 @@ class Endpoint:
             self._effects.left(self)
 
     def _retire(self) -> None:
-        """The client is no longer used for new requests; it closes when those it carries have ended."""
+        """Uses the client for no further requests; it closes when those it carries have ended."""
         client, address, self.client, self.address = self.client, self.address, None, None
         if client is None:
             return
@@ -481,7 +481,7 @@ class Endpoint:
             self._effects.close(client)
 
     def _release_other(self, client: EngineClient) -> None:
-        """An attempt ended at the second process of a shift, or at one that has been replaced."""
+        """An attempt ended in the second process of a shift, or in one that has been replaced."""
         shift = self.shift
         if shift is not None and client is shift.client:
             shift.released()

@@ -1,4 +1,4 @@
-"""Active health: what single probes say, made into one steady answer; and the loop that probes.
+"""Active health: turns the results of single probes into one steady verdict, and runs the probes.
 
 `Health` is pure: `fall` failed probes in a row make an endpoint unhealthy, `rise` good ones make it healthy again. A refused
 connection counts at once. `Prober` owns one task per endpoint; what a probe does is behind the `Probe` protocol
@@ -17,17 +17,17 @@ from gateway.core.specs import EngineSpec, HealthSpec
 from gateway.core.tasks import TaskOwner
 
 JITTER = 0.1
-"""Each interval is longer or shorter by up to this share, so that probes of many endpoints do not beat together."""
+"""Each interval varies by up to this share, so that probes of many endpoints do not coincide."""
 SHORTEST = 0.05
-"""Seconds between two probes at least."""
+"""The least seconds between two probes."""
 PATIENCE = 0.5
-"""Seconds that a suspect has to answer."""
+"""Seconds within which a suspect must answer."""
 RECOVERY = 1.0
-"""Seconds between two probes of a suspect that failed: with a long interval, its return would be noticed late."""
+"""Seconds between probes of a suspect that failed one: at a long interval its return would be noticed late."""
 
 
 class ProbeResult(Struct, frozen=True):
-    """What one probe saw. refused: nothing accepts connections there. loading: the engine says that it still loads its model.
+    """What one probe saw. refused: nothing accepts connections there. loading: the engine says that it is still loading its model.
     slots: how many requests it runs at once, if it said so."""
 
     ok: bool
@@ -39,21 +39,21 @@ class ProbeResult(Struct, frozen=True):
 
 
 class Probe(Protocol):
-    """Asks one endpoint how it is. Never raises for the network: that is a result."""
+    """Probes one endpoint. Does not raise when the network fails: that is a result too."""
 
     async def probe(self, spec: EngineSpec, address: str, timeout: float) -> ProbeResult | None:
-        """None: it could not be asked, for a reason that is not its own."""
+        """None: it could not be probed for a reason of the gateway's own."""
         ...
 
     async def forget(self, engine: str) -> None:
-        """The engine is no longer probed: its connections may go."""
+        """The engine is no longer probed; its connections can be closed."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class Health:
-    """Rise and fall. An endpoint is healthy until probes say otherwise: traffic itself tells sooner than a schedule."""
+    """Counts probes up and down. An endpoint is healthy until probes say otherwise: traffic shows failures sooner than they do."""
 
     __slots__ = ("healthy", "loading", "reason", "refused", "spec", "streak")
 
@@ -62,12 +62,12 @@ class Health:
         self.reset()
 
     def reset(self) -> None:
-        """A new process: the old one's record is gone."""
+        """Forgets the old process's results: there is a new one."""
         self.healthy, self.refused, self.loading, self.streak, self.reason = True, False, False, 0, ""
 
     def observe(self, result: ProbeResult, decisive: bool = False) -> bool:
-        """Takes one result; True when `healthy` or `loading` changed. A decisive failure needs no others, nor does one that the engine
-        itself explains."""
+        """Takes one result; True when `healthy` or `loading` changed. One failure is enough when it is decisive or when the engine gives
+        the reason."""
         before = (self.healthy, self.loading)
         if result.ok == self.healthy:
             self.streak = 0
@@ -84,7 +84,7 @@ class Health:
 
 
 class Probed(Protocol):
-    """What the prober needs of an endpoint. `address` is None while nothing is there to be probed."""
+    """What the prober needs of an endpoint. `address` is None while there is nothing to probe."""
 
     name: str
     spec: EngineSpec
@@ -96,8 +96,8 @@ class Probed(Protocol):
 class Prober:
     """Probes every endpoint it watches, each in a task of its own, until closed. Control plane only.
 
-    A request that failed makes its endpoint a suspect: it is probed at once and with little patience, and that verdict
-    counts without waiting for `fall` of them. So an engine that hangs is out soon after its first request ran into its timeout.
+    A failed request makes its endpoint a suspect: it is probed at once, with a short timeout, and one failure is enough. So an engine
+    that hangs is out soon after the first request to it timed out.
     """
 
     def __init__(self, probe: Probe, entropy: Entropy) -> None:
@@ -108,7 +108,7 @@ class Prober:
         self._suspects: set[Probed] = set()
 
     def watch(self, endpoints: list[Probed]) -> None:
-        """Exactly these from now on: starts probing new ones and stops probing those that are gone. Needs a running loop."""
+        """Probes exactly these from now on. Needs a running loop."""
         for endpoint in [known for known in self._watched if known not in endpoints]:
             self._watched.pop(endpoint).cancel()
             if all(other.name != endpoint.name for other in endpoints):
@@ -118,7 +118,7 @@ class Prober:
                 self._watched[endpoint] = self._owner.spawn(self._run(endpoint), name=endpoint.name)
 
     def suspect(self, endpoint: Probed) -> None:
-        """Something went wrong there: ask now, not at the next interval. One question at a time."""
+        """A request failed there: probes it now instead of at the next interval, one probe at a time."""
         if endpoint in self._watched and endpoint not in self._suspects:
             self._suspects.add(endpoint)
             self._owner.spawn(self._confirm(endpoint), name=f"{endpoint.name}:suspect")
@@ -147,11 +147,11 @@ class Prober:
             self._suspects.discard(endpoint)
 
     async def _ask(self, endpoint: Probed, timeout: float, *, decisive: bool) -> bool:
-        """Probes once and tells the endpoint; whether it is well, or nothing could be learnt."""
+        """Probes once and tells the endpoint. True when it is well, or when nothing was learnt."""
         address = endpoint.address
         result = None if address is None else await self._probe.probe(endpoint.spec, address, timeout)
         if result is None:
             return True
-        if endpoint.address == address and endpoint in self._watched:  # else this was about an old process
+        if endpoint.address == address and endpoint in self._watched:  # otherwise the result is about an earlier process
             endpoint.probed(result, decisive=decisive)
         return result.ok

@@ -2,8 +2,8 @@
 
 `prefix`: the system prompt and the first user message, so that all turns of a conversation, and its siblings, meet the engine that
 holds their KV cache. `session`: the routing header, else the request's `user`. `tenant` and `key`: the caller. `header:NAME`: that
-header (the router's caller reads it and passes it as the session). What is absent falls back to the prefix.
-BLAKE2b, because the key must be the same in every process, after every restart, and hard to aim at an endpoint.
+header (the router's caller reads it and passes it as the session). Where a request has none of these, its prefix counts.
+BLAKE2b, because a key must be the same in every process and after every restart, and callers must not be able to aim at an endpoint.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any, Final
 from gateway.core.types import InferenceRequest, Principal
 
 PREFIX: Final = 2048
-"""How many characters of a text are hashed: enough to tell conversations apart, little enough to cost a few microseconds at most."""
+"""Characters of a text that are hashed: enough to tell conversations apart, few enough to cost microseconds."""
 MESSAGES: Final = 8
-"""How many messages are looked at for the first of a user."""
+"""Messages among which the first user message is looked for."""
 
 _fresh = blake2b(digest_size=8).copy
-"""A copy of one that was never fed is cheaper than a new one with its parameters."""
+"""Copying an unused hash is cheaper than making one with parameters."""
 _number = int.from_bytes
 
 KEPT: Final = 32
-"""How many beginnings of conversations a route keeps the hash's state of."""
+"""Hash states of conversation beginnings that a route keeps."""
 
 KeyFunction = Callable[[InferenceRequest, Principal, bytes | None], int]
 
@@ -54,8 +54,8 @@ def key_function(key: str) -> KeyFunction:
 
 
 class Prefix:
-    """The key `prefix`. What precedes the user's text is a system prompt, long and the same for many conversations: the hash's state
-    behind it is kept for the last KEPT of them."""
+    """The key `prefix`. What precedes the user's text is usually a system prompt, long and shared by many conversations: the hash's state
+    after it is kept for the last KEPT of them."""
 
     __slots__ = ("_states",)
 
@@ -63,8 +63,8 @@ class Prefix:
         self._states: dict[str, Any] = {}
 
     def key(self, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
-        """From roles and texts up to the first user message, of each text the first PREFIX characters (a long system prompt must not hide
-        who talks). When there is none, from the first MESSAGES."""
+        """Hashes roles and texts up to the first user message, or of the first MESSAGES where there is none. Of each text the first PREFIX
+        characters count, so that a long system prompt does not hide the user's."""
         if request.operation != "chat":
             return digest(_encoded(_text(request)))
         before, room = "", MESSAGES
@@ -116,14 +116,14 @@ def caller_key(request: InferenceRequest, principal: Principal, session: bytes |
 
 
 def _text(request: InferenceRequest) -> str:
-    """The beginning of what is no conversation."""
+    """The beginning of a request that is not a conversation."""
     view = request.view
     text = _flat(getattr(view, "prompt", None)) or _flat(getattr(view, "input", None)) or _flat(getattr(view, "query", None))
     return text or _bytes_of(request).decode("latin-1")
 
 
 def _bytes_of(request: InferenceRequest) -> bytes:
-    """Where nothing is text (tensors): the beginning of what is forwarded."""
+    """The beginning of what is forwarded, for requests without text (tensors)."""
     if request.raw:
         return request.raw[:PREFIX]
     return b"\0".join(bytes(value)[:PREFIX] for value in request.fields.values())[:PREFIX]
@@ -155,5 +155,5 @@ def _flat(content: Any) -> str:
 
 
 def _encoded(text: str) -> bytes:
-    """UTF-8, also of half a surrogate pair, which JSON can carry."""
+    """UTF-8; encodes lone surrogates too, which JSON can carry."""
     return text.encode("utf-8", "surrogatepass")

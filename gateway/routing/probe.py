@@ -1,7 +1,7 @@
 """The active probe over HTTP: GET `health.path`, or /health and, where there is none, /v1/models.
 
-Any 2xx is good. A body that names a `state` must name `ready` (a sidecar answers 200 while it loads; llama.cpp's own server 503 with
-the message "Loading model"); one that names `slots` tells how many requests the engine runs at once. Addresses are those of
+Any 2xx is good, unless the body has a `state` other than `ready`: a sidecar answers 200 while it loads its model. llama.cpp's own server
+answers 503 "Loading model" then. `slots` in the body is how many requests the engine runs at once. Addresses are those of
 gateway.transport.address.
 """
 
@@ -52,7 +52,7 @@ class HttpProbe:
             await client.aclose()
 
     async def forget(self, engine: str) -> None:
-        """The engine is gone: close its client."""
+        """Closes the client of an engine that is gone."""
         if (known := self._clients.pop(engine, None)) is not None:
             await known[2].aclose()
 
@@ -79,7 +79,7 @@ class HttpProbe:
 
 
 async def _get(client: EndpointClient, spec: EngineSpec, path: str) -> ProbeResult:
-    """Raises EngineError. The caller's deadline is the only one here."""
+    """Raises EngineError. Has no deadline of its own."""
     headers = dict(spec.headers)
     if spec.api_key is not None:
         headers["authorization"] = f"Bearer {spec.api_key.reveal()}"
@@ -91,13 +91,13 @@ def _judged(answer: Reply, path: str) -> ProbeResult:
     details: dict[str, Any] = {"status": status}
     if not 200 <= status < 300:
         loading = status == 503 and _says_loading(body)
-        reason = "it loads its model" if loading else f"{path} answered {status}"
+        reason = "it is loading its model" if loading else f"{path} answered {status}"
         return ProbeResult(False, reason, loading=loading, details=details)
     if (answer.head.get(b"content-type") or b"").startswith(b"application/json") and len(body) <= MAX_BODY:
         try:
             said = msgspec.json.decode(body)
         except ValueError:
-            return ProbeResult(False, f"{path} answered something that is not JSON", details=details)
+            return ProbeResult(False, f"{path} did not answer with JSON", details=details)
         if isinstance(said, dict):
             details.update((key, said[key]) for key in _DETAILS if key in said)
     state, slots = details.get("state"), details.get("slots")
@@ -108,7 +108,7 @@ def _judged(answer: Reply, path: str) -> ProbeResult:
 
 
 def _says_loading(body: bytes) -> bool:
-    """Whether the body of a 503 tells that the model is being loaded: a sidecar's state, or the error of llama.cpp's own server."""
+    """Whether the body of a 503 says that the model is being loaded, as a sidecar's state or as llama.cpp's own server does."""
     try:
         said = msgspec.json.decode(body)
     except ValueError:

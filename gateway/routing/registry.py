@@ -1,4 +1,4 @@
-"""The registry of endpoints: outlives every snapshot, and is where effects happen (clients, timers, probes, events).
+"""The registry of endpoints. It outlives every snapshot and carries out all effects (clients, timers, probes, events).
 
     registry = EndpointRegistry(SystemClock(), SystemEntropy(), client_factory, on_change)
     router = build_router(config.models, config.engines, registry)      # changes nothing yet; raises ConfigError
@@ -7,7 +7,7 @@
     await registry.aclose()
 
 It implements `EngineTraffic` (the supervisor's reports, and what it asks) and the `endpoints` half of `FleetView`. Reports about engines
-that the configuration does not know yet are kept until it does.
+that are not configured yet are kept until they are.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gateway.routing.health import Probe, Probed, Prober
 from gateway.routing.shift import Shift
 
 ClientFactory = Callable[[EngineSpec, str], EngineClient]
-"""(engine, address) -> the way there."""
+"""(engine, address) -> a client."""
 TICK = 0.05
-"""Seconds between two looks at what is timed: open breakers, slow starts, deadlines in queues. Runs only while there are any."""
+"""Seconds between ticks, which run only while something is timed: open breakers, slow starts, deadlines in queues."""
 
 
 class Scheduler(Protocol):
-    """When things run: the event loop, or a test."""
+    """Runs callbacks later: the event loop, or a test."""
 
     def soon(self, action: Callable[[], None]) -> None: ...
 
@@ -53,14 +53,14 @@ class LoopScheduler:
 
 
 class Fleet(Protocol):
-    """What a router tells the registry when it goes into force."""
+    """What the registry needs of a router that goes into force."""
 
     @property
     def members(self) -> Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]: ...
 
 
 class _Report:
-    """The last that the supervisor said of an engine."""
+    """The supervisor's last report about an engine."""
 
     __slots__ = ("address", "awaited", "code", "process", "reason", "retry_at", "slots")
 
@@ -75,7 +75,7 @@ class _Report:
 
 
 class EndpointRegistry:
-    """See the module. Everything here runs on the event loop's thread."""
+    """See the module. Everything runs on the event loop's thread."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class EndpointRegistry:
         scheduler: Scheduler | None = None,
         on_wanted: Callable[[str], None] | None = None,
     ) -> None:
-        """on_wanted: hears, once for each load, of an engine that is not loaded and that a request waits for. Must not raise."""
+        """on_wanted: called once for each load with the engine that a request waits for. Must not raise."""
         self.clock, self.entropy = clock, entropy
         self.now = clock.monotonic
         self.version = 0
-        """Grows with each change of an endpoint's state: what a route derived from the states is stale then."""
+        """Grows with each change of an endpoint's state: routes then derive again what they keep of the states."""
         self.shedding = 0
         """Load shedding (gateway.routing.shedding): 0 nothing, 1 batch, 2 standard too, 3 everything."""
         self.active: Fleet | None = None
@@ -109,14 +109,14 @@ class EndpointRegistry:
     # -- configuration -----------------------------------------------------------------------------------------------------------
 
     def endpoint(self, spec: EngineSpec, breaker: BreakerSpec) -> Endpoint:
-        """The endpoint for an engine: the one in force when its connections are the same, else a new one that is not in force yet."""
+        """The endpoint for an engine: the one in force if its connection settings are the same, else a new one, not in force yet."""
         known = self._endpoints.get(spec.name)
         if known is not None and identity(known.spec) == identity(spec):
             return known
         return Endpoint(spec, self, breaker)
 
     def activate(self, fleet: Fleet) -> None:
-        """Puts a router's endpoints into force; those that it does not have are left to finish what they carry."""
+        """Puts a router's endpoints into force; those that it lacks finish what they carry."""
         previous, self._endpoints = self._endpoints, {name: member[0] for name, member in fleet.members.items()}
         self.active = fleet
         for endpoint, spec, breaker in fleet.members.values():
@@ -130,7 +130,7 @@ class EndpointRegistry:
         self._watch()
 
     def start_probing(self, probe: Probe) -> None:
-        """Probes every endpoint from now on, until closed. Once; needs a running loop."""
+        """Probes every endpoint until closed. Call it once, on a running loop."""
         self._prober = Prober(probe, self.entropy)
         self._watch()
 
@@ -154,7 +154,7 @@ class EndpointRegistry:
             self._watch()
 
     def engine_starting(self, engine: str, *, awaited: bool = False) -> None:
-        self._report(engine, "starting", "its engine starts", awaited=awaited)
+        self._report(engine, "starting", "its engine is starting", awaited=awaited)
 
     def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
         self._report(engine, "down", reason, code)
@@ -169,7 +169,7 @@ class EndpointRegistry:
         self._report(engine, "unloaded", reason, code, retry_at=self.now() + retry_after if retry_after else 0.0)
 
     def shift(self, engine: str, address: str, slots: int, max_failures: int) -> Shift:
-        """A share of the engine's requests for its process at this address; it begins with none."""
+        """Prepares to send a share of the engine's requests to its process at this address; the share begins at 0."""
         endpoint = self._endpoints.get(engine)
         spec = endpoint.spec if endpoint is not None else EngineSpec(name=engine, runtime="llama.cpp")
         made = Shift(self._client_factory(spec, address), address, slots, max_failures, self._give_up)
@@ -194,7 +194,7 @@ class EndpointRegistry:
         return [endpoint.view() for endpoint in self._endpoints.values()]
 
     def drain(self, endpoint: str) -> Signal[None]:
-        """No new requests there; completes when the last one under way has ended. Raises GatehouseError for an unknown name."""
+        """Sends no new requests there; completes when the last one under way has ended. Raises GatehouseError for an unknown name."""
         found = self._find(endpoint)
         found.drain(True)
         return found.when_idle()
@@ -217,13 +217,13 @@ class EndpointRegistry:
         self.version += 1
 
     def wake(self, endpoint: Endpoint) -> None:
-        """A slot is free: whoever waits for one is served from a fresh stack, not from that of the request that gave it back."""
+        """A slot is free. The next request is started in a later turn of the loop, not on the stack of the one that gave the slot back."""
         if not self._woken:
             self._scheduler.soon(self._pump)
         self._woken.update(endpoint.waiting)
 
     def queued(self, pool: Waiters) -> None:
-        """A pool has requests that wait: its deadlines are watched until `expire` says that nobody waits."""
+        """A pool has waiting requests: watches their deadlines until `expire` says that none is left."""
         self._queues[pool] = None
         self.tick_soon()
 
@@ -233,7 +233,7 @@ class EndpointRegistry:
             self._scheduler.later(TICK, self.tick)
 
     def tick(self) -> None:
-        """Looks at everything that is timed, and comes again while there is any."""
+        """Looks at everything that is timed, and schedules itself while there is any."""
         self._ticking = False
         now = self.now()
         again = False
@@ -258,7 +258,7 @@ class EndpointRegistry:
         self._leaving.pop(endpoint, None)
 
     def want(self, endpoint: Endpoint) -> None:
-        """A request waits for an engine that is not loaded: from now on it is starting, so that the next ones only wait."""
+        """Has an engine loaded that a request waits for. It counts as starting from now on, so that later requests only wait."""
         self._report(endpoint.name, "starting", "a request asks for its engine", awaited=True)
         if self._on_wanted is not None:
             self._on_wanted(endpoint.name)
@@ -266,7 +266,7 @@ class EndpointRegistry:
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Serves the pools in turns, one request each, so that pools that share an endpoint share its slots."""
+        """Serves the pools in turns, one request each, so that pools with a common endpoint share its slots."""
         pools = deque(self._woken)
         self._woken = {}
         while pools:
@@ -280,7 +280,9 @@ class EndpointRegistry:
         report = self._reports.setdefault(engine, _Report())
         report.process, report.reason, report.code, report.awaited, report.retry_at = process, reason, code, awaited, retry_at
         endpoint = self._endpoints.get(engine)
-        if endpoint is not None and endpoint.spec.runtime != "external":  # else it is about the sidecar that a reload puts in its place
+        if (
+            endpoint is not None and endpoint.spec.runtime != "external"
+        ):  # otherwise the report is about the sidecar that a reload puts in its place
             endpoint.set_process(process, reason, code, awaited=awaited, retry_at=retry_at)
             return
         for gone in [leaving for leaving in self._leaving if leaving.name == engine]:
@@ -291,7 +293,7 @@ class EndpointRegistry:
         for endpoint in found:
             endpoint.give_up(shift)
         if not found and all(endpoint.client is not shift.client for endpoint in self._endpoints.values()):
-            self.close(shift.client)  # nobody routes to this engine: it never carried anything
+            self.close(shift.client)  # no route leads to this engine, so the client never carried anything
 
     def _connect(self, endpoint: Endpoint) -> None:
         """Gives an endpoint its client when its address is known, and the process state that was reported for it."""
@@ -309,7 +311,7 @@ class EndpointRegistry:
         endpoint.ready(address, slots, self._client_to(endpoint, address))
 
     def _client_to(self, endpoint: Endpoint, address: str) -> EngineClient:
-        """The client that goes there already, the endpoint's own or that of a shift which now has all the traffic, or a new one."""
+        """An existing client for the address (the endpoint's own, or that of a shift that now has all the traffic), or a new one."""
         if endpoint.client is not None and endpoint.address == address:
             return endpoint.client
         if endpoint.shift is not None and endpoint.shift.address == address:

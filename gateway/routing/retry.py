@@ -1,9 +1,9 @@
-"""Whether and when a failed attempt is tried again: pure bookkeeping, one per pool.
+"""Whether and when a failed attempt is retried: pure bookkeeping, one per pool.
 
 Only failures before the first byte of a response (`EngineError.safe`) are retried, at most `attempts` times in all, and
-at any time the retries under way are at most `budget` (20%) of the requests in flight, or MINIMUM if that is more (a pool with few requests
-could otherwise not survive the death of one engine). The budget keeps retries from multiplying the load on what is still
-alive; an attempt that was refused at the door did no work anywhere, so it is retried outside of the budget.
+retries under way never exceed `budget` (20%) of the requests in flight, or MINIMUM if that is more, so that a pool with few requests
+survives the death of one engine. The budget keeps retries from multiplying the load on the engines that are left. An attempt whose
+connection was refused caused no work, so its retry does not count.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gateway.core.specs import RetrySpec
 
 MINIMUM: Final = 10
 _CLAIM_WITHIN: Final = 1.0
-"""Seconds after its backoff within which a promised retry must begin, or its share of the budget is free again."""
+"""A promised retry must begin within this many seconds after its backoff, or its share of the budget is free again."""
 
 
 class RetryBudget:
-    """`promise` says yes or no; a retry that begins is `begin`, and one that counted there ends with `end`."""
+    """Ask `promise` whether to retry; call `begin` when the retry begins, and `end` after it if `begin` counted it."""
 
     __slots__ = ("_clock", "_entropy", "_excused", "_expires", "promised", "running", "spec")
 
@@ -33,7 +33,7 @@ class RetryBudget:
         self._expires = 0.0
 
     def promise(self, error: Exception, attempts: int, in_flight: int) -> float | None:
-        """Seconds to wait before the next attempt, or None. attempts: how many were made. in_flight: requests, now."""
+        """Seconds to wait before the next attempt, or None for no retry. attempts: made so far. in_flight: requests now."""
         if not isinstance(error, EngineError) or not error.safe or attempts >= self.spec.attempts:
             return None
         self._excused = error.refused
@@ -50,7 +50,7 @@ class RetryBudget:
         return delay
 
     def begin(self) -> bool:
-        """A retry has its slot. Whether it counts, until `end`: one that got it at once, after a refusal, does not."""
+        """A retry has its slot. Whether it counts until `end`: after a refused connection it does not."""
         if self._excused:
             self._excused = False
             return False

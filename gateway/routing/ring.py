@@ -2,8 +2,8 @@
 
 Each member owns POINTS points (times its weight) on a circle of 2**64 positions; a key belongs to the member whose point
 follows the key's position. The points come from BLAKE2b over the member's name, never from Python's salted `hash()`, and
-those of a smaller weight are a prefix of those of a larger one: a change of one member or of one weight moves only the keys
-that it must. With 512 points a member's share of the keys is within about 5% of what its weight says.
+the points of a smaller weight are a prefix of those of a larger one: a change of one member or one weight moves only the keys
+that it must. With 512 points a member's share of the keys is within about 5% of its weight's.
 
 The bound on the load ("Consistent Hashing with Bounded Loads", Mirrokni, Thorup, Zadimoghaddam, 2018) is applied by
 the selector that walks the ring: a key goes to the first member after it that is below bound x average load.
@@ -22,18 +22,18 @@ from gateway.core.slices import Steps, at_once
 POINTS = 512
 """Points of a member of weight 1.0."""
 HEAVIEST = 8.0
-"""The weight that larger ones are scaled down to, so that weights of 90 and 10 do not make a ring of 51,200 points."""
+"""The largest weight on a ring; others are scaled with it, so that weights of 90 and 10 do not make 51,200 points."""
 TURN = 1 << 64
-"""Where the circle ends and begins."""
+"""Positions on the circle."""
 BLOCK = 512
-"""Points that are made or sorted in one step."""
+"""Points made or sorted in one step."""
 _PER_DIGEST = 8
 """Points taken from one 64-byte digest."""
 _unpack = Struct(">8Q").unpack
 
 
 def points_of(name: str, count: int) -> list[int]:
-    """The first `count` points of a member, in the order of their making (a longer list starts with a shorter one)."""
+    """The first `count` points of a member; a longer list starts with the shorter one."""
     return [point for points in point_blocks(name, count) for point in points]
 
 
@@ -49,7 +49,7 @@ def point_blocks(name: str, count: int) -> Iterator[list[int]]:
 
 
 def counts_of(weights: Sequence[float]) -> list[int]:
-    """How many points each weight is worth: POINTS for 1.0, with the largest weight brought between 1 and HEAVIEST."""
+    """The number of points of each weight: POINTS for 1.0, after the largest weight was scaled to between 1 and HEAVIEST."""
     largest = max(weights, default=0.0)
     scale = HEAVIEST / largest if largest > HEAVIEST else 1 / largest if 0 < largest < 1 else 1.0
     return [max(1, round(POINTS * weight * scale)) if weight > 0 else 0 for weight in weights]
@@ -59,7 +59,7 @@ class Ring:
     """Finds the members for a key. Built once for each change of membership; members are known by their index.
 
     names: the members' names, all different. weights: relative to 1.0; a member of weight 0.0 owns nothing. Building costs about
-    0.4 ms a member. `positions` and `owners` end with the first point once more, one turn later: every key has a point after it.
+    0.4 ms a member. `positions` and `owners` end with the first point again, one turn later, so that every key has a point after it.
     """
 
     __slots__ = ("owners", "positions", "search", "size")
@@ -79,7 +79,7 @@ class Ring:
             raise ValueError("a ring needs distinct names, each with a weight")
         counts = counts_of(weights)
         owned: dict[int, int] = {}
-        for index in sorted(range(len(names)), key=names.__getitem__):  # by name: the order in the configuration must not matter
+        for index in sorted(range(len(names)), key=names.__getitem__):  # by name, so that the order in the configuration does not matter
             for points in point_blocks(names[index], counts[index]):
                 owned.update(dict.fromkeys(points, index))
                 yield
@@ -120,7 +120,7 @@ class Ring:
 
 
 def _sorted(points: Collection[int]) -> Steps[list[int]]:
-    """In parts, as the points lie evenly: one sort of a large ring takes tens of milliseconds."""
+    """Sorts in parts, because sorting a large ring at once takes tens of milliseconds. The points are spread evenly."""
     shift = TURN.bit_length() - 1 - max(0, (len(points) // BLOCK).bit_length() - 1)
     parts: list[list[int]] = [[] for _ in range(1 << (TURN.bit_length() - 1 - shift))]
     for number, point in enumerate(points):
@@ -136,9 +136,9 @@ def _sorted(points: Collection[int]) -> Steps[list[int]]:
 
 
 def _table(positions: Sequence[int]) -> Steps[tuple[int, array[int]]]:
-    """(shift, starts): the search for a key starts at `starts[key >> shift]`, in the middle one step or two before its place.
+    """(shift, starts): the search for a key starts at `starts[key >> shift]`, on average one or two steps before its place.
 
-    The points lie evenly, so with more cells than points there is next to nothing to search; a bisection costs four times as much.
+    The points are spread evenly, so with more cells than points almost nothing is left to search; a bisection costs four times as much.
     """
     cells = 1 << (len(positions)).bit_length()
     shift = (TURN // cells).bit_length() - 1

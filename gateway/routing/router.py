@@ -1,10 +1,10 @@
 """Admission and selection in one decision: the routes of a snapshot.
 
-`acquire` is synchronous while a slot is free: it looks at the state version, computes a key where the policy wants one, chooses,
-counts, and returns the attempt. Only when every slot is taken does a request wait, as a `Waiting` signal in the pool's queue.
+`acquire` is synchronous while a slot is free: it compares the state version, computes a key if the policy needs one, chooses, counts, and
+returns the attempt. A request waits only when every slot is taken, as a `Waiting` signal in the pool's queue.
 
-Panic mode: when more of a pool is ejected by its own failures than `breaker.max_ejected` allows (one endpoint always may be), ejected
-endpoints serve again, but only what finds no slot at a healthy one, and never those that refuse connections or are down.
+Panic mode: when failures have ejected more of a pool than `breaker.max_ejected` allows (one endpoint may always be), ejected endpoints
+serve again, but only requests that find no slot at a healthy one, and never those that refuse connections or are down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gateway.routing.selectors import Member, Selector, free, spare
 
 _SUCCESS: Final = AttemptResult.SUCCESS
 _SMOOTHING: Final = 0.1
-"""Weight of the newest observation in the mean time for which a request holds its slot."""
+"""Weight of the newest observation in the mean time that requests hold their slots."""
 MAX_RETRY_AFTER: Final = 60.0
 
 
@@ -61,14 +61,14 @@ class PoolAttempt:
         self.idle_timeout = member.idle_timeout
 
     def answering(self) -> None:
-        """Tells a breaker whose probe this is. How the stream ends counts again, as that of any other request."""
+        """Tells the breaker if this is its probe request. How the stream ends counts again, as for any request."""
         endpoint = self._member.endpoint
         if endpoint.probing and self._epoch == endpoint.epoch and self.client is endpoint.client:
             endpoint.ended(_SUCCESS.name, self._epoch, self.client)
             self._epoch = endpoint.epoch
 
     def close(self, result: AttemptResult) -> None:
-        """Gives the slot back, tells the breaker, wakes whoever is next. A second call does nothing."""
+        """Gives the slot back, tells the breaker and wakes the next request. A second call does nothing."""
         if not self._open:
             return
         self._open = False
@@ -110,7 +110,7 @@ class PoolRoute:
         self._queue = AdmissionQueue(routing.queue.size, routing.queue.weights)
         self._waiting: dict[Entry, Waiting] = {}
         self._unchoosy = 0
-        """How many of them any free slot serves; the others are retries, for which it may be at the wrong endpoint."""
+        """How many of them avoid no endpoint, so that any free slot will do."""
         self._timeout = routing.queue.timeout
         self._version = -1
         self._open: tuple[Member, ...] = ()
@@ -125,21 +125,21 @@ class PoolRoute:
     ) -> PoolAttempt | Waiting:
         """Admission and selection in one decision; see the port.
 
-        Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with an honest retry_after, or
-        EngineError (insufficient_memory) when it fits nowhere.
+        Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with a realistic retry_after, or
+        EngineError (insufficient_memory) when the model fits nowhere.
         """
         registry = self._registry
         if self._version != registry.version:
             self._look()
         if registry.shedding and RANKS[principal.priority] >= 3 - registry.shedding:
-            raise Overloaded("The gateway sheds load; try again later.", retry_after=self._retry_after(0))
+            raise Overloaded("The gateway is shedding load; try again later.", retry_after=self._retry_after(0))
         retry = False
         if tried:
             retry, tried = True, self._avoidable(tried)
         key_of = self._key
         key = 0 if key_of is None else key_of(request, principal, session)
-        if not self._waiting or tried or not self._due():  # a retry has had its turn
-            select = self._select  # a call of an attribute that is no method is not specialised
+        if not self._waiting or tried or not self._due():  # a retry has had its turn already
+            select = self._select  # calling it as an attribute would be slower
             member = select(key, (self.in_flight + 1) / self._weight, tried)
             if member is None and self._panic:
                 member = self._choose_in_panic(key, tried)
@@ -152,7 +152,7 @@ class PoolRoute:
         return self._enqueue(Waiting(entry, key, retry))
 
     def abandon(self, waiting: Any) -> None:
-        """The request was cancelled: it leaves the queue, or gives back the slot that was granted to it."""
+        """Takes a cancelled request out of the queue, or gives back the slot that it was granted."""
         if waiting.done:
             if waiting.value is not None:
                 waiting.value.close(AttemptResult.NEUTRAL)
@@ -170,11 +170,11 @@ class PoolRoute:
 
     @property
     def queued(self) -> int:
-        """Requests that wait for a slot."""
+        """Requests waiting for a slot."""
         return len(self._waiting)
 
     def equals(self, spec: ModelSpec, members: tuple[Member, ...]) -> bool:
-        """Whether a route made of these would be the same but for its counters and its queue."""
+        """Whether a route made of these would differ only in its counters and its queue."""
         mine, theirs = ([member.settings for member in pool] for pool in (self.members, members))
         return self.spec == spec and mine == theirs
 
@@ -200,22 +200,22 @@ class PoolRoute:
             endpoint.admitted()
         counts = retry and self.budget.begin()
         client = endpoint.client if endpoint.shift is None else endpoint.pick()
-        assert client is not None  # a limit above 0 comes with a client (Endpoint.ready)
+        assert client is not None  # an endpoint with a limit above 0 has a client (Endpoint.ready)
         return PoolAttempt(self, member, endpoint.epoch, counts, self._now(), client)
 
     def observe(self, started: float) -> None:
-        """An attempt held its slot from `started` until now."""
+        """Notes that an attempt held its slot from `started` until now."""
         now = self._now
         held = now() - started
         service = self._service
         self._service = held if service is None else service + _SMOOTHING * (held - service)
 
     def _avoidable(self, tried: tuple[str, ...]) -> tuple[str, ...]:
-        """What was tried is avoided while something else could serve; when nothing else can, it may be tried again."""
+        """Endpoints to avoid: those tried before, unless no other is open."""
         return tried if any(member.endpoint.name not in tried for member in self._open) else ()
 
     def _look(self) -> None:
-        """Derives from the endpoints' states what selection needs; only after one of them changed."""
+        """Derives what selection needs from the endpoints' states, after one of them has changed."""
         self._version = self._registry.version
         self._open = tuple(member for member in self.members if member.endpoint.state in ("ready", "half_open"))
         self._weight = sum(member.weight for member in self._open if member.endpoint.state == "ready") or 1.0
@@ -225,7 +225,7 @@ class PoolRoute:
     def _unavailable(self) -> EngineError:
         now = self._now()
         loading = [member.endpoint.load_left(now) for member in self.members if member.endpoint.state == "starting"]
-        if loading:  # whatever the others do, one of these will serve
+        if loading:  # one of these will serve, whatever the others do
             after = min(min(loading), MAX_RETRY_AFTER)
             return EngineError(f"The model {self.model} is being loaded.", code="model_loading", status=503, retry_after=after)
         if all(m.endpoint.state in ("down", "unloaded") and m.endpoint.code == "insufficient_memory" for m in self.members):
@@ -257,7 +257,7 @@ class PoolRoute:
         return waiting
 
     def pump(self) -> bool:
-        """Grants one free slot to whoever is next; False when there is no slot or nobody."""
+        """Grants one free slot; False when there is none, or no request that it can serve."""
         if not self._waiting:
             return False
         if self._version != self._registry.version:
@@ -269,15 +269,15 @@ class PoolRoute:
             return False
         waiting = self._dequeued(entry)
         member = self._choose(waiting.key, self._avoidable(entry.avoids) if entry.avoids else ())
-        assert member is not None  # it is not barred, and nothing ran in between
+        assert member is not None  # its avoid-set is not barred, and nothing ran in between
         others = member.endpoint.waiting
         if len(others) > 1 and self in others:
-            others[self] = others.pop(self)  # the next free slot there is another pool's
+            others[self] = others.pop(self)  # the next free slot there goes to another pool
         waiting.set(self._grant(member, waiting.retry))
         return True
 
     def _next(self) -> Entry | None:
-        """Who gets the free slot; None when there is no slot or nobody whom it serves."""
+        """The request that gets a free slot; None when there is no slot, or no request that it can serve."""
         if self._queue.avoided:
             at = self._free()
             return self._queue.pop(self._barred(at)) if at else None
@@ -292,17 +292,17 @@ class PoolRoute:
         return bool(self._waiting)
 
     def _late(self) -> GatehouseError:
-        """Why a request waited until its deadline."""
+        """The error of a request that waited until its deadline."""
         if not self._open and any(member.endpoint.state == "starting" for member in self.members):
             return self._unavailable()
         return self._overloaded("No slot became free in time")
 
     def _wanted(self) -> bool:
-        """Asks for the engines that are loaded when a request needs them; whether requests may wait for one."""
-        return any([member.endpoint.want() for member in self.members])  # each of them is asked for
+        """Has unloaded engines loaded; whether requests may wait for one."""
+        return any([member.endpoint.want() for member in self.members])  # a list, so that all of them are asked
 
     def _give_up(self) -> None:
-        """Every endpoint failed: nobody comes back soon. While an engine is being restarted or drained, those that wait go on waiting."""
+        """Refuses all waiting requests, unless an engine will be back: it is being restarted, loaded or drained."""
         if not any(member.endpoint.returns or member.endpoint.health.loading for member in self.members) and not self._wanted():
             error = self._unavailable()
             for entry in list(self._queue):
@@ -310,15 +310,15 @@ class PoolRoute:
                     self._dequeued(entry).fail(error)
 
     def _free(self) -> set[str]:
-        """The endpoints that have a free slot."""
+        """The endpoints with a free slot."""
         return {member.endpoint.name for member in self.members if free(member) or (self._panic and spare(member))}
 
     def _barred(self, at: set[str]) -> set[Avoids]:
-        """Of all that those who wait avoid: what leaves none of the endpoints `at`."""
+        """Avoid-sets that rule out every endpoint in `at`."""
         return {avoids for avoids in self._queue.avoided if at.issubset(self._avoidable(avoids))}
 
     def _due(self) -> bool:
-        """Whether somebody who waits goes before a newcomer: a free slot would serve him, and he is about to be woken."""
+        """Whether a waiting request goes before a new one: a free slot would serve it, and it is about to be woken."""
         return self._unchoosy > 0 or len(self._barred(self._free())) < len(self._queue.avoided)
 
     def _dequeued(self, entry: Entry) -> Waiting:
@@ -333,7 +333,7 @@ class PoolRoute:
         return Overloaded(f"{why}; the model {self.model} is at its capacity.", retry_after=self._retry_after(len(self._waiting)))
 
     def _retry_after(self, ahead: int) -> float:
-        """Seconds in which those ahead will be served, by Little's law: what is ahead x mean service time / slots."""
+        """Seconds until the requests ahead are served, by Little's law: requests ahead x mean service time / slots."""
         slots = sum(member.endpoint.limit for member in self.members) or 1
         return min(max(1.0, (ahead + 1) * (self._service or 0.0) / slots), MAX_RETRY_AFTER)
 
@@ -344,7 +344,7 @@ class FleetRouter:
     def __init__(self, routes: Iterable[PoolRoute], members: Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]) -> None:
         self.routes = {route.model: route for route in routes}
         self.members = members
-        """endpoint name -> (endpoint, its settings, its breaker's settings): what activation puts into force."""
+        """Endpoint name -> (endpoint, its settings, its breaker's settings), put into force by activation."""
         self._names: dict[str, PoolRoute] = dict(self.routes)
         for route in self.routes.values():
             for alias in route.spec.aliases:

@@ -18,7 +18,7 @@ from gateway.routing.endpoints import Endpoint
 from gateway.routing.ring import Ring
 
 _WALK: Final = 64
-"""Steps along the ring before the search goes on member by member: bounds the cost when most of a large pool is full."""
+"""Steps along the ring before the search continues member by member: bounds the cost when most of a large pool is full."""
 _WINDOW: Final = 64
 """How many members least_outstanding compares in a large pool."""
 _TOP = 1 << 64
@@ -57,7 +57,7 @@ class Member:
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """All but the counter; two members with the same settings are the same member of the same pool."""
+        """Everything but the counter; members with equal settings are interchangeable."""
         return (
             id(self.endpoint),
             self.weight,
@@ -74,8 +74,8 @@ class Selector(Protocol):
     keyed: bool
 
     def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
-        """The member for a request. key: 0 <= key < 2**64 (0 unless `keyed`). average: the pool's requests in flight, with this
-        one, for each unit of weight that is available. exclude: endpoints that were tried already."""
+        """The member for a request. key: 0 <= key < 2**64 (0 unless `keyed`). average: the pool's requests in flight, including
+        this one, per unit of available weight. exclude: endpoints that were tried already."""
         ...
 
 
@@ -86,13 +86,13 @@ def free(member: Member, exclude: tuple[str, ...] = ()) -> bool:
 
 
 def spare(member: Member, exclude: tuple[str, ...] = ()) -> bool:
-    """Whether a member can take one more request in panic mode."""
+    """The same in panic mode."""
     endpoint = member.endpoint
     return endpoint.in_flight < endpoint.reserve and endpoint.name not in exclude
 
 
 class Only:
-    """The one member of a pool of one, whatever its policy."""
+    """The only member of its pool, whatever the policy."""
 
     keyed = False
 
@@ -113,7 +113,7 @@ def ring_of(members: Sequence[Member]) -> tuple[list[str], list[float]]:
 class ConsistentHash:
     """A consistent-hash ring with bounded loads: the key's member, or the next one that is below bound x average load.
 
-    When every free member is at its bound (slots differ, endpoints are shared), the first free one after the key.
+    When every free member is at its bound (slots differ, endpoints are shared), it is the first free one after the key.
     """
 
     keyed = True
@@ -124,7 +124,7 @@ class ConsistentHash:
         ring = ring or Ring(*ring_of(members))
         self._search = ring.search
         once = [members[index] for index in ring.owners[:-1]]
-        self._owners = [*once, *islice(cycle(once), _WALK)]  # further than once around, so that a walk need not turn
+        self._owners = [*once, *islice(cycle(once), _WALK)]  # more than once around, so that a walk need not wrap
 
     def choose(self, key: int, average: float, exclude: tuple[str, ...]) -> Member | None:
         shift, starts, positions = self._search  # this is Ring.at: a call would cost as much as the search
@@ -133,10 +133,10 @@ class ConsistentHash:
             place += 1
         owners, cap = self._owners, self._bound * average
         end = place + _WALK
-        while place < end:  # mostly one step or two: a range would cost more than they do
+        while place < end:  # usually one or two steps, which cost less than a range
             member = owners[place]
             place += 1
-            if member.load < cap * member.weight:  # that is load + 1 <= ceil(...): with this request it is still within the bound
+            if member.load < cap * member.weight:  # load + 1 <= ceil(...): with this request it is still within the bound
                 endpoint = member.endpoint
                 if endpoint.in_flight < endpoint.limit and (not exclude or endpoint.name not in exclude):
                     return member
@@ -149,9 +149,9 @@ class ConsistentHash:
 
 
 class LeastOutstanding:
-    """The member with the fewest requests in flight for its weight; equals take turns.
+    """The member with the fewest requests in flight relative to its weight; equals take turns.
 
-    In pools of more than WINDOW members it is the best of as many, another window each time.
+    In pools of more than WINDOW members it is the best of that many, another window each time.
     """
 
     keyed = False
@@ -159,7 +159,7 @@ class LeastOutstanding:
     def __init__(self, members: Sequence[Member], bound: float, entropy: Entropy) -> None:
         self._members = list(members)
         self._by_endpoint = {id(member.endpoint): member for member in members}
-        self._endpoints = [member.endpoint for member in members] * 2  # twice, so that a window is one slice
+        self._endpoints = [member.endpoint for member in members] * 2  # twice in a row, so that a window is one slice
         self._equal = len({member.weight for member in members}) == 1
         self._step = 1 if len(members) <= _WINDOW else _WINDOW
         self._turn = 0
@@ -198,7 +198,7 @@ class PowerOfTwo:
 
 
 class RoundRobin:
-    """In turns; with different weights smooth and proportional (nginx's algorithm)."""
+    """In turns; different weights are interleaved smoothly (nginx's algorithm)."""
 
     keyed = False
 
@@ -231,10 +231,10 @@ class RoundRobin:
 
 
 class Weighted:
-    """By weight, always the same member for a key: canary releases and A/B tests. Shares follow the weights exactly.
+    """By weight, and always the same member for a key: for canary releases and A/B tests. Shares follow the weights exactly.
 
-    A key's position on a line as long as the sum of the weights decides; for a pair of members a change of the weights moves no key that it
-    need not. A member that is not free is passed over for the next one on the line.
+    A key is a position on a line as long as the sum of the weights. With two members, a change of the weights moves only the keys that it
+    must. A member that is not free is passed over for the next one on the line.
     """
 
     keyed = True

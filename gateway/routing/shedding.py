@@ -1,8 +1,8 @@
-"""Load shedding: the process gives up work before it suffers, the least important class first.
+"""Load shedding: refuses work before the process suffers, the least important class first.
 
 `Shedding` is pure: it turns the event loop's lag and the share of memory in use into a level (0 nothing, 1 batch, 2 standard too,
 3 everything). It rises when three observations in a row agree, so that one long pause sheds nobody, and falls one level after a second of
-calm. The start of a process is no sign of load. `PressureMonitor` measures, ten times a second, and tells the registry.
+calm. Lag right after the start does not count. `PressureMonitor` measures ten times a second and tells the registry.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 LAGS = (0.2, 0.5, 1.0)
-"""Seconds by which the event loop is late, for levels 1 to 3."""
+"""Lag of the event loop in seconds, for levels 1 to 3."""
 MEMORY = (0.85, 0.92, 0.97)
-"""Shares of the memory limit, for levels 1 to 3."""
+"""Share of the memory limit in use, for levels 1 to 3."""
 INTERVAL = 0.1
 WARM_UP = 30
-"""Observations after the start, three seconds of them, in which lag is not judged: a process that has just started has work of its own."""
+"""Observations (three seconds) after the start in which lag does not count: a process that has just started is busy with itself."""
 _AGREE = 3
 _CALM = 10
 
 
 class Shedding:
-    """Levels out of observations, with hysteresis. warm_up: the first observations, in which only memory counts."""
+    """Turns observations into levels, with hysteresis. warm_up: the number of first observations in which only memory counts."""
 
     def __init__(self, lags: tuple[float, float, float] = LAGS, memory: tuple[float, float, float] = MEMORY, warm_up: int = 0) -> None:
         self.level = 0
@@ -34,7 +34,7 @@ class Shedding:
         self._calm = 0
 
     def observe(self, lag: float, memory: float) -> int:
-        """Takes one observation (lag in seconds, memory as a share of the limit; 0.0 without one); the level from now on."""
+        """Takes one observation (lag in seconds; memory as a share of the limit, 0.0 without one) and returns the level from now on."""
         if self._warm_up:
             self._warm_up -= 1
             lag = 0.0
@@ -53,9 +53,9 @@ class Shedding:
 
 
 class PressureMonitor:
-    """Measures this process on its event loop and reports each change of the level.
+    """Measures this process and reports each change of the level.
 
-    memory_limit: bytes; None takes the control group's limit, and where there is none memory is not looked at.
+    memory_limit: bytes; None takes the control group's limit. Without either, memory does not count.
     """
 
     def __init__(self, on_level: Callable[[int], None], memory_limit: int | None = None, shedding: Shedding | None = None) -> None:
@@ -87,7 +87,7 @@ class PressureMonitor:
 
 
 def resident_bytes() -> int:
-    """This process's resident memory; 0 where /proc does not tell."""
+    """This process's resident memory; 0 where /proc does not say."""
     try:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):

@@ -1,7 +1,7 @@
-"""A share of one endpoint's traffic on a second process of its engine: which attempts go there, and how they end. Pure.
+"""A share of one endpoint's traffic goes to a second process of its engine: which attempts, and how they end. Pure.
 
-A counter decides, so that of n attempts exactly n times the share go there, spread evenly. What fails there is counted here and says
-nothing about the process in force; when too much has failed, `over` completes, and whoever drives the rollout ends it.
+A counter decides, so that of n attempts exactly n times the share go there, spread evenly. Failures there are counted here and do not count
+for the process in force; after too many `over` completes, and whoever drives the rollout ends it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from gateway.core.ports import EngineClient
 from gateway.core.waiting import Signal
 
 PARTS = 10_000
-"""Shares are counted in whole parts of this: sums of fractions would drift."""
+"""Shares are counted in whole parts of this, because sums of fractions would drift."""
 
 
 class Shift:
-    """See gateway.core.ports.TrafficShift. client, address, slots: of the second process. end: told when the shift is given up."""
+    """See gateway.core.ports.TrafficShift. client, address, slots: the second process's. end: called when the shift is given up."""
 
     __slots__ = ("_end", "_parts", "_sum", "address", "client", "failures", "in_flight", "max_failures", "over", "requests", "slots")
 
@@ -31,11 +31,11 @@ class Shift:
         return self._parts / PARTS
 
     def move(self, share: float) -> None:
-        """From now on this share of the attempts, 0 to 1; a share above 0 is at least one part."""
+        """Sends this share of the attempts from now on, 0 to 1; above 0 it is at least one part."""
         self._parts = min(PARTS, max(1 if share > 0 else 0, round(share * PARTS)))
 
     def takes(self) -> bool:
-        """Whether the attempt that begins now goes to the second process; then it holds one of its slots until `released`."""
+        """Whether a new attempt goes to the second process; if so it holds one of its slots until `released`."""
         self._sum += self._parts
         if self._sum < PARTS:
             return False
@@ -58,5 +58,5 @@ class Shift:
                 self.over.set(None)
 
     def end(self) -> None:
-        """Gives up: the first process has all the traffic again."""
+        """Gives the shift up: the first process has all the traffic again."""
         self._end(self)

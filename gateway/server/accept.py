@@ -1,5 +1,5 @@
-"""Accepts the connections of a TLS listener. The event loop's own server gives each a minute for its handshake and counts none of them, so
-that silent connections would cost descriptors without a bound; here they have the deadline of a request's head and bounds of their own.
+"""Accepts the connections of a TLS listener. The event loop's own server allows a minute for a handshake and any number of them at once, so
+that silent connections could use up all descriptors; here they have the deadline of a request's head and are bounded.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gateway.server.protocol import Connection, ListenerState
 log = logging.getLogger("gatehouse.server")
 
 AT_ONCE: Final = 64
-"""Connections that are accepted before others of the event loop have their turn."""
+"""Connections accepted in one turn of the event loop."""
 PAUSE_SECONDS: Final = 0.2
-"""How long nothing is accepted after the system refused another descriptor."""
+"""How long to wait before accepting again after the system refused a descriptor."""
 
 
 class TlsAcceptor:
-    """What uvicorn knows as a server: listens from `start` to `close`. Connections in their handshake are bounded like those after it."""
+    """A server to uvicorn: listens from `start` to `close`. Connections in their handshake are bounded like those after it."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, state: ListenerState, make: Callable[[], Connection]) -> None:
         self._sock, self._context, self._state, self._make = sock, context, state, make
@@ -34,12 +34,12 @@ class TlsAcceptor:
         self._closed = False
 
     def start(self) -> None:
-        """Needs the running loop."""
+        """Needs a running loop."""
         self._resume = None
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accepts no more and ends the handshakes under way; connections after theirs go on. The socket stays the caller's."""
+        """Stops accepting and ends the handshakes under way; established connections go on. The caller closes the socket."""
         if self._closed:
             return
         self._closed = True
@@ -62,7 +62,7 @@ class TlsAcceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no descriptor or no memory: the connection waits in the kernel's queue
-                log.warning("no connection can be accepted: %s", error.strerror)
+                log.warning("cannot accept connections: %s", error.strerror)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._sock.fileno())
                 self._resume = loop.call_later(PAUSE_SECONDS, self.start)
@@ -73,7 +73,7 @@ class TlsAcceptor:
         limits = self._state.plane.current().spec.listen
         count = self._per_peer.get(address, 0)
         if len(self._shaking) >= limits.max_connections or count >= limits.max_connections_per_peer:
-            sock.close()  # there is no way to say why before the handshake
+            sock.close()  # before the handshake there is no way to say why
             return
         sock.setblocking(False)
         self._per_peer[address] = count + 1
@@ -82,7 +82,7 @@ class TlsAcceptor:
         task.add_done_callback(lambda ended: self._shaken(ended, address))
 
     async def _shake(self, sock: socket.socket, seconds: float) -> None:
-        with contextlib.suppress(OSError):  # TLS errors are such, and so is the end of the deadline
+        with contextlib.suppress(OSError):  # includes TLS errors and the deadline
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._make,  # type: ignore[type-var]  # a protocol by its methods
                 sock,

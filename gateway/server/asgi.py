@@ -1,4 +1,4 @@
-"""The bridge from a connection to an ASGI application, for every path that is no inference (ASGI 3.0, HTTP scope)."""
+"""The bridge from a connection to an ASGI application, for every path that reaches no engine (ASGI 3.0, HTTP scope)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AsgiCycle:
         if request.complete:
             self._body.set()
         self._gone = False
-        self._head = b""  # what of the response's head is not sent yet: it goes with the first part of the body, in one piece
+        self._head = b""  # the head while it is unsent: it goes out together with the first part of the body
         self._started = self._finished = self._is_chunked = False
 
     # --- called by the connection
@@ -82,7 +82,7 @@ class AsgiCycle:
                 raise RuntimeError("the application did not complete its response")
         except GatehouseError as error:
             self._fail(error)
-        except Exception as error:  # boundary: an application that fails answers 500, and its connection goes on
+        except Exception as error:  # boundary: when the application fails, the client gets a 500
             log.error("request %s failed: %r", self.request.request_id.decode(), error, exc_info=error)
             self._fail(InternalError(f"Internal error. The request id is {self.request.request_id.decode()}."))
 

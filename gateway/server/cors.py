@@ -15,7 +15,7 @@ EXPOSED = (
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, "
     "x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
 )
-"""Every header of our answers that a page's script may want to read; the OpenAI client retries by some of them."""
+"""The headers of our answers that scripts may read; the OpenAI client decides about retries by some of them."""
 
 
 def allowed_origin(spec: CorsSpec, headers: Headers) -> bytes | None:
@@ -29,7 +29,7 @@ def allowed_origin(spec: CorsSpec, headers: Headers) -> bytes | None:
 
 
 def cors_headers(spec: CorsSpec, headers: Headers) -> bytes:
-    """The header lines that an answer to this request gets."""
+    """The header lines for the answer to this request."""
     origin = allowed_origin(spec, headers)
     if origin is None:
         return b""
@@ -37,7 +37,7 @@ def cors_headers(spec: CorsSpec, headers: Headers) -> bytes:
 
 
 def preflight_headers(spec: CorsSpec, headers: Headers) -> list[tuple[bytes, bytes]] | None:
-    """The answer's headers to a preflight, or None when this origin may not."""
+    """The headers that answer a preflight, or None when this origin is not allowed."""
     origin = allowed_origin(spec, headers)
     if origin is None or b"access-control-request-method" not in headers:
         return None

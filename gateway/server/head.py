@@ -19,9 +19,9 @@ _REQUEST_LINE: Final = re.compile(rb"[A-Z_-]+ [^ \r\n]+ (?!HTTP/)[A-Z]+/\d\.\d\r
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """(path, query) of a request target. Of one in absolute form (RFC 9112, 3.2.2) only the path counts: nothing is decided by a host.
+    """(path, query) of a request target. Of an absolute form (RFC 9112, 3.2.2) only the path counts; no decision depends on a host.
 
-    The path is taken as it is: nothing is decoded or normalised, so that every spelling of a path but the plain one is another path.
+    The path is neither decoded nor normalised: every other spelling of a known path is an unknown path.
     """
     if target[0] != SLASH and (match := _ABSOLUTE(target)) is not None:
         target = target[match.end() :]
@@ -34,7 +34,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes]:
 
 
 def has_dot_segment(path: bytes) -> bool:
-    """Whether a segment of the path is `.` or `..` in any spelling: what forwards or resolves it would end up on another path."""
+    """Whether a segment of the path is `.` or `..` in any spelling, which whoever resolves it takes for another path."""
     if DOT not in path and PERCENT not in path:
         return False
     decoded = unquote_to_bytes(path)
@@ -42,19 +42,19 @@ def has_dot_segment(path: bytes) -> bool:
 
 
 def foreign_protocol(data: bytes) -> bool:
-    """Whether a request line of another protocol is in there. The parser takes `RTSP/1.0` and `ICE/1.0` for `HTTP/1.0`."""
+    """Whether the data contains a request line of another protocol. The parser takes `RTSP/1.0` and `ICE/1.0` for `HTTP/1.0`."""
     return _REQUEST_LINE(data) is not None
 
 
 def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> RequestError | None:
-    """What is wrong with the head, or None. The parser has checked syntax, Content-Length's form and the transfer coding."""
+    """What is wrong with a head, or None. The parser has checked its syntax, the form of Content-Length and the transfer coding."""
     if has_dot_segment(path):
-        return RequestError("The path has a segment '.' or '..'; send the path that is meant.", code="invalid_request")
+        return RequestError("The path contains a segment '.' or '..'; send the path that it stands for.", code="invalid_request")
     length = headers.get(b"content-length")
     if length is not None and int(length) > max_body:
         return RequestError(f"The body is larger than {max_body} bytes.", code="request_too_large", status=413)
     if b"transfer-encoding" in headers and (length is not None or headers[b"transfer-encoding"].lower() != b"chunked"):
-        return RequestError("Only a plain Content-Length or Transfer-Encoding: chunked is accepted.", code="invalid_header")
+        return RequestError("Send either Content-Length or Transfer-Encoding: chunked.", code="invalid_header")
     if b"host" not in headers:
         return RequestError("The Host header is missing.", code="invalid_header")
     if method == b"POST" and (kind := headers.get(b"content-type")) is not None and kind != b"application/json":
@@ -62,7 +62,9 @@ def check_head(method: bytes, path: bytes, headers: Headers, max_body: int) -> R
         if base not in (b"application/json", b"application/octet-stream", b""):
             return RequestError("Send the body as application/json.", code="unsupported_media_type", status=415)
     if b"content-encoding" in headers and headers[b"content-encoding"].lower() != b"identity":
-        return RequestError("Encoded bodies are not accepted; send the body as it is.", code="unsupported_media_type", status=415)
+        return RequestError(
+            "Encoded bodies are not accepted; send the body without a Content-Encoding.", code="unsupported_media_type", status=415
+        )
     if (expect := headers.get(b"expect")) is not None and expect.lower() != b"100-continue":
-        return RequestError("Only Expect: 100-continue is known.", code="invalid_header")
+        return RequestError("Expect: only 100-continue is supported.", code="invalid_header")
     return None

@@ -9,17 +9,17 @@ from gateway.pipeline.plane import DataPlane
 
 
 class Health:
-    """Reads what the data plane knows; asks nobody.
+    """Reports what the data plane knows; asks nobody.
 
-    store: whether the store answered when it was last asked. Its loss is told and keeps no traffic out: keys that are remembered go on.
-    keys: whether there is any key to log in with. That there is none is told too: the first one may be made at any moment.
+    store: whether the store answered last time. Without it the gateway stays ready, because remembered keys still work.
+    keys: whether there is any key to log in with. Without one the gateway stays ready too: the first may be made at any moment.
     """
 
     def __init__(self, plane: DataPlane, store: Callable[[], bool] | None = None, keys: Callable[[], bool] | None = None) -> None:
         self._plane, self._store, self._keys = plane, store, keys
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether traffic is welcome, and a report that names what is not ready."""
+        """Whether the gateway is ready for traffic, and a report that names what is not."""
         snapshot = self._plane.snapshot
         if snapshot is None:
             return False, {"status": "not ready", "not_ready": ["snapshot"]}

@@ -24,7 +24,7 @@ BACKLOG = 4096
 
 
 class QuietServer(uvicorn.Server):
-    """A uvicorn server that leaves signals alone, says nothing on its own, and waits to be ended instead of looking ten times a second."""
+    """A uvicorn server that handles no signals, logs nothing, and waits for `end` instead of polling ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -44,7 +44,7 @@ class QuietServer(uvicorn.Server):
 
 
 class TlsServer(QuietServer):
-    """The data listener behind TLS: its connections are accepted by an acceptor of our own, which bounds the handshakes."""
+    """The data listener with TLS: connections come through our own acceptor, which bounds the handshakes."""
 
     def __init__(self, config: uvicorn.Config, state: ListenerState, context: ssl.SSLContext) -> None:
         super().__init__(config)
@@ -54,7 +54,7 @@ class TlsServer(QuietServer):
         acceptors = [TlsAcceptor(sock, self._context, self._state, self._connection) for sock in sockets or ()]
         for acceptor in acceptors:
             acceptor.start()
-        self.servers = acceptors  # type: ignore[assignment]  # of a server, uvicorn uses what an acceptor has
+        self.servers = acceptors  # type: ignore[assignment]  # uvicorn only uses what an acceptor has too
         self.started = True
 
     def _connection(self) -> Connection:
@@ -62,7 +62,7 @@ class TlsServer(QuietServer):
 
 
 def bind(address: str, setting: str) -> socket.socket:
-    """A listening TCP socket for "host:port" ("[::1]:8080" for IPv6; port 0 takes a free one). Raises ConfigError."""
+    """A listening TCP socket for "host:port" ("[::1]:8080" for IPv6; port 0 chooses a free one). Raises ConfigError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -101,11 +101,11 @@ def tls_context(spec: TlsSpec) -> ssl.SSLContext:
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
-    """uvicorn wants an application; the data listener's protocol class never calls it."""
+    """uvicorn needs an application; the data listener's protocol class never calls it."""
 
 
 def data_server(state: ListenerState, tls: TlsSpec | None, drain_seconds: float) -> QuietServer:
-    """The data listener: uvicorn runs it, our Connection speaks it."""
+    """The data listener: uvicorn runs it, and Connection serves its connections."""
 
     state.allocator = tuned()
 

@@ -1,4 +1,4 @@
-"""Who is at the other end: which peers are trusted proxies, and whom they forward for."""
+"""Who sent a request: which peers are trusted proxies, and for whom they forward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _networks(trusted: tuple[str, ...]) -> tuple[Network, ...]:
 
 
 def plain(address: str) -> str:
-    """An address as it is compared and recorded: an IPv4 one that came mapped into IPv6 (a listener on `::`) is an IPv4 one."""
+    """An address as it is compared and recorded: IPv4 addresses mapped into IPv6 (a listener on `::`) become IPv4 ones."""
     if not address.lower().startswith("::ffff:"):
         return address
     try:
@@ -40,7 +40,7 @@ def is_trusted(address: str, trusted: tuple[str, ...]) -> bool:
 def forwarded_peer(proxy: Peer, headers: Headers) -> Peer:
     """The client that a trusted proxy names: the last address of X-Forwarded-For, which is the one the proxy itself added.
 
-    It has no certificate: the proxy's says who the proxy is.
+    It has no certificate: the connection's certificate is the proxy's.
     """
     value = headers.get(b"x-forwarded-for")
     if value is None:

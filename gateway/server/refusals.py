@@ -1,4 +1,4 @@
-"""What a request hears that never became an exchange."""
+"""Answers to requests that never became an exchange."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gateway.pipeline.exchange import status_line
 
 
 def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"") -> bytes:
-    """The whole response for a request that never became an exchange, with `lines` more; the connection closes after it."""
+    """The whole response; the connection closes after it. lines: further header lines."""
     body = error.body()
     extra = lines + b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
     if error.retry_after is not None:

@@ -1,8 +1,8 @@
-"""Requests that ask to change the protocol are served as if they had not (RFC 9110, 7.8). Java's HttpClient asks for h2c with the first
+"""Serves requests that ask for another protocol as if they had not asked (RFC 9110, 7.8). Java's HttpClient asks for h2c with the first
 request of each connection.
 
-llhttp ends such a message with its head. A parser of its own reads the body and what follows: it gets a head that says no more than how
-long the body is, of which the connection hears nothing.
+For llhttp such a message ends with its head, so a second parser reads the body and everything after it. It is first fed a head that only
+states the body's length; the connection does not hear of that head.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.core.types import Headers
 
 
 class Reader(Protocol):
-    """What a parser calls: the connection."""
+    """What a parser calls; implemented by the connection."""
 
     def on_message_begin(self) -> None: ...
 
@@ -31,7 +31,7 @@ class Reader(Protocol):
 
 
 class _AfterHead:
-    """Passes everything on but one head."""
+    """Passes on everything but the first head."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -59,7 +59,7 @@ class _AfterHead:
 
 
 def parser_after(headers: Headers, reader: Reader) -> tuple[httptools.HttpRequestParser, bytes]:
-    """A parser for what follows a head with these headers, and the bytes to feed it before."""
+    """A parser for what follows a head with these headers, and the bytes to feed it first."""
     if b"transfer-encoding" in headers:
         framing = b"transfer-encoding: chunked\r\n"
     else:

@@ -14,15 +14,15 @@ from gateway.core.errors import ConfigError
 from gateway.core.specs import ClientTlsSpec
 
 MAX_UNIX_PATH = 107
-"""Bytes that fit into sockaddr_un.sun_path on Linux, without the final zero."""
+"""Bytes that fit into sockaddr_un.sun_path on Linux before the final zero."""
 
 CONTEXTS = 64
-"""TLS contexts that are kept, by what they are made of."""
+"""TLS contexts that are kept."""
 Stamp = tuple[int, ...]
 
 
 class Address(Struct, frozen=True):
-    """Where an endpoint is. `host_header`: the value of Host. `base_path`: what every path is prefixed with, without a final slash."""
+    """Where an endpoint is. `host_header`: the value of Host. `base_path`: the prefix of every path, without a final slash."""
 
     scheme: Literal["http", "https", "unix"]
     host: str
@@ -33,10 +33,10 @@ class Address(Struct, frozen=True):
 
 
 def parse_address(text: str) -> Address:
-    """Parses an endpoint's address. Raises ConfigError with one sentence that says what is wrong with it."""
+    """Parses an endpoint's address. Raises ConfigError, which says in one sentence what is wrong."""
     unix = text.startswith("unix:")
     if any(c < " " or c == "\x7f" or (c == " " and not unix) for c in text):
-        raise ConfigError(f"{text!r}: an address has no {'' if unix else 'spaces or '}control characters")
+        raise ConfigError(f"{text!r}: an address must not contain {'' if unix else 'spaces or '}control characters")
     if unix:
         path = text.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/"):
@@ -53,9 +53,9 @@ def parse_address(text: str) -> Address:
     if url.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{text!r}: an address is http://host:port, https://host:port or unix:/path")
     if not url.path.isascii():
-        raise ConfigError(f"{text!r}: the path of an address is ASCII; encode the rest as %XX")
+        raise ConfigError(f"{text!r}: the path of an address must be ASCII; encode other characters as %XX")
     if url.username is not None or url.password is not None or url.query or url.fragment:
-        raise ConfigError(f"{url.scheme}://{host}: an address has no user, query or fragment")
+        raise ConfigError(f"{url.scheme}://{host}: an address must not have a user, query or fragment")
     secure = url.scheme == "https"
     shown = f"[{host}]" if ":" in host else host
     header = shown if port is None or port == (443 if secure else 80) else f"{shown}:{port}"
@@ -70,10 +70,10 @@ def parse_address(text: str) -> Address:
 
 
 def tls_context(spec: ClientTlsSpec | None) -> ssl.SSLContext:
-    """A verifying client context: TLS 1.2 or newer, own CA instead of the system's where given, client certificate where given.
-    One object for all with the same settings and files: to read the system's CAs takes a tenth of a second, in which no request goes on.
+    """A verifying client context for TLS 1.2 or newer, with the given CA instead of the system's and the given client certificate.
+    Clients with the same settings and files share one, because reading the system's CAs holds the event loop for a tenth of a second.
 
-    Raises ConfigError when a file cannot be read or does not hold what it should.
+    Raises ConfigError when a file cannot be used.
     """
     spec = spec or ClientTlsSpec()
     system = ssl.get_default_verify_paths()
@@ -98,7 +98,7 @@ def _context(ca: str | None, cert: str | None, key: str | None, stamps: tuple[St
 
 
 def _stamp(file: str | None) -> Stamp:
-    """What changes with a file or a folder; () when there is none."""
+    """Changes whenever a file or folder does; () when there is none."""
     try:
         found = os.stat(file) if file is not None else None
     except OSError:

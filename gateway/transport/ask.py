@@ -1,7 +1,7 @@
-"""One small question to an endpoint and its whole answer, for probes and warm-ups: not the way of a request.
+"""One small request to an endpoint and its whole answer, for probes and warm-ups; clients' requests do not come this way.
 
-Over the data plane's own transport: it costs a tenth of a millisecond of the event loop that requests share, where a general HTTP client
-costs three, and eighty for each new client's TLS context.
+It uses the data plane's own transport, which costs the event loop a tenth of a millisecond. A general HTTP client costs three, and eighty
+for each new client's TLS context.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_TIMEOUT = 3600.0
 
 
 class Reply:
-    """What came, its body up to a little more than `max_body`. A Receiver; `done` fails with an EngineError."""
+    """What came; the body is cut off a little beyond `max_body`. A Receiver; `done` fails with an EngineError."""
 
     def __init__(self, max_body: int = MAX_BODY) -> None:
         self._max_body = max_body
@@ -44,7 +44,7 @@ class Reply:
 async def ask(
     client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"", *, max_body: int = MAX_BODY
 ) -> Reply:
-    """Raises EngineError. The caller's deadline is the only one here; a caller that is cancelled ends the call."""
+    """Raises EngineError. Has no deadline of its own; cancelling it ends the call."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     start = f"{method} ".encode() + client.base_path + f"/{path.lstrip('/')} HTTP/1.1\r\naccept: */*\r\n{lines}".encode("latin-1")
     answer = Reply(max_body)

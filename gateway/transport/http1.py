@@ -1,8 +1,8 @@
 """One client connection of HTTP/1.1 (RFC 9112) as an asyncio protocol: bytes in, calls of a Receiver out, no tasks, no futures.
 
-The parser's callbacks only record. What was recorded is handed to the receiver after the parser has eaten the whole read,
-so that nothing a receiver does (cancel, pause, send another request) happens inside the parser, and so that bytes that
-follow a response are seen before its connection is given to anybody else. The body's callback is `list.append` itself and
+The parser's callbacks only record. The receiver gets what was recorded after the parser has consumed the whole read, so that nothing a
+receiver does (cancel, pause, send another request) happens inside the parser, and so that bytes that follow a response are seen before its
+connection is reused. The body's callback is `list.append` itself and
 the headers' is `dict.setdefault`: both are called from C without a Python frame.
 
 A connection is reused only when its response was read to the end, the engine keeps it open, nothing followed the response
@@ -26,37 +26,37 @@ from gateway.transport.assignment import Kept
 log = logging.getLogger("gatehouse.transport")
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Bound on a response's head, on its trailers and on whatever else carries no body (chunk extensions), in bytes."""
+"""Bound on a response's head, on its trailers and on everything else that is not body (chunk extensions), in bytes."""
 MAX_HEADERS: Final = 128
 """Bound on the number of different header fields in one head."""
 
 RECEIVE_BUFFER: Final = 64 * 1024
-"""What the kernel (which doubles it) and the TLS layer may hold of a stream that is not read, in bytes. The kernel would
-let it grow to megabytes, so that a paused stream would pause its engine far too late; the price is one window a round trip."""
+"""Bytes of an unread stream that the kernel (which doubles this) and the TLS layer may hold. Left alone, the kernel holds megabytes, and a
+paused stream pauses its engine far too late. The price is a throughput of one window per round trip."""
 
 
 class ProtocolViolation(Exception):
-    """The engine's bytes are not an HTTP/1.1 response that we accept; raised inside the parser's callbacks only."""
+    """The engine did not send an acceptable HTTP/1.1 response. Raised only in the parser's callbacks."""
 
 
 class _TlsTransport(Protocol):
-    """What the TLS transports of asyncio and uvloop have and their base class does not declare."""
+    """What asyncio's and uvloop's TLS transports have, but their base class does not declare."""
 
     def set_read_buffer_limits(self, high: int) -> None: ...
 
 
 class Owner(Protocol):
-    """What a connection needs of the client that it belongs to."""
+    """What a connection needs of the client that owns it."""
 
     in_flight: int
     failed: int
 
     def release(self, connection: Connection) -> None:
-        """The connection is idle and clean: keep it or close it."""
+        """The connection is idle and reusable: keep it or close it."""
         ...
 
     def retire(self, connection: Connection) -> None:
-        """The connection is closing: it must not be given to a call any more. May come more than once."""
+        """The connection is closing and must not be used for another call. May be called more than once."""
         ...
 
     def lost(self, connection: Connection) -> None:
@@ -64,16 +64,16 @@ class Owner(Protocol):
         ...
 
     def redial(self, call: EngineCall) -> None:
-        """The kept connection was stale: send the call's request once more, on a fresh connection."""
+        """The kept connection was stale: send the call's request again on a new one."""
         ...
 
 
 class EngineCall:
     """One request under way: the Call that `EngineClient.send` returns. It ends exactly once: end, failure or cancellation.
 
-    `request`: head and body in one, or apart where the body is large and is not to be copied.
-    `due` is the monotonic time of the next deadline, set by the first sweep that sees the call; 0.0 before that.
-    `active`: bytes came since the last sweep. `heard`: any byte of the response came.
+    `request`: head and body as one, or separately where the body is too large to be copied.
+    `due`: the monotonic time of the next deadline; 0.0 until the first sweep sees the call.
+    `active`: bytes arrived since the last sweep. `heard`: a byte of the response has arrived.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class EngineCall:
         self.due = 0.0
 
     def pause(self) -> None:
-        """Stops reading from the engine. What the read in progress holds still arrives."""
+        """Stops reading from the engine. The rest of the present read still arrives."""
         if not self.paused and not self.done:
             self.paused = True
             if self.connection is not None:
@@ -124,7 +124,7 @@ class EngineCall:
         self._leave()
 
     def fail(self, error: Exception) -> None:
-        """Ends the call with an error: its connection is closed, its receiver told. Does nothing after the end."""
+        """Ends the call with an error: closes its connection and tells its receiver. Does nothing after the end."""
         if self.done:
             return
         self.done = True
@@ -135,19 +135,19 @@ class EngineCall:
         _tell(receiver, error)
 
     def end(self) -> None:
-        """The response is complete, and its connection in other hands."""
+        """Ends the call after a complete response; its connection has been released already."""
         self.done = True
         self.connection = None
         self.owner.in_flight -= 1
         receiver, self.receiver = self.receiver, DEAF
         try:
             receiver.on_end()
-        except Exception as error:  # noqa: BLE001 - boundary: the end was not taken, so the receiver hears of its failure
+        except Exception as error:  # noqa: BLE001 - boundary: the receiver failed at the end, and is told so
             self.owner.failed += 1
             _tell(receiver, error)
 
     def overdue(self, now: float) -> bool:
-        """Whether a deadline has passed; for the sweep, which also starts and renews the deadlines here."""
+        """Whether a deadline has passed. Called by the sweep; also starts and renews the deadlines."""
         if self.active or self.paused or not self.due:
             self.active = False
             self.due = now + (self.idle_timeout if self.heard else self.first_byte_timeout)
@@ -155,7 +155,7 @@ class EngineCall:
         return now >= self.due
 
     def expire(self) -> None:
-        """A deadline has passed."""
+        """Ends the call because a deadline has passed."""
         what = "went silent in the middle of its answer" if self.heard else "did not answer in time"
         self.fail(failure(f"The engine {what}.", safe=not self.heard, kind=EngineTimeout))
 
@@ -171,7 +171,7 @@ class EngineCall:
 
 
 class _Deaf:
-    """The receiver of a call that is over: frees the real one, which often knows its call, without the garbage collector."""
+    """The receiver of a call that is over. Breaks the cycle with the real one, which often refers to its call."""
 
     __slots__ = ()
 
@@ -190,14 +190,14 @@ DEAF: Final = _Deaf()
 def _tell(receiver: Receiver, error: Exception) -> None:
     try:
         receiver.on_failed(error)
-    except Exception:  # boundary: the call is over, nobody is left to be told
+    except Exception:  # boundary: the call is over, and there is nobody left to tell
         log.exception("a receiver failed while it was told of a failure")
 
 
 def failure(
     message: str, *, safe: bool, refused: bool = False, cause: BaseException | None = None, kind: type[EngineError] = EngineError
 ) -> EngineError:
-    """An EngineError for a receiver. The message is for the client: it names no address; the cause is for the log."""
+    """An EngineError for a receiver. The message is for the client and names no address; the cause is for the log."""
     error = kind(message)
     error.safe, error.refused = safe, refused
     error.__cause__ = cause
@@ -237,7 +237,7 @@ class Connection(Kept):
         self._chunks: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}
         self._head: ResponseHead | None = None
-        self._quiet = 0  # bytes read since something was handed to the receiver
+        self._quiet = 0  # bytes read since the receiver last got something
         self._complete = self._interim = self._keep = self._until_close = self._dropped = False
         self.on_body = self._chunks.append
         self.on_header = self._headers.setdefault
@@ -247,7 +247,7 @@ class Connection(Kept):
     # --- towards the engine
 
     def start(self, call: EngineCall) -> bool:
-        """Sends the call's request. False, and nothing done, when the connection is closing already."""
+        """Sends the call's request. Does nothing and returns False when the connection is closing."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -271,13 +271,13 @@ class Connection(Kept):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Closes an idle connection in good order."""
+        """Closes an idle connection."""
         self._shut()
         if self._transport is not None:
             self._transport.close()
 
     def drop(self) -> None:
-        """Closes at once, whatever is under way; unsent and unread bytes are thrown away."""
+        """Closes at once, whatever is under way; discards unsent and unread bytes."""
         self._shut()
         if self._transport is not None:
             self._transport.abort()
@@ -291,7 +291,7 @@ class Connection(Kept):
     # --- from the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = kept = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
+        self._transport = kept = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it
         if self._dropped:
             kept.abort()
             return
@@ -305,7 +305,7 @@ class Connection(Kept):
 
     def data_received(self, data: bytes) -> None:
         call = self.call
-        if call is None:  # nobody asked for this: the connection cannot be trusted any more
+        if call is None:  # bytes without a request: the connection cannot be trusted any more
             self.drop()
             return
         call.heard = call.active = True
@@ -338,13 +338,13 @@ class Connection(Kept):
             call.fail(failure("The engine's answer is not valid HTTP.", safe=False, cause=violation))
 
     def pause_writing(self) -> None:
-        """The engine takes a large request slowly. Nothing is left to hold back: the request was written whole."""
+        """The engine takes a large request slowly. There is nothing to hold back: the request was written whole."""
 
     def resume_writing(self) -> None:
         """It has taken most of it."""
 
     def eof_received(self) -> bool:
-        """The engine closes. Leaves the idle list now: `connection_lost` comes only in a later turn of the loop."""
+        """The engine closes. Leaves the idle list at once, because `connection_lost` comes in a later turn of the loop."""
         if self.call is None:
             self._owner.retire(self)
         return False
@@ -399,14 +399,14 @@ class Connection(Kept):
     # --- towards the receiver
 
     def _hand_head(self, call: EngineCall, size: int) -> bool:
-        """False when the call does not go on here."""
+        """Hands the head to the receiver; False when the call ends or goes on elsewhere."""
         head, self._head = self._head, None
         assert head is not None
         if self._quiet + size > MAX_HEAD_BYTES and sum(len(n) + len(v) + 4 for n, v in head.headers) > MAX_HEAD_BYTES:
             call.fail(failure("The engine's answer is not valid HTTP.", safe=False, cause=ProtocolViolation("a head too large")))
             return False
         if head.status == 408 and call.reused and not self._keep:
-            # The engine gave up waiting on the idle connection just as we used it (RFC 9110, 15.5.9): stale like a close.
+            # The engine gave up on the idle connection just as we used it (RFC 9110, 15.5.9): stale, as if it had closed.
             self.drop()
             call.connection = None
             call.heard = False
@@ -418,7 +418,7 @@ class Connection(Kept):
         return not call.done
 
     def _finish(self, call: EngineCall, keep: bool) -> None:
-        """The response is complete: first the connection, then the receiver, whose next request may use it."""
+        """Ends a complete response: releases the connection first, so that the receiver's next request may use it."""
         transport = self._transport
         assert transport is not None
         if keep and not transport.get_write_buffer_size():

@@ -1,7 +1,7 @@
 """The way to one endpoint: its kept connections, its deadlines, its counters.
 
-No timer, no task and no future for a request that finds an idle connection. Its deadlines are looked at by `tick`, which the
-owner of all clients calls every 50 to 100 ms; they are late by up to two ticks and never early. Only connecting uses a task.
+A request that finds an idle connection costs no timer, task or future. Deadlines are checked by `tick`, which the owner of all clients
+calls every 50 to 100 ms; they are late by up to two ticks and never early. Only connecting uses a task.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gateway.transport.http1 import Connection, EngineCall, failure
 log = logging.getLogger("gatehouse.transport")
 
 OWN_FAULTS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""What connecting fails with where this machine has nothing left to connect with (descriptors, memory, ports): not the engine's fault."""
+"""Errors of connecting that mean this machine ran out of descriptors, memory or ports; not the engine's fault."""
 LARGE_BODY: Final = 64 * 1024
-"""Bytes from which a body is written beside its head instead of being copied to stand behind it."""
+"""From this many bytes on, a body is written separately instead of being copied behind its head."""
 
 
 class EndpointClient:
@@ -65,17 +65,17 @@ class EndpointClient:
 
     @property
     def idle(self) -> int:
-        """Connections that wait for a request."""
+        """The number of idle connections."""
         return len(self._idle)
 
     @property
     def closed(self) -> bool:
-        """Whether `aclose` was called: nothing more can be sent, and `tick` is needed no more."""
+        """Whether `aclose` was called: nothing more can be sent, and `tick` need not be called."""
         return self._closed
 
     @property
     def base_path(self) -> bytes:
-        """What the address says every path begins with ("/base", or nothing); the caller puts it into the request line."""
+        """The address's prefix for every path ("/base", or empty); the caller puts it into the request line."""
         return self._address.base_path
 
     @property
@@ -83,7 +83,7 @@ class EndpointClient:
         return self._address
 
     def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> EngineCall:
-        """Sends one request; see EngineClient. Timeouts in seconds, counted from the sending and from the last byte."""
+        """Sends one request; see EngineClient. The timeouts are in seconds, from sending and from the last byte."""
         request: bytes | tuple[bytes, bytes]
         if len(body) < LARGE_BODY:
             request = b"%b%b%d\r\n\r\n%b" % (head, self._fixed, len(body), body)
@@ -100,7 +100,7 @@ class EndpointClient:
         return call
 
     def tick(self, now: float) -> None:
-        """Ends calls whose deadline has passed and connections that were idle too long. `now`: monotonic seconds."""
+        """Ends calls whose deadline has passed, and closes connections that were idle for too long. `now`: monotonic seconds."""
         self._now = now
         overdue = [call for c in self._connections if (call := c.call) is not None and call.overdue(now)]
         for call in overdue:
@@ -109,13 +109,13 @@ class EndpointClient:
             self._assigned(False)
 
     def replace(self, address: str) -> None:
-        """The endpoint has moved, or its process has restarted: nothing new goes to the old one; calls under way end there."""
+        """The endpoint has moved or its process was restarted: new calls go to `address`, those under way end where they are."""
         self._set_address(address)
         self._generation += 1
         self._assigned(False)
 
     async def aclose(self, grace: float = 0.0) -> None:
-        """Gives calls under way `grace` seconds, fails those that are left, closes every connection. Safe to call again."""
+        """Gives calls under way `grace` seconds, fails those that are left, and closes every connection. May be called again."""
         self._closed = True
         self._assigned(False)
         if grace > 0:
@@ -151,7 +151,7 @@ class EndpointClient:
         self._connect(call)
 
     def _assigned(self, asked: bool) -> bool:
-        """Closes the idle connections that `assign` names; whether the latest that is left is for the request that asked."""
+        """Closes the idle connections that `assign` names; whether the latest of the others carries the request that asked."""
         idle = self._idle
         room = 0 if self._closed else self._max_idle
         longest, latest, use = assign(idle, asked, self._generation, self._now - self._idle_seconds, room)
@@ -201,20 +201,20 @@ class EndpointClient:
         if error.errno in OWN_FAULTS:
             if self._now >= self._quiet_until:
                 self._quiet_until = self._now + 1.0
-                log.error("no connection to an engine can be opened: %s", error.strerror or error)
-            return Overloaded("The gateway can open no further connection.", retry_after=1.0)
+                log.error("cannot open a connection to an engine: %s", error.strerror or error)
+            return Overloaded("The gateway cannot open another connection.", retry_after=1.0)
         refused = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
         return failure("The engine does not accept connections.", safe=True, refused=refused, cause=error)
 
     async def _dial(self) -> Connection:
-        """A connected connection, to the first address that accepts one. Raises OSError: that of the last address."""
+        """A connection to the first address that accepts one. Raises the OSError of the last address."""
         loop, address = asyncio.get_running_loop(), self._address
         if address.scheme == "unix":
             return await self._established(lambda factory: loop.create_unix_connection(factory, address.path))
         tls, name = None, None
         if address.scheme == "https":
             tls, name = self._tls, (self._tls_spec.server_name if self._tls_spec is not None else None) or address.host
-        # Resolved here, so that the error of each address is seen: the loop folds those of several addresses into one text.
+        # Resolved here to see each address's own error: the loop merges those of several addresses into one text.
         error: OSError = OSError("no address")
         for _, _, _, _, where in await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
             host, port = str(where[0]), int(where[1])
@@ -228,7 +228,7 @@ class EndpointClient:
         connection = Connection(self, self._generation)
         try:
             await connect(lambda: connection)
-        except BaseException:  # a cancellation may come when the transport exists already: it must not outlive this attempt
+        except BaseException:  # when cancelled, the transport may exist already and must not outlive this attempt
             connection.drop()
             raise
         return connection

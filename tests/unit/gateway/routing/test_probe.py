@@ -101,7 +101,7 @@ async def test_silence_is_not_a_refusal(probe: HttpProbe):
 @pytest.mark.parametrize(
     ("sent", "ok", "reason"),
     [
-        (answer(200), False, "not JSON"),
+        (answer(200), False, "did not answer with JSON"),
         (answer(200, b"", "text/plain"), True, ""),
         (answer(204, b"", "text/plain"), True, ""),
         (answer(200, b'{"state": "ready"}'), True, ""),

@@ -138,4 +138,4 @@ async def test_a_system_without_descriptors_is_asked_again(
         acceptor = listener.acceptor
         acceptor._sock = SimpleNamespace(accept=refuse, fileno=listener.sock.fileno)
         assert await listener.ask() == b"</x>"
-    assert [record.message for record in caplog.records] == ["no connection can be accepted: Too many open files"]
+    assert [record.message for record in caplog.records] == ["cannot accept connections: Too many open files"]

@@ -114,7 +114,7 @@ async def test_when_nothing_is_left_to_connect_with_the_engine_is_not_blamed(way
             way.send(sink=sink)
             error = await sink.failed()
             assert isinstance(error, Overloaded) and (error.status, error.code) == (503, "overloaded") and error.retry_after == 1.0
-    assert [record.message for record in caplog.records] == ["no connection to an engine can be opened: Too many open files"]
+    assert [record.message for record in caplog.records] == ["cannot open a connection to an engine: Too many open files"]
     await way.get()
 
 
