@@ -33,16 +33,18 @@ HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %
 
 @dataclass
 class Found:
-    """What was seen. answered: the ids of requests with a 200; from_journal: records that starts took from a journal."""
+    """What was seen. early: kills during a start. answered: the ids of requests with a 200. from_journal: records that starts took from a
+    journal."""
 
     starts: int = 0
+    early: int = 0
     failed: int = 0
     answered: set[str] = field(default_factory=set)
     other: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     twice: int = 0
     from_journal: int = 0
-    unclean: int = 0
+    kills: int = 0
     verified: bool = False
 
     @property
@@ -104,6 +106,12 @@ def cycles(found: Found, fresh: Callable[[], Gatehouse], options: argparse.Names
         if time.monotonic() >= end:
             break
         gatehouse = fresh()
+        if chance.random() < options.early:
+            gatehouse.launch()
+            time.sleep(chance.uniform(0.0, 1.5))  # the moment of the kill is the point
+            found.early += 1
+            _end(gatehouse)
+            continue
         found.starts += 1
         try:
             gatehouse.start(60.0)
@@ -115,8 +123,9 @@ def cycles(found: Found, fresh: Callable[[], Gatehouse], options: argparse.Names
         load = Load(found, cycle, int(gatehouse.url.rpartition(":")[2]), options.connections)
         asyncio.run(load.run(gatehouse, chance.uniform(0.0, options.life)))
         _end(gatehouse)
-        if found.starts % 50 == 0:
-            print(f"{found.starts} kills, {len(found.answered)} requests answered", flush=True)
+        found.kills += 1
+        if cycle % 50 == 49:
+            print(f"{cycle + 1} kills, {len(found.answered)} requests answered", flush=True)
 
 
 def _end(gatehouse: Gatehouse) -> None:
@@ -145,7 +154,6 @@ def judge(found: Found, gatehouse: Gatehouse) -> None:
             detail = record["detail"]
             assert isinstance(detail, dict)
             found.from_journal += int(detail.get("from_journal", 0))
-            found.unclean += not detail["clean"]
     found.twice = sum(count > 1 for count in seen.values())
     found.lost = sum(("intent", request_id) not in seen for request_id in found.answered)
     key = gatehouse.state_dir / "keys" / "audit-signing.pub.pem"
@@ -162,6 +170,9 @@ def main() -> None:
     parser.add_argument("--build", default="installed")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--life", type=float, default=0.5, help="seconds of load before a kill, at most")
+    parser.add_argument("--early", type=float, default=0.1, help="share of the kills that come while the gateway starts")
+    parser.add_argument("--segment-bytes", default="4MiB")
+    parser.add_argument("--durability", choices=["write", "fsync"], default="write")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
     environment(options.build)
@@ -169,8 +180,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kills-") as name:
         engine = EngineProcess()
         try:
-            sink = {"type": "file", "segment_bytes": "4MiB"}
-            audit = {"durability": "write", "sinks": [sink], "checkpoint": {"every": "1s"}}
+            sink = {"type": "file", "segment_bytes": options.segment_bytes}
+            audit = {"durability": options.durability, "sinks": [sink], "checkpoint": {"every": "1s"}}
             models = [{"name": "m1", "pool": ["e"]}]
             config = configuration(Path(name) / "state", engines=[external("e", engine.port, slots=64)], models=models, audit=audit)
 
@@ -184,7 +195,7 @@ def main() -> None:
             engine.kill()
     took = time.monotonic() - started
     print(f"build {options.build}, seed {options.seed}, {took:.0f} s")
-    print(f"kills {found.unclean}, starts {found.starts}, failed starts {found.failed}")
+    print(f"kills {found.kills}, starts {found.starts}, failed starts {found.failed}, starts killed {found.early}")
     print(f"requests answered {len(found.answered)}, other answers {dict(found.other)}")
     print(
         f"answered but not in the log {found.lost}, records that are there twice {found.twice}, records from a journal {found.from_journal}"
