@@ -107,6 +107,16 @@ def left_over(path: Path) -> list[bytes]:
     return list(_entries(data, len(data) - _START, int.from_bytes(data[8:_START], "little")))
 
 
+def is_foreign(path: Path) -> bool:
+    """Whether a file in a journal's place is none, and not one whose process ended while making it. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            name = file.read(len(_NAME))
+    except FileNotFoundError:
+        return False
+    return any(name) and name != _NAME
+
+
 def _entries(data: bytes, capacity: int, done: int) -> Iterator[bytes]:
     position = done
     while position - done < capacity:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from gateway.audit.chain import payload_of, read_lines
-from gateway.audit.journal import left_over
+from gateway.audit.journal import is_foreign, left_over
 from gateway.audit.record import KINDS
 
 RECENT: Final = 64 * 1024 * 1024
@@ -19,8 +19,10 @@ _PREFIXES: Final = tuple(KINDS.values())
 
 
 def records_in(path: Path) -> tuple[list[bytes], int]:
-    """The payloads of the records in a journal that its process did not settle, in order, and the number of entries that are no records.
-    Raises OSError."""
+    """The payloads of the records in a journal that its process did not settle, in order, and the number of entries that are no records (1
+    for a file that is no journal). Raises OSError."""
+    if is_foreign(path):
+        return [], 1
     entries = left_over(path)
     records = [entry for entry in entries if _is_record(entry)]
     return records, len(entries) - len(records)

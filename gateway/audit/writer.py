@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -52,12 +53,19 @@ class ChainWriter:
         entries = self._enter(found)
         journal = self.sink.directory / journal_name(self.sink.writer)
         detail: dict[str, Any] = {"segment": self.sink.segment, "clean": found.closed}
-        if waiting := missing_from([path for _, path in self.sink.segments()], records_in(journal)[0]):
+        records, unreadable = records_in(journal)
+        if waiting := missing_from([path for _, path in self.sink.segments()], records):
             log.warning("%d audit records came from the journal of a process that ended before it had chained them", len(waiting))
             detail["from_journal"] = len(waiting)
+        if unreadable:
+            aside = journal.with_name(f"{journal.name}.unreadable-{os.urandom(4).hex()}")
+            log.error("the journal of the audit log has entries that are no records; it is kept as %s", aside.name)
+            detail["unreadable_journal"] = aside.name
         entries += waiting
         entries.append(self._event("audit.opened", detail))
         self.write(entries)
+        if unreadable:
+            journal.rename(aside)
         journal.unlink(missing_ok=True)
 
     def make_journal(self) -> Journal | None:

@@ -367,8 +367,30 @@ async def test_what_a_writer_at_work_has_not_chained_yet_is_waited_for(roomy: An
 def test_entries_that_are_no_records_are_not_chained(log_bench: Any, make: Any) -> None:
     log_bench.directory.mkdir()
     killed(log_bench, [b"nothing of ours", b',"kind":"intent","a":1\n{"seq":9', entry(make, "a")])
+    content = journal_path(log_bench).read_bytes()
     started(log_bench)
-    assert ids(log_bench) == ["a"]
+    (opened,) = [record["detail"] for record in log_bench.records() if record.get("event") == "audit.opened"]
+    assert ids(log_bench) == ["a"] and not journal_path(log_bench).exists()
+    assert (log_bench.directory / opened["unreadable_journal"]).read_bytes() == content, "kept for whoever can read it"
+
+
+def test_a_file_that_is_no_journal_is_kept(log_bench: Any, make: Any) -> None:
+    log_bench.log()
+    journal_path(log_bench).write_bytes(b"GHAJRNL9" + bytes(100))
+    report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
+    assert report.writers[0].journal == JournalReport(records=0, unchained=0, unreadable=1) and not report.ok
+    started(log_bench)
+    assert [path.read_bytes()[:8] for path in log_bench.directory.glob("*.journal.unreadable-*")] == [b"GHAJRNL9"]
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
+
+
+@pytest.mark.parametrize("content", [b"", bytes(100)])
+def test_a_journal_whose_process_ended_while_making_it_holds_nothing(log_bench: Any, make: Any, content: bytes) -> None:
+    log_bench.log()
+    journal_path(log_bench).write_bytes(content)
+    assert verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0).ok
+    started(log_bench)
+    assert not list(log_bench.directory.glob("*.journal*"))
 
 
 @pytest.mark.parametrize("recent", [1, 40, 75, 76, 600])
