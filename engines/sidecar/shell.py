@@ -57,6 +57,7 @@ from engines.sidecar.http import (
 )
 from engines.sidecar.loading import DEFAULT_MAX_BODY, LoadError, cache_folder, readable
 from gateway.core.specs import SidecarSpec
+from gateway.wire.table import is_inference
 
 __all__ = ["ApiError", "Handler", "Request", "Response", "Runtime", "Sidecar", "Stream", "overloaded", "run"]
 
@@ -64,8 +65,6 @@ FAILED_LINGER = 5.0
 """Seconds for which a sidecar that failed to load still answers ``/health``."""
 MAX_SOCKET_PATH = 99
 """Longest Unix socket path in bytes (the kernel's limit is 107)."""
-OPERATIONS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/classify", "/v1/rerank"})
-"""What the gateway may ask of an engine; one that does something else says so, as it is the request that names the wrong model."""
 
 
 class Runtime(Protocol):
@@ -256,7 +255,7 @@ class Sidecar:
     def _route(self, method: str, path: str) -> Found:
         found = self._router.find(method, path)
         if found is None:
-            if method == "POST" and (path in OPERATIONS or (path.startswith("/v2/models/") and path.endswith("/infer"))):
+            if method == "POST" and is_inference(path.encode()):  # the request names a model of another kind
                 raise ApiError(400, f"this model does not serve {path[:200]}", code="unsupported_operation", param="model")
             raise ApiError(404, f"no such path: {method} {path}", code="not_found")
         if self.state == "ready":

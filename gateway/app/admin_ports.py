@@ -15,6 +15,7 @@ from gateway.core.snapshot import Snapshot
 from gateway.core.specs import AuditSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
 from gateway.core.waiting import Maybe
+from gateway.core.wire import WireApi
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.registry import EndpointRegistry
 from policies.limits import LimitRules
@@ -76,7 +77,7 @@ class PolicyTrial:
         snapshot = self._plane.current()
         entry = snapshot.models.get(model)
         name = model if entry is None else entry.name
-        decision = snapshot.authorizer.decide(principal, InferenceRequest(operation, b"", model, {}, None))
+        decision = snapshot.authorizer.decide(principal, InferenceRequest(WireApi(operation), b"", model, {}, None))
         rules = LimitRules(snapshot.spec.limits)
         if missing := rules.missing(principal):
             return {

@@ -25,10 +25,12 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+ROOT = Path(__file__).parents[2]
 MODULES = (
     "gateway.core.values",
     "gateway.core.snapshot",
     "gateway.core.waiting",
+    "gateway.core.wire",
     "gateway.audit.batch",
     "gateway.audit.broker",
     "gateway.audit.chain",
@@ -50,6 +52,7 @@ MODULES = (
     "gateway.pipeline.exchange",
     "gateway.pipeline.inspect",
     "gateway.pipeline.memory",
+    "gateway.pipeline.phases",
     "gateway.pipeline.pipeline",
     "gateway.pipeline.plane",
     "gateway.pipeline.stream",
@@ -72,9 +75,14 @@ MODULES = (
     "gateway.transport.http1",
     "gateway.transport.pool",
     "gateway.telemetry.usage",
+    *(f"gateway.wire.{path.parent.name}.api" for path in sorted((ROOT / "gateway" / "wire").glob("*/api.py"))),
+    "gateway.wire.bodies",
+    "gateway.wire.oip.tensors",
     "gateway.wire.openai.answers",
-    "gateway.wire.openai.requests",
-    "gateway.wire.requests",
+    "gateway.wire.openai.passages",
+    "gateway.wire.openai.stream",
+    "gateway.wire.openai.usage",
+    "gateway.wire.table",
     "policies.limits",
     "policies.patterns",
     "policies.rbac",
@@ -85,7 +93,6 @@ GROUP = "gatehouse"
 """mypyc's name for the library that all modules share: it is imported as `gatehouse__mypyc`."""
 VARIABLE = "GATEHOUSE_COMPILED"
 MANIFEST = "manifest.json"
-ROOT = Path(__file__).parents[2]
 
 
 class CompiledFinder(MetaPathFinder):

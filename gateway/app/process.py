@@ -32,7 +32,7 @@ from gateway.server.health import Health
 from gateway.server.listener import address_of, admin_server, bind, data_server
 from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
-from gateway.wire.requests import is_inference
+from gateway.wire.table import is_inference
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")

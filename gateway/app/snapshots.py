@@ -29,7 +29,7 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.usage import CountedAudit
-from gateway.wire import requests
+from gateway.wire import table
 from policies.limits import LimitRules, charge, estimate
 from policies.patterns import matches
 from policies.rbac import ModelAccess
@@ -126,7 +126,7 @@ class SnapshotBuilder:
             LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
-            partial(requests.parse, max_depth=spec.listen.max_json_depth),
+            partial(table.parse, max_depth=spec.listen.max_json_depth),
             owned,
         )
         return Built(snapshot, router, plan.file, plan.merged, parts, plan.sidecars)

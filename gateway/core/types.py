@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from gateway.core.values import Headers, InferenceRequest, Peer, Principal, Priority, ResponseHead, Usage
+from gateway.core.values import Headers, Peer, Principal, Priority, ResponseHead, Usage
+from gateway.core.wire import InferenceRequest
 
 __all__ = [
     "ALLOW",

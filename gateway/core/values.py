@@ -6,9 +6,7 @@ cannot be compiled and stay in gateway.core.types, from where all of them are im
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from msgspec import Raw
+from typing import Literal
 
 Headers = dict[bytes, bytes]
 """Request headers: names in lower case, one value each (repeated ones joined by ", "; repeated sensitive ones are refused)."""
@@ -52,52 +50,6 @@ class Principal:
 
     def __repr__(self) -> str:
         return f"Principal({self.tenant}/{self.id})"
-
-
-class InferenceRequest:
-    """The typed view of a request: `view` is what policy reads; what is forwarded is `fields` (JSON: top-level keys with the
-    client's own bytes as values) or `raw` (tensors).
-
-    operation: chat, completions, embeddings, rerank, classify, infer. model: the public name asked for.
-    prompt_tokens: an estimate until the engine counts (for tensors: elements). max_tokens: the bound on what may be generated
-    (0: nothing is). content: the header lines about the body that the engine gets. version: of the model, where the path names one.
-    """
-
-    __slots__ = (
-        "content",
-        "fields",
-        "include_usage",
-        "max_tokens",
-        "model",
-        "operation",
-        "path",
-        "prompt_tokens",
-        "raw",
-        "stream",
-        "version",
-        "view",
-    )
-
-    def __init__(
-        self,
-        operation: str,
-        path: bytes,
-        model: str,
-        fields: dict[str, Raw],
-        view: Any,
-        stream: bool = False,
-        include_usage: bool = False,
-        prompt_tokens: int = 0,
-        max_tokens: int = 0,
-        content: bytes = b"content-type: application/json\r\n",
-        raw: bytes = b"",
-        version: str = "",
-    ) -> None:
-        self.operation, self.path, self.model = operation, path, model
-        self.fields, self.view = fields, view
-        self.stream, self.include_usage = stream, include_usage
-        self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
-        self.content, self.raw, self.version = content, raw, version
 
 
 class Usage:

@@ -7,8 +7,6 @@ from hashlib import blake2b
 from time import perf_counter_ns
 from typing import Any, Final
 
-import msgspec
-
 from gateway.core.errors import (
     ContextLengthExceeded,
     EngineError,
@@ -22,9 +20,9 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.stream import GENERATION, AnswerRelay
+from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
-from gateway.wire.requests import target
+from gateway.wire.failures import engine_says
 
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
 """An engine's answer about the request itself: the client is told what the engine said."""
@@ -35,32 +33,30 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
 
     Raises EngineError, Overloaded, AuditUnavailable. The attempt stays with the exchange until it is settled.
     """
+    request: InferenceRequest = exchange.request  # type: ignore[assignment]
     tried: tuple[str, ...] = ()
     session = exchange.headers.get(entry.routing_header) if entry.routing_header is not None and exchange.peer.trusted else None
     while True:
-        granted: Any = entry.route.acquire(exchange.request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
+        granted: Any = entry.route.acquire(request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
         attempt: Attempt = await _queued(entry, granted) if isinstance(granted, WAITS) else granted
         granted = None
         exchange.attempt = attempt
         exchange.attempts += 1
-        if exchange.marks is not None:
-            exchange.mark("select")
+        exchange.clock.mark("select")
         if not ticket.done:
             await Completion(ticket)
         check(ticket.error)
-        if exchange.marks is not None:
-            exchange.mark("durable")
+        exchange.clock.mark("durable")
         relay = relay_type(exchange)
         exchange.relay = relay
-        path, body = target(exchange.request, attempt.upstream_model)  # type: ignore[arg-type]
+        path, body = request.api.target(request, attempt.upstream_model)
         exchange.sent_ns = perf_counter_ns()
         exchange.call = attempt.client.send(
             upstream_head(exchange, attempt, path), body, relay, attempt.first_byte_timeout, attempt.idle_timeout
         )
         if exchange.client.paused:
             exchange.call.pause()
-        if exchange.marks is not None:
-            exchange.mark("dispatch")
+        exchange.clock.mark("dispatch")
         try:
             if not relay.done.done:
                 await Completion(relay.done)
@@ -73,8 +69,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             if pause:
                 await _sleep(pause)
             continue
-        if exchange.marks is not None:
-            exchange.mark("engine")
+        exchange.clock.mark("engine")
         exchange.call = None
         attempt.close(_result(relay.head))
         return relay
@@ -129,7 +124,7 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
     principal: Principal = exchange.principal  # type: ignore[assignment]
     content = request.content
-    if request.operation not in GENERATION:
+    if not request.api.generates:
         content += b"x-gatehouse-client: %b\r\n" % client_name(principal)
     return b"POST %b%b HTTP/1.1\r\n%bx-request-id: %b\r\nx-gatehouse-priority: %b\r\nx-gatehouse-deadline-ms: %d\r\n%b%b" % (
         attempt.client.base_path,
@@ -159,7 +154,7 @@ def _result(head: ResponseHead | None) -> AttemptResult:
 def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
     """The contract's error for an answer of the engine that is no success."""
     status = head.status
-    message, code, param = _engine_says(body)
+    message, code, param = engine_says(body)
     if status in PASSED_STATUSES:
         kind = ContextLengthExceeded if code == "context_length_exceeded" else RequestError
         return kind(message or "The engine refused the request.", code=code or "invalid_value", param=param, status=status)
@@ -173,24 +168,6 @@ def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
     if status == 507:
         return EngineError("The model does not fit into the engine's memory.", code="insufficient_memory", status=507)
     return EngineError(f"The engine answered with status {status}.")
-
-
-def _engine_says(body: bytes) -> tuple[str, str | None, str | None]:
-    """Message, code and param of an error body: OpenAI's (also without its frame, as vLLM has had it), the Open Inference Protocol's, or
-    FastAPI's `detail`. An engine's text is bounded, and only used for errors about the request."""
-    try:
-        document = msgspec.json.decode(body)
-        error = document.get("error", document)
-        if isinstance(error, str):  # the Open Inference Protocol: a string, and what else there is beside it
-            error = {**document, "message": error}
-        message, code, param = error.get("message", error.get("detail")), error.get("code"), error.get("param")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
-        return "", None, None
-    if not isinstance(message, str):
-        message = "" if message is None else msgspec.json.encode(message).decode()
-    if error.get("type") == "exceed_context_size_error" or "maximum context length" in message:  # llama.cpp's server, vLLM
-        code = "context_length_exceeded"
-    return message[:1000], code if isinstance(code, str) else None, param if isinstance(param, str) else None
 
 
 def _seconds(value: bytes | None) -> float | None:

@@ -6,7 +6,6 @@ drain. `settle` is synchronous and cannot be cancelled.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Coroutine
 from time import perf_counter_ns, time
@@ -17,8 +16,9 @@ from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
+from gateway.pipeline.phases import UNTIMED, PhaseClock, SampledPhases
 from gateway.pipeline.plane import DataPlane
-from gateway.wire.requests import error_body
+from gateway.wire.table import error_body
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -79,6 +79,7 @@ class Exchange:
         "body_ready",
         "call",
         "client",
+        "clock",
         "cors",
         "deadline",
         "decision_rule",
@@ -91,7 +92,6 @@ class Exchange:
         "headers",
         "intended",
         "keep_alive",
-        "marks",
         "path",
         "peer",
         "plane",
@@ -138,7 +138,7 @@ class Exchange:
         self.guardrail = ""
         self.detail: dict[str, Any] | None = None
         self.cors = b""
-        self.marks: list[tuple[str, int]] | None = [("", self.started_ns)] if plane.sampled() else None
+        self.clock: PhaseClock = SampledPhases(self.started_ns) if plane.sampled() else UNTIMED
         self.driver: Driver | None = None
         plane.exchanges.add(self)
 
@@ -182,11 +182,6 @@ class Exchange:
         else:
             self.wake_at = self.deadline
 
-    def mark(self, phase: str) -> None:
-        """Ends a phase of an exchange whose phases are timed; call it behind `if x.marks is not None`."""
-        if self.marks is not None:
-            self.marks.append((phase, perf_counter_ns()))
-
     # --- the answer's head
 
     def overhead_us(self) -> int:
@@ -201,7 +196,7 @@ class Exchange:
             self.plane.date,
             content,
             self.request_id,
-            (perf_counter_ns() - self.started_ns - self.engine_ns) // 1000,
+            self.overhead_us(),
             entry.header if entry is not None else b"",
             attempt.endpoint_header if attempt is not None else b"",
             reservation.headers if reservation is not None else b"",
@@ -227,7 +222,7 @@ class Exchange:
             return
         outcome = outcome_of(error)
         if self.head_sent:
-            self.client.send(chunked(b"data: %b\n\ndata: [DONE]\n\n" % error.body()) + LAST_CHUNK)
+            self.client.send(chunked(self.request.api.error_event(error)) + LAST_CHUNK)  # type: ignore[union-attr]
         else:
             self.client.send(self.error_response(error))
         self.settle(outcome, self.status if self.head_sent else error.status, error.code)
@@ -275,8 +270,7 @@ class Exchange:
             entry.meter.record(request.operation, status, outcome, overhead, seconds, usage)
         else:
             self.plane.metrics.denied(status, code)
-        if self.marks is not None:
-            self._fold_marks()
+        self.clock.finish(self.plane.metrics.phases)
         self.plane.settled(self)
         self.driver = None
         self.relay = None
@@ -289,37 +283,29 @@ class Exchange:
             prompt, completion, cached, estimated = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated
         self.snapshot.audit.outcome(
             OutcomeRecord(
-                time(),
-                self.request_id.decode(),
-                outcome,
-                status,
-                code,
-                principal.tenant if principal is not None else "",
-                principal.id if principal is not None else "",
-                "" if self.intended else self.peer.address,
-                request.operation if request is not None else "",
-                entry.name if entry is not None else "",
-                endpoint,
-                self.attempts,
-                prompt,
-                completion,
-                cached,
-                estimated,
-                self.answer_bytes,
-                self.answer_hash,
-                int(seconds * 1e6 + 0.5) / 1000.0,
-                self.guardrail,
-                self.detail,
+                time=time(),
+                request_id=self.request_id.decode(),
+                outcome=outcome,
+                status=status,
+                code=code,
+                tenant=principal.tenant if principal is not None else "",
+                principal=principal.id if principal is not None else "",
+                peer="" if self.intended else self.peer.address,
+                operation=request.operation if request is not None else "",
+                model=entry.name if entry is not None else "",
+                endpoint=endpoint,
+                attempts=self.attempts,
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                cached_tokens=cached,
+                estimated=estimated,
+                bytes=self.answer_bytes,
+                body_hash=self.answer_hash,
+                duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,
+                guardrail=self.guardrail,
+                detail=self.detail,
             )
         )
-
-    def _fold_marks(self) -> None:
-        self.mark("settle")
-        marks = self.marks or []
-        phases = self.plane.metrics.phases
-        for (_, before), (phase, at) in itertools.pairwise(marks):
-            if phase in phases:
-                phases[phase].observe((at - before) / 1000)
 
 
 def chunked(data: bytes) -> bytes:

@@ -15,9 +15,9 @@ from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead, Usage
 from gateway.core.waiting import WAITS, Completion, Signal, check
+from gateway.core.wire import WireApi
 from gateway.pipeline.exchange import Client, Exchange
 from gateway.wire.oip import codec
-from gateway.wire.requests import infer_path
 
 MAX_BYTES: Final = 1024 * 1024
 TIMEOUT: Final = 10.0
@@ -25,6 +25,8 @@ TIMEOUT: Final = 10.0
 DEADLINE: Final = 30.0
 """Seconds for all of it, the wait for a slot included."""
 LARGE: Final = 64 * 1024
+INFER: Final = WireApi("infer")
+"""Its own request has neither a body nor an answer that policies read."""
 
 
 class SmallAnswer:
@@ -86,19 +88,30 @@ async def metadata(x: Exchange) -> None:
         x.keep_alive = False  # a body is not read
     principal = x.principal = await caller(x)
     place = _place(x.path)
-    request = x.request = InferenceRequest("infer", x.path, place.model, {}, None, version=place.version)
+    request = x.request = InferenceRequest(INFER, x.path, place.model, {}, None, version=place.version)
     entry = x.entry = _authorised(x, principal, request)
     request.operation, request.model = "metadata", entry.name
     reservation: Any = snapshot.limiter.reserve(principal, request)
     x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
     ticket = snapshot.audit.intent(
         IntentRecord(
-            time(), x.request_id.decode(), principal.tenant, principal.id, principal.kind, x.peer.address, "metadata", entry.name, False, 0,
-            rule=x.decision_rule, config=snapshot.version, detail={"version": place.version} if place.version else None,
+            time=time(),
+            request_id=x.request_id.decode(),
+            tenant=principal.tenant,
+            principal=principal.id,
+            credential=principal.kind,
+            peer=x.peer.address,
+            operation="metadata",
+            model=entry.name,
+            stream=False,
+            bytes=0,
+            rule=x.decision_rule,
+            config=snapshot.version,
+            detail={"version": place.version} if place.version else None,
         )
-    )  # fmt: skip
+    )
     x.intended = True
-    answer = await _asked(x, entry, ticket, infer_path(entry.name, place.version, "ready" if place.action == "ready" else ""))
+    answer = await _asked(x, entry, ticket, codec.model_path(entry.name, place.version, "ready" if place.action == "ready" else ""))
     _check_status(entry, answer.head.status if answer.head is not None else 502)
     body = answer.body
     if len(body) >= LARGE:

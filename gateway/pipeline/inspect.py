@@ -11,18 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final
 
-import msgspec
-
-from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation, RequestError
+from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
+from gateway.core.wire import Path, TextFilter
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
-from gateway.wire.openai.answers import WHOLE, Path, append_text, choice_texts
-from gateway.wire.openai.passages import Passages
-from gateway.wire.openai.requests import answer_texts, replace_answer_texts, with_texts
-from gateway.wire.requests import json_part, parse_answer, summary, texts_of
 
 log = logging.getLogger("gatehouse.guardrails")
 HOLD_LIMIT: Final = 1024 * 1024
@@ -168,151 +163,92 @@ async def _checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence
     return texts if changed else None
 
 
-def _has_tokens(view: Any) -> bool:
-    """Whether a prompt or an input is given as token ids, which no guardrail can read."""
-    given = getattr(view, "prompt", None) or getattr(view, "input", None)
-    return isinstance(given, list) and not all(isinstance(item, str) for item in given)
-
-
 async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
-    """Phase 6: reads the request's texts. What is forwarded are the texts that were read, rewritten or not."""
+    """Phase 6: reads the request's texts. The engine gets the texts that were read, rewritten or not."""
     inference = x.request
     assert inference is not None
-    if inference.operation in ("completions", "embeddings", "classify") and _has_tokens(inference.view):
-        raise GuardrailViolation("Token ids cannot be inspected; send text.", code=guardrails[0].name)
-    texts = inference.view.texts()
-    if inference.operation == "infer":
-        if await _checked(x, guardrails, texts) is not None:
-            inference.view.replace(texts)
-        return
-    passages = Passages(inference)
-    checked = await _checked(x, guardrails, texts + passages.texts if passages.texts else texts)
-    if checked is not None:
-        passages.replace(checked[len(texts) :])
-        inference.view.replace(list(checked[: len(texts)]))
-    with_texts(inference, passages)
+    api = inference.api
+    if why := api.unreadable(inference):
+        raise GuardrailViolation(why, code=guardrails[0].name)
+    found = api.texts(inference)
+    replaced = await _checked(x, guardrails, found.texts)
+    if replaced is not None:
+        found.replace(replaced)
+    found.write()
 
 
-async def answer(x: Exchange, guardrails: Sequence[Guardrail], body: bytes) -> bytes:
-    """Phase 10 for a whole answer: its bytes, rewritten where a guardrail says so. What cannot be read is not passed on."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise EngineError("The engine's answer is not valid JSON.") from None
-    if not isinstance(document, dict):
-        raise EngineError("The engine's answer is not a JSON object.")
-    texts = answer_texts(document)
-    replaced = await _checked(x, guardrails, texts)
-    if replaced is None:
-        return body
-    replace_answer_texts(document, list(replaced))
-    return msgspec.json.encode(document)
+async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:
+    """Phase 10 for a whole answer: its bytes, rewritten where a guardrail says so, and what of them the record's body hash covers.
 
-
-async def tensors(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHead, body: bytes) -> bytes | memoryview:
-    """Phase 10 for an infer answer: its shapes and hashes for the record, the BYTES outputs read by the guardrails.
-
-    Returns what the record's body hash covers. A tensor is never rewritten: what would have to be is refused, and so is, where
-    there are guardrails, an answer that is not what the protocol says. Without any it is passed on as it is, recorded by one hash.
+    What guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash.
     """
+    assert x.request is not None
     try:
-        response, json_length = parse_answer(head, body)
-        texts = texts_of(response.outputs) if guardrails else []
-    except (EngineError, RequestError) as error:
-        if not guardrails:
-            return body
-        raise EngineError(f"The engine's answer cannot be inspected: {error.message}") from None
-    if texts and await _checked(x, guardrails, texts) is not None:
-        raise GuardrailViolation("A tensor has content that a policy would rewrite.", code=x.guardrail or "guardrail")
-    x.detail = {"outputs": summary(response.outputs, x.snapshot.audit.hash_body)}
-    return json_part(body, json_length)
+        found = x.request.api.answer(head, body, bool(guardrails))
+    except EngineError:
+        if guardrails:
+            raise
+        return body, body
+    replaced = await _checked(x, guardrails, found.texts) if guardrails else None
+    if replaced is not None:
+        try:
+            body = found.replaced(replaced)
+        except GuardrailViolation as error:
+            error.code = x.guardrail or error.code
+            raise
+        return body, body
+    x.detail = found.detail(x.snapshot.audit.hash_body)
+    return body, found.evidence()
 
 
 class InspectedRelay(StreamRelay):
     """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice."""
 
-    __slots__ = ("_channels", "_frame", "_tail")
+    __slots__ = ("_texts",)
     plain: ClassVar[bool] = False
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        self._channels: dict[tuple[int, Path], _Channel] = {}
-        self._frame: dict[str, Any] = {}
-        self._tail = b""
+        assert exchange.entry is not None
+        self._texts = StreamTexts(exchange.entry.response_guardrails)
 
     def _forward(self, data: bytes) -> None:
-        kept = []
-        for event in data.split(b"\n\n")[:-1]:
-            kept.append(self._inspected(event))
-        ready = b"".join(kept)
-        if ready:
+        reader, texts = self._reader, self._texts
+        if ready := b"".join([reader.inspected(event, texts) for event in data.split(b"\n\n")[:-1]]):
             super()._forward(ready)
 
-    def _inspected(self, event: bytes) -> bytes:
-        payload = b"\n".join(line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:"))
-        if not payload:
-            return b""
-        if payload == b"[DONE]":
-            return self._finish_all() + b"data: [DONE]\n\n"
-        try:
-            document = msgspec.json.decode(payload)
-            choices = document.get("choices") or []
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
-            raise EngineError("The engine sent an event that is not valid JSON.") from None
-        self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
-        changed = False
-        for choice in choices:
-            if choice.__class__ is not dict:
-                raise EngineError("The engine sent an event that is not a chunk of an answer.")
-            changed |= self._choice(choice)
-        if not changed:
-            return event + b"\n\n"
-        return b"data: %b\n\n" % msgspec.json.encode(document)
-
-    def _choice(self, choice: dict[str, Any]) -> bool:
-        """Feeds the texts of one choice's delta; says whether the event must be written anew."""
-        index, changed = choice.get("index", 0), False
-        if choice.get("logprobs") is not None:  # the same text again, token by token, ahead of what the matchers hold
-            choice["logprobs"] = None
-            changed = True
-        for path, holder, key in choice_texts(choice):
-            text = holder[key]
-            if key == WHOLE:
-                channel = _Channel(self._matchers())
-                released = channel.feed(text) + channel.finish()
-            else:
-                known = self._channels.get((index, path))
-                channel = known or self._channels.setdefault((index, path), _Channel(self._matchers()))
-                released = channel.feed(text)
-            if released != text:
-                holder[key] = released
-                changed = True
-        if choice.get("finish_reason"):
-            for (number, path), channel in self._channels.items():
-                if number == index and (rest := channel.finish()):
-                    append_text(choice, path, rest)
-                    changed = True
-        return changed
-
-    def _matchers(self) -> list[StreamMatcher]:
-        entry = self.exchange.entry
-        assert entry is not None
-        return [m for m in (guardrail.stream() for guardrail in entry.response_guardrails) if m is not None]
-
-    def _finish_all(self) -> bytes:
-        """What is still held when the stream ends without a finish reason."""
-        choices: list[dict[str, Any]] = []
-        for (index, path), channel in self._channels.items():
-            if rest := channel.finish():
-                choice: dict[str, Any] = {"index": index}
-                append_text(choice, path, rest)
-                choices.append(choice)
-        return b"data: %b\n\n" % msgspec.json.encode({**self._frame, "choices": choices}) if choices else b""
-
     def close_stream(self) -> None:
-        if not self._ended and (rest := self._finish_all()):
+        if not self._reader.ended and (rest := self._reader.rest(self._texts)):
             super()._forward(rest)
         super().close_stream()
+
+
+class StreamTexts(TextFilter):
+    """The texts of one stream, each with a matcher of every guardrail."""
+
+    def __init__(self, guardrails: Sequence[Guardrail]) -> None:
+        self._guardrails = guardrails
+        self._channels: dict[tuple[Any, Path], _Channel] = {}
+
+    def feed(self, choice: Any, path: Path, text: str) -> str:
+        key = (choice, path)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = self._channel()
+        return channel.feed(text)
+
+    def whole(self, text: str) -> str:
+        channel = self._channel()
+        return channel.feed(text) + channel.finish()
+
+    def finish(self, choice: Any) -> list[tuple[Path, str]]:
+        return [(path, rest) for (number, path), channel in self._channels.items() if number == choice and (rest := channel.finish())]
+
+    def finish_all(self) -> list[tuple[Any, Path, str]]:
+        return [(number, path, rest) for (number, path), channel in self._channels.items() if (rest := channel.finish())]
+
+    def _channel(self) -> _Channel:
+        return _Channel([m for m in [guardrail.stream() for guardrail in self._guardrails] if m is not None])
 
 
 class _Channel:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from gateway.core.errors import (
     AuthenticationError,
-    EngineError,
     GatehouseError,
     InternalError,
     ModelNotFound,
@@ -26,8 +25,7 @@ from gateway.core.types import InferenceRequest, IntentRecord, Principal, Respon
 from gateway.core.waiting import WAITS, Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.stream import AnswerRelay, StreamRelay, answer_head, is_json
-from gateway.wire.requests import json_part, rename
+from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
 """Bytes from which a body is not copied to stand behind its head."""
@@ -46,8 +44,7 @@ async def serve(x: Exchange) -> None:
     if not isinstance(principal, Principal):
         principal = await _identified(principal)
     x.principal = principal
-    if x.marks is not None:
-        x.mark("authenticate")
+    x.clock.mark("authenticate")
 
     body = x.body
     if body is None:
@@ -56,28 +53,23 @@ async def serve(x: Exchange) -> None:
         x.client.read_body()
         body = await ready  # the connection's own deadline bounds the wait
     request = x.request = snapshot.parse(x.path, body, x.headers)  # 3
-    if x.marks is not None:
-        x.mark("parse")
+    x.clock.mark("parse")
 
     entry = x.entry = _authorised(x, principal, request)  # 4
-    if x.marks is not None:
-        x.mark("authorise")
+    x.clock.mark("authorise")
 
     reservation: Any = snapshot.limiter.reserve(principal, request)  # 5
     if isinstance(reservation, WAITS):
         reservation = await reservation
     x.reservation = reservation
-    if x.marks is not None:
-        x.mark("reserve")
+    x.clock.mark("reserve")
 
     if entry.request_guardrails:  # 6
         await inspect.request(x, entry.request_guardrails)
-        if x.marks is not None:
-            x.mark("inspect")
+        x.clock.mark("inspect")
 
     ticket = _intent(x, principal, request, body)  # 7
-    if x.marks is not None:
-        x.mark("intent")
+    x.clock.mark("intent")
 
     relay_type: type[AnswerRelay] = AnswerRelay
     if request.stream:
@@ -87,14 +79,10 @@ async def serve(x: Exchange) -> None:
     else:
         relay = await attempt.run(x, entry, ticket, relay_type)
     if not relay.started:
-        head, body = _whole_answer(relay)
-        evidence: bytes | memoryview
-        if request.operation == "infer":
-            evidence = await inspect.tensors(x, entry.response_guardrails, head, body)
-        else:
-            if entry.response_guardrails:
-                body = await inspect.answer(x, entry.response_guardrails, body)
-            evidence = body
+        head, body = _whole_answer(relay, request)
+        evidence: bytes | memoryview = body
+        if entry.response_guardrails or request.api.describes:
+            body, evidence = await inspect.answer(x, entry.response_guardrails, head, body)
         _send(x, head, body, evidence)
     x.settle("ok", 200)  # 11
 
@@ -120,7 +108,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
         x.entry = entry
         raise PermissionDenied(decision.reason)
     if entry.name != request.model:
-        rename(request, entry.name)
+        request.api.rename(request, entry.name)
     if request.stream and b":version" in x.headers:
         raise RequestError("stream: a stream needs HTTP/1.1.", param="stream")
     bound = entry.spec.max_tokens
@@ -133,26 +121,23 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
     audit = x.snapshot.audit
     entry = x.entry
     assert entry is not None
-    evidence: bytes | memoryview = body
-    detail = None
-    if request.operation == "infer":
-        evidence, detail = json_part(body, request.view.json_length), request.view.detail(audit.hash_body)
+    api = request.api
     ticket = audit.intent(
         IntentRecord(
-            time(),
-            x.request_id.decode(),
-            principal.tenant,
-            principal.id,
-            principal.kind,
-            x.peer.address,
-            request.operation,
-            entry.name,
-            request.stream,
-            len(body),
-            audit.hash_body(evidence),
-            x.decision_rule,
-            x.snapshot.version,
-            detail,
+            time=time(),
+            request_id=x.request_id.decode(),
+            tenant=principal.tenant,
+            principal=principal.id,
+            credential=principal.kind,
+            peer=x.peer.address,
+            operation=request.operation,
+            model=entry.name,
+            stream=request.stream,
+            bytes=len(body),
+            body_hash=audit.hash_body(api.evidence(request, body)),
+            rule=x.decision_rule,
+            config=x.snapshot.version,
+            detail=api.detail(request, audit.hash_body),
         )
     )
     x.intended = True
@@ -199,7 +184,7 @@ async def _with_fallbacks(
 async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
     """Whether a fallback may answer this request: its caller may use it, and it passes what the fallback asks of its own requests."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
-    rename(request, fallback.name)
+    request.api.rename(request, fallback.name)
     bound = fallback.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         return False
@@ -221,7 +206,7 @@ def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
     return inspect.InspectedRelay if entry.response_guardrails else StreamRelay
 
 
-def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
+def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[ResponseHead, bytes]:
     """A successful answer that was gathered whole; an engine's error is raised as the contract's."""
     head = relay.head
     if head is None:
@@ -231,8 +216,7 @@ def _whole_answer(relay: AnswerRelay) -> tuple[ResponseHead, bytes]:
         assert refusal is not None
         raise refusal
     body = relay.body()
-    if not is_json(body) and relay.exchange.request.operation != "infer":  # type: ignore[union-attr]
-        raise EngineError("The engine's answer is not JSON.")
+    request.api.check_answer(body)
     return head, body
 
 
@@ -249,14 +233,14 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
     """`evidence`: what of the body its hash in the audit record covers."""
+    answer_head = x.head(OK, x.request.api.answer_lines(head, len(body)))  # type: ignore[union-attr]
     if len(body) < LARGE:
-        x.client.send(answer_head(x, head, len(body)) + body)
+        x.client.send(answer_head + body)
     else:
         x.client.reserve(len(body))
-        x.client.send(answer_head(x, head, len(body)))
+        x.client.send(answer_head)
         x.client.send(body)
     x.head_sent = True
     x.answer_bytes = len(body)
     x.answer_hash = x.snapshot.audit.hash_body(evidence)  # the client need not wait for it
-    if x.marks is not None:
-        x.mark("relay")
+    x.clock.mark("relay")

@@ -65,10 +65,11 @@ class Prefix:
     def key(self, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
         """Hashes roles and texts up to the first user message, or of the first MESSAGES where there is none. Of each text the first PREFIX
         characters count, so that a long system prompt does not hide the user's."""
-        if request.operation != "chat":
+        messages = request.api.messages(request)
+        if messages is None:
             return digest(_encoded(_text(request)))
         before, room = "", MESSAGES
-        for message in request.view.messages:
+        for message in messages:
             role, text = message.role, message.content
             if text.__class__ is not str or len(text) > PREFIX:
                 text = _flat(text)
@@ -97,8 +98,7 @@ class Prefix:
 def session_key(prefix: KeyFunction, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
     if session:
         return digest(session)
-    user = getattr(request.view, "user", None)
-    if isinstance(user, str) and user:
+    if user := request.api.user(request):
         return digest(_encoded(user))
     return prefix(request, principal, session)
 
@@ -117,9 +117,7 @@ def caller_key(request: InferenceRequest, principal: Principal, session: bytes |
 
 def _text(request: InferenceRequest) -> str:
     """The beginning of a request that is not a conversation."""
-    view = request.view
-    text = _flat(getattr(view, "prompt", None)) or _flat(getattr(view, "input", None)) or _flat(getattr(view, "query", None))
-    return text or _bytes_of(request).decode("latin-1")
+    return _flat(request.api.opening(request)) or _bytes_of(request).decode("latin-1")
 
 
 def _bytes_of(request: InferenceRequest) -> bytes:

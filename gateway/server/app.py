@@ -23,7 +23,7 @@ from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
 from gateway.wire.oip import codec
-from gateway.wire.requests import V2_MODELS, error_body, is_inference
+from gateway.wire.table import error_body, is_inference
 
 Response = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Response]]
@@ -63,7 +63,7 @@ class DataApplication:
         if handler is None and path.startswith(MODELS):
             handler = self._model
         inference = is_inference(path)
-        known = handler is not None or inference or path.startswith(V2_MODELS)
+        known = handler is not None or inference or path.startswith(codec.V2_MODELS)
         try:
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight

@@ -51,7 +51,7 @@ from gateway.server.states import (
     after,
 )
 from gateway.telemetry.metrics import PHASES
-from gateway.wire.requests import V2_MODELS
+from gateway.wire.oip.codec import V2_MODELS
 
 MAX_PIPELINED: Final = 16
 """Requests that wait for their turn, from which no further read is made."""
@@ -315,8 +315,7 @@ class Connection(RequestReader):
         if method == b"POST":
             if self.state.is_inference(path):
                 exchange = self._exchange(request, self)
-                if exchange.marks is not None:
-                    exchange.mark(PHASES[0])
+                exchange.clock.mark(PHASES[0])
                 exchange.run(serve(exchange))
             else:
                 request.handler = self.state.application.start(self, request)

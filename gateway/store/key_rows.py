@@ -17,11 +17,11 @@ from gateway.core.storage import KeyRecord, KeySettings, Page
 from gateway.store import rows
 from gateway.store.rows import Transaction
 from gateway.store.tables import former_secrets, keys
+from gateway.wire.table import OPERATIONS
 
 SHOWN = 8
 """Characters of a key that its record shows: `gh_` and five more (29 of 192 bits)."""
 MAX_ITEMS = 256
-OPERATIONS = ("chat", "completions", "embeddings", "rerank", "classify", "infer")
 _LISTS = ("models", "operations", "cidrs", "limits", "roles")
 _KEPT = KeyRecord.__struct_fields__
 _COLUMNS = [keys.c[name] for name in _KEPT]

@@ -32,7 +32,7 @@ from gateway.server.asgi import AsgiApplication
 from gateway.server.health import Health
 from gateway.server.protocol import Connection, ListenerState
 from gateway.telemetry.metrics import PHASES
-from gateway.wire.requests import is_inference
+from gateway.wire.table import is_inference
 
 KEY = "bench-key-0123456789abcdef0123456789abcdef"
 CONFIG = """

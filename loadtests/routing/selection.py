@@ -23,9 +23,12 @@ from gateway.routing.build import build_router
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.ring import Ring
 from gateway.routing.router import PoolRoute
+from gateway.wire.openai.api import ChatApi
 from gateway.wire.openai.views import ChatRequest, Message
 
 Policy = Literal["consistent_hash", "least_outstanding", "power_of_two", "round_robin", "weighted"]
+
+CHAT = ChatApi()
 CALLER = Principal("bench", "bench", "api_key")
 SYSTEM = "You answer questions about the company's travel policy. Be brief and cite the paragraph."
 
@@ -52,7 +55,7 @@ def pool(count: int, policy: Policy, slots: int = 1024) -> PoolRoute:
 
 def request(text: str) -> InferenceRequest:
     view = ChatRequest(model="m", messages=[Message(role="system", content=SYSTEM), Message(role="user", content=text)])
-    return InferenceRequest("chat", b"/v1/chat/completions", "m", {}, view, prompt_tokens=50, max_tokens=100)
+    return InferenceRequest(CHAT, b"/v1/chat/completions", "m", {}, view, prompt_tokens=50, max_tokens=100)
 
 
 def cost(count: int, policy: Policy, rounds: int = 60, batch: int = 250) -> tuple[float, float]:

@@ -9,6 +9,7 @@ import pytest
 from gateway.core.ports import Authorizer
 from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
+from gateway.core.wire import WireApi
 from policies.rbac import ModelAccess
 
 MODELS = (ModelSpec(name="demo-chat", pool=("a",)), ModelSpec(name="other", pool=("a",)))
@@ -21,7 +22,7 @@ def authorizer(request: pytest.FixtureRequest) -> Authorizer:
 
 
 def ask(model: str) -> InferenceRequest:
-    return InferenceRequest("chat", b"/v1/chat/completions", model, {}, None)
+    return InferenceRequest(WireApi("chat"), b"/v1/chat/completions", model, {}, None)
 
 
 def test_default_deny(authorizer: Authorizer) -> None:

@@ -12,6 +12,7 @@ from gateway.core.errors import LimitExceeded
 from gateway.core.ports import Limiter, Reservation
 from gateway.core.specs import LimitSpec, RateSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.wire import WireApi
 from gateway.limits.local import BucketRegistry, LocalLimiter
 from policies.limits import LimitRules, charge, estimate
 
@@ -33,7 +34,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 async def reserve(limiter: Limiter, tokens: int = 0, completion: int = 0) -> Reservation:
-    request = InferenceRequest("chat", b"/", "m", {}, None, prompt_tokens=tokens, max_tokens=completion)
+    request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=tokens, max_tokens=completion)
     found = limiter.reserve(CALLER, request)
     return await found if isinstance(found, Awaitable) else found
 

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Raw, Struct
@@ -23,6 +24,7 @@ from gateway.core.errors import RequestError
 
 HEADER_LENGTH = "inference-header-content-length"
 """Lower-case name of the header that gives the length of the JSON part in front of binary tensor data."""
+V2_MODELS = b"/v2/models/"
 EXTENSIONS = ("binary_tensor_data",)
 
 SIZES = {
@@ -83,6 +85,14 @@ def parse_path(path: str) -> ModelPath | None:
     if not all(parts):
         return None
     return ModelPath("/".join(parts), version, action)
+
+
+def model_path(model: str, version: str = "", action: str = "") -> bytes:
+    """`/v2/models/{model}[/versions/{version}][/action]`, percent-encoded."""
+    place = f"/v2/models/{quote(model, safe='')}"
+    if version:
+        place += f"/versions/{quote(version, safe='')}"
+    return (f"{place}/{action}" if action else place).encode()
 
 
 # -- views of what arrives -------------------------------------------------------------------------------------------------

@@ -1,17 +1,20 @@
-"""Where the texts of an answer stand, whole or in pieces. Engines add fields of their own (reasoning under several names, contents in
-parts, tools whose input is text), so every string of a choice is a text, but for those that only name something.
+"""The texts of an OpenAI answer, whole or in pieces. Engines add fields of their own (reasoning under several names, contents in parts,
+tools whose input is text), so every string of a choice is a text, except those that only name something.
 
-A `Place` is (path, holder, key): `holder[key]` is the text. The path tells what is one text in all chunks of a stream: the keys that lead
-there, and for an element of a list a tuple of one, its `index`, or else its `type`.
+A `Place` is (path, holder, key): `holder[key]` is the text. The path identifies the text in all chunks of a stream: the keys that lead
+to it, and for an element of a list a tuple with its `index`, or else its `type`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from gateway.core.errors import EngineError
+import msgspec
 
-Path: TypeAlias = tuple[Any, ...]
+from gateway.core.errors import EngineError
+from gateway.core.wire import Path, WholeAnswer
+
 Place: TypeAlias = tuple[Path, Any, Any]
 
 LABELS: Final = frozenset(
@@ -116,3 +119,56 @@ def _inside(holder: Any, step: Any, listed: bool) -> Any:
 
 def _changed() -> EngineError:
     return EngineError("The engine's answer changed its form in the middle.")
+
+
+# --- whole answers
+
+
+JSON_OPENS: Final = (b"{", b"[")
+
+
+def is_json(body: bytes) -> bool:
+    """Whether an answer looks like JSON: an object or a list. Its first byte tells."""
+    return body[:1] == b"{" or body.lstrip()[:1] in JSON_OPENS
+
+
+class OpenAiAnswer(WholeAnswer):
+    """A whole answer, decoded. Raises EngineError for one that is no JSON object."""
+
+    __slots__ = ("_document",)
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        try:
+            document = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise EngineError("The engine's answer is not valid JSON.") from None
+        if not isinstance(document, dict):
+            raise EngineError("The engine's answer is not a JSON object.")
+        self._document: dict[str, Any] = document
+        self.texts = answer_texts(document)
+
+    def replaced(self, texts: Sequence[str]) -> bytes:
+        replace_answer_texts(self._document, list(texts))
+        return msgspec.json.encode(self._document)
+
+
+def answer_texts(document: dict[str, Any]) -> list[str]:
+    """The texts of a whole answer: contents, reasoning, tool calls and whatever else each choice says, in order."""
+    return [holder[key] for _, holder, key in _answer_places(document)]
+
+
+def replace_answer_texts(document: dict[str, Any], texts: list[str]) -> None:
+    """Puts one text in the place of each that `answer_texts` gave. Log probabilities go: they hold the old text, token by token."""
+    for (_, holder, key), text in zip(_answer_places(document), texts, strict=True):
+        holder[key] = text
+    for choice in document["choices"]:
+        if isinstance(choice, dict) and choice.get("logprobs") is not None:
+            choice["logprobs"] = None
+
+
+def _answer_places(document: dict[str, Any]) -> list[Place]:
+    choices = document.get("choices")
+    return [
+        place for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict) for place in choice_texts(choice)
+    ]

@@ -1,29 +1,25 @@
-"""What a request says beside the texts of its messages and prompts: names, tools with their descriptions and parameters, schemas,
-predictions, the arguments of a template, fields that nobody here knows. All of it can reach a model, so guardrails read it too.
+"""The texts of a request: those of its messages or prompts, which the view knows, and everything else it says. Names, tools with their
+descriptions and parameters, schemas, predictions, the arguments of a template, unknown fields: all of it can reach a model, so guardrails
+read it too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from gateway.core.errors import GuardrailViolation, RequestError
+from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
+from gateway.core.wire import RequestTexts
+from gateway.wire.bodies import plain
+from gateway.wire.openai.views import Message
 
-READ = {
-    "chat": frozenset({"messages"}),
-    "completions": frozenset({"prompt", "suffix"}),
-    "embeddings": frozenset({"input"}),
-    "classify": frozenset({"input"}),
-    "rerank": frozenset({"query", "documents"}),
-}
-"""Fields whose texts each operation's view reads itself."""
-_SILENT = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
+_SILENT: Final = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
 """Fields that reach no model."""
-_STRUCTURE = frozenset(
+_STRUCTURE: Final = frozenset(
     [
         "type",
         "role",
@@ -97,71 +93,52 @@ _STRUCTURE = frozenset(
         "annotations",
     ]
 )
-"""Words of the formats themselves, as keys and as values: no text of anybody's."""
+"""Words of the formats themselves, as keys and as values. Nobody wrote them."""
+_NONE: Final[frozenset[str]] = frozenset()
 
 
-def plain(raw: Raw, field: str) -> Any:
-    """A field of a request as plain values. Raises RequestError for what the first reading passed over, such as a number like 1e999."""
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        problem = str(error).partition(" - at `")[0]
-        raise RequestError(f"{field} has a value that cannot be read: {problem}.", param=field) from None
+class OpenAiTexts(RequestTexts):
+    """Every text of one request; the view's come first. read: the fields whose texts the view knows.
 
+    Names of fields are texts that cannot be replaced.
+    """
 
-class Passages:
-    """Every other text of one request. `texts` may be replaced one by one, names of fields excepted."""
+    __slots__ = ("_decoded", "_own", "_places", "_read", "_request")
 
-    def __init__(self, request: InferenceRequest) -> None:
-        self.texts: list[str] = []
-        self.messages: list[dict[str, Any]] = []
-        """A chat's messages as plain values, which `write` puts back."""
+    def __init__(self, request: InferenceRequest, read: frozenset[str]) -> None:
+        super().__init__()
+        self._request, self._read = request, read
+        self.texts = request.view.texts()
+        self._own = len(self.texts)
         self._places: list[tuple[Any, Any]] = []
         self._decoded: dict[str, Any] = {}
-        self._request = request
-        if request.operation == "chat":
-            self._read_messages()
-        elif request.operation == "rerank":
-            for document in request.view.documents:
-                if not isinstance(document, str):
-                    self._read_object(document, frozenset({"text"}))
-        read = READ[request.operation]
+        self._read_own_fields()
         for name, raw in request.fields.items():
             if name not in read and name not in _SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
                 self._decoded[name] = plain(raw, name)
                 self._read_item(self._decoded, name)
 
+    def _read_own_fields(self) -> None:
+        """Reads what the view leaves out of the fields in `read`."""
+
     def replace(self, texts: Sequence[str]) -> None:
-        """Puts one text in the place of each. Raises GuardrailViolation where a name would change."""
-        for (holder, key), old, new in zip(self._places, self.texts, texts, strict=True):
+        for (holder, key), old, new in zip(self._places, self.texts[self._own :], texts[self._own :], strict=True):
             if new == old:
                 continue
             if holder is None:
                 raise GuardrailViolation("The name of a field has content that a policy would rewrite.", code="guardrail")
             holder[key] = new
+        self._request.view.replace(list(texts[: self._own]))
 
     def write(self) -> None:
-        """The fields that were read, written anew: no key in them can be read in two ways any more."""
+        """Rewrites every field that holds text from what was decoded here, so that no key in it can be read in two ways. All other
+        fields keep the client's bytes."""
+        view, fields = self._request.view, self._request.fields
+        for name in self._read:
+            if name in fields:
+                fields[name] = Raw(msgspec.json.encode(getattr(view, name)))
         for name, value in self._decoded.items():
-            self._request.fields[name] = Raw(msgspec.json.encode(value))
-
-    def _read_messages(self) -> None:
-        self.messages = plain(self._request.fields["messages"], "messages")
-        for message in self.messages:
-            content = message.get("content")
-            if isinstance(content, list):
-                for part in content:
-                    self._read_part(part)
-            if len(message) > 2 or "content" not in message:
-                self._read_object(message, frozenset({"role", "content", "tool_calls"}))
-                for call in message.get("tool_calls") or ():
-                    self._read_object(call, frozenset({"function"}))
-                    if function := call.get("function"):
-                        self._read_object(function, frozenset({"arguments"}) if function.get("arguments") else frozenset())
-
-    def _read_part(self, part: dict[str, Any]) -> None:
-        """A part of a message's content; its text is the view's, media are no text."""
-        self._read_object(part, frozenset({"text"}) if part.get("text") is not None else frozenset())
+            fields[name] = Raw(msgspec.json.encode(value))
 
     def _read_object(self, value: dict[str, Any], but: frozenset[str]) -> None:
         for key in value:
@@ -181,10 +158,65 @@ class Passages:
                 self.texts.append(value)
                 self._places.append((holder, key))
         elif isinstance(value, dict):
-            self._read_object(value, frozenset())
+            self._read_object(value, _NONE)
         elif isinstance(value, list):
             for index in range(len(value)):
                 self._read_item(value, index)
+
+
+class ChatTexts(OpenAiTexts):
+    """The texts of a chat, whose messages are forwarded as they were decoded here."""
+
+    __slots__ = ("_messages",)
+
+    def _read_own_fields(self) -> None:
+        self._messages: list[dict[str, Any]] = plain(self._request.fields["messages"], "messages")
+        for message in self._messages:
+            content = message.get("content")
+            if isinstance(content, list):
+                for part in content:  # its text is the view's
+                    self._read_object(part, _TEXT if part.get("text") is not None else _NONE)
+            if len(message) > 2 or "content" not in message:
+                self._read_object(message, _MESSAGE)
+                for call in message.get("tool_calls") or ():
+                    self._read_object(call, _FUNCTION)
+                    if function := call.get("function"):
+                        self._read_object(function, _ARGUMENTS if function.get("arguments") else _NONE)
+
+    def write(self) -> None:
+        super().write()
+        for target, message in zip(self._messages, self._request.view.messages, strict=True):
+            _replace_message(target, message)
+        self._request.fields["messages"] = Raw(msgspec.json.encode(self._messages))
+
+
+_TEXT: Final = frozenset({"text"})
+_MESSAGE: Final = frozenset({"role", "content", "tool_calls"})
+_FUNCTION: Final = frozenset({"function"})
+_ARGUMENTS: Final = frozenset({"arguments"})
+
+
+class RerankTexts(OpenAiTexts):
+    """The texts of a rerank request, whose documents may be objects."""
+
+    __slots__ = ()
+
+    def _read_own_fields(self) -> None:
+        for document in self._request.view.documents:
+            if not isinstance(document, str):
+                self._read_object(document, _TEXT)
+
+
+def _replace_message(target: dict[str, Any], message: Message) -> None:
+    if isinstance(message.content, str):
+        target["content"] = message.content
+    elif message.content:
+        for there, part in zip(target["content"], message.content, strict=True):
+            if part.text is not None:
+                there["text"] = part.text
+    for there, call in zip(target.get("tool_calls") or (), message.tool_calls or (), strict=True):
+        if call.function and call.function.arguments:
+            there["function"]["arguments"] = call.function.arguments
 
 
 def _is_media(key: Any, value: str) -> bool:

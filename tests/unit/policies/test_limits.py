@@ -7,6 +7,7 @@ import pytest
 from gateway.core.errors import Overloaded
 from gateway.core.specs import LimitMatchSpec, LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.wire import WireApi
 from policies.limits import LimitRules, charge, estimate
 
 CALLER = Principal("ci", "team", "api_key", ("*",))
@@ -50,7 +51,7 @@ def test_all_that_apply_in_the_order_of_the_configuration() -> None:
 
 
 def test_costs() -> None:
-    request = InferenceRequest("chat", b"/", "m", {}, None, prompt_tokens=7, max_tokens=30)
+    request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=7, max_tokens=30)
     assert estimate(request) == (7, 30)
     request.prompt_tokens = request.max_tokens = -1
     assert estimate(request) == (0, 0)

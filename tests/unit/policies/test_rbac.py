@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.specs import ModelSpec
 from gateway.core.types import InferenceRequest, Principal
+from gateway.core.wire import WireApi
 from policies.rbac import ModelAccess
 
 MODELS = (
@@ -16,11 +17,11 @@ MODELS = (
 
 
 def request(model: str, operation: str = "chat") -> InferenceRequest:
-    return InferenceRequest(operation, b"/", model, {}, None)
+    return InferenceRequest(WireApi(operation), b"/", model, {}, None)
 
 
 def versioned(model: str, version: str) -> InferenceRequest:
-    return InferenceRequest("infer", b"/", model, {}, None, version=version)
+    return InferenceRequest(WireApi("infer"), b"/", model, {}, None, version=version)
 
 
 def principal(*models: str) -> Principal:
@@ -106,7 +107,7 @@ def test_versions_are_remembered_apart() -> None:
     access, caller = ModelAccess(MODELS), principal("secret@1")
     assert access.decide(caller, versioned("secret", "1")).allow
     assert not access.decide(caller, versioned("secret", "2")).allow
-    assert not access.decide(caller, InferenceRequest("infer", b"/", "secret", {}, None)).allow
+    assert not access.decide(caller, InferenceRequest(WireApi("infer"), b"/", "secret", {}, None)).allow
 
 
 def test_a_principal_may_be_held_to_some_operations() -> None:

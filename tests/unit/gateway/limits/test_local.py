@@ -11,6 +11,7 @@ from gateway.core.errors import LimitExceeded
 from gateway.core.ports import Reservation
 from gateway.core.specs import LimitMatchSpec, LimitSpec, RateSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.wire import WireApi
 from gateway.limits.local import BucketRegistry, LocalLimiter
 from policies.limits import LimitRules, charge, estimate
 
@@ -18,7 +19,7 @@ ALICE, BOB = Principal("alice", "team", "api_key", ("*",)), Principal("bob", "te
 
 
 def request(tokens: int = 0, completion: int = 0, model: str = "demo-chat") -> InferenceRequest:
-    return InferenceRequest("chat", b"/", model, {}, None, prompt_tokens=tokens, max_tokens=completion)
+    return InferenceRequest(WireApi("chat"), b"/", model, {}, None, prompt_tokens=tokens, max_tokens=completion)
 
 
 class World:

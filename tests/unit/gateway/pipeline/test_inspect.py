@@ -14,9 +14,8 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.types import ALLOW, Verdict
 from gateway.core.waiting import Maybe, Signal
-from gateway.pipeline import inspect
 from gateway.pipeline.inspect import HOLD_LIMIT, Guarded, raise_verdict
-from gateway.wire.openai import requests as openai
+from gateway.wire.table import parse
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
 from tests.unit.gateway.pipeline.world import BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
@@ -491,5 +490,5 @@ def test_a_block_names_its_guardrail() -> None:
     ],
 )
 def test_token_ids_are_recognised_so_that_they_can_be_refused(body: bytes, tokens: bool) -> None:
-    view = openai.parse(b"/v1/completions", body).view
-    assert inspect._has_tokens(view) is tokens
+    found = parse(b"/v1/completions", body, {})
+    assert bool(found.api.unreadable(found)) is tokens

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import EngineError
 from gateway.core.types import ResponseHead, Usage
-from gateway.pipeline import stream
-from gateway.pipeline.stream import MAX_EVENT_BYTES, Shape, decode_chunk, must_be_read
+from gateway.pipeline import stream as relays
+from gateway.pipeline.stream import MAX_EVENT_BYTES
+from gateway.wire.openai import stream
+from gateway.wire.openai.stream import must_be_read
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk
 
 WITH_USAGE = STREAM_BODY[:-1] + b',"stream_options":{"include_usage":true}}'
@@ -130,49 +131,6 @@ def test_words_inside_a_text_are_no_fields(text: str) -> None:
     assert world.outcome.estimated
 
 
-@given(st.lists(st.sampled_from([b'"usage":', b"{", b" ", b"null", b'"error":', b"\r", b"\n", b'"', b"usage", b":", b"text"]), max_size=8))
-def test_what_must_be_read(parts: list[bytes]) -> None:
-    data = b"".join(parts)
-    assert must_be_read(data) == (re.search(rb'\r|"(?:usage": ?\{|error":)', data) is not None)
-
-
-PIECES = [
-    b'"usage":',
-    b'"usage"',
-    b"{",
-    b"}",
-    b" ",
-    b"null",
-    b'"error":',
-    b"\r",
-    b"\n",
-    b'"',
-    b'\\"',
-    b"usage",
-    b"error",
-    b":",
-    b",",
-    b"text",
-]
-PIECES += [b'content":"', b'content": "', b'"text":"', b"data: ", b"\n\n"]
-
-
-@given(st.lists(st.sampled_from(PIECES), max_size=12), st.lists(st.sampled_from(PIECES), max_size=12))
-def test_what_fits_a_shape_is_one_event_that_need_not_be_read(learned: list[bytes], text: list[bytes]) -> None:
-    event = b"".join(learned).replace(b"\n", b"") + b"\n\n"
-    assume(not must_be_read(event))
-    shape = Shape()
-    shape.learn(event)
-    assert not shape.fits(b"")
-    for mark in stream.TEXT_BEGINS:
-        for place in re.finditer(re.escape(mark), event):
-            for end in range(place.end(), len(event)):
-                other = event[: place.end()] + b"".join(text) + event[end:]
-                if shape.fits(other):
-                    assert not must_be_read(other)
-                    assert other.find(b"\n") == len(other) - 2
-
-
 def test_events_of_one_shape_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[bytes] = []
 
@@ -192,16 +150,6 @@ def test_events_of_one_shape_are_not_searched(monkeypatch: pytest.MonkeyPatch) -
     assert client.body == b"".join(sent)
     assert searched == [first, others[0], chunk('"quoted"'), DONE]
     assert [usage.completion_tokens for usage in world.limiter.reservations[0].settled if usage] == [len(sent) - 1]
-
-
-def test_a_stream_without_a_shape_is_left_alone() -> None:
-    shape = Shape()
-    events = [b'data: {"id":"%d","content":"a","mark":"%d"}\n\n' % (n, n) for n in range(20)]
-    for event in events:
-        assert not shape.fits(event)
-        shape.learn(event)
-    learned = [event for event in events if shape.fits(event)]
-    assert learned == [events[stream.MAX_MISSES - 1]]
 
 
 def test_an_error_that_is_null_is_none() -> None:
@@ -363,7 +311,7 @@ def test_an_engines_refusal_of_a_stream_is_an_http_error() -> None:
 
 
 def test_a_whole_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MAX_ANSWER_BYTES", 100)
+    monkeypatch.setattr(relays, "MAX_ANSWER_BYTES", 100)
     world = World()
     _, client = world.start()
     world.call.head().body(b"x" * 60).body(b"x" * 41)
@@ -409,11 +357,6 @@ def test_a_failure_after_the_first_byte_keeps_what_was_counted() -> None:
     world.start(STREAM_BODY)
     world.call.head(SSE_HEAD).body(chunk("", role="assistant") + chunk("a")).fail(EngineError("broken"))
     assert world.limiter.reservations[0].settled == [Usage(len(STREAM_BODY) >> 2, 1, 0, True)]
-
-
-@pytest.mark.parametrize("payload", [b"[DONE]", b"", b"{", b'{"choices":5}', b"[1]", b"\xff{", b'{"choices":[{"text":"\xff"}]}'])
-def test_what_is_no_chunk(payload: bytes) -> None:
-    assert decode_chunk(payload) is None
 
 
 def test_tensors_keep_the_length_of_their_json_part() -> None:

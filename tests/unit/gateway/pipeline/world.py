@@ -16,7 +16,7 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.pipeline import serve
 from gateway.pipeline.plane import DataPlane
 from gateway.telemetry.metrics import Metrics
-from gateway.wire import requests
+from gateway.wire import table
 
 CHAT = b"/v1/chat/completions"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -358,7 +358,7 @@ class World:
             models["n"] = ModelEntry(other, self.other, self.metrics.meter("n"), tuple(fallback_request), tuple(fallback_response))
             self.entry.fallbacks = (models["n"].in_place_of(self.entry),)
         spec = ConfigSpec(version=1, listen=ListenSpec(**listen), stream=StreamSpec(keep_alive=keep_alive))
-        self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, requests.parse)
+        self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, table.parse)
         self.plane.snapshot = self.snapshot
 
     def start(

@@ -13,9 +13,12 @@ from gateway.core.types import InferenceRequest, Principal, Priority
 from gateway.routing.build import build_router
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter, PoolAttempt, PoolRoute, Waiting
+from gateway.wire.openai.api import ChatApi
 from gateway.wire.openai.views import ChatRequest, Message
 
 SUCCESS, FAILURE, NEUTRAL = AttemptResult.SUCCESS, AttemptResult.FAILURE, AttemptResult.NEUTRAL
+
+CHAT = ChatApi()
 REFUSED = AttemptResult("refused")
 
 
@@ -156,7 +159,7 @@ def names(count: int) -> tuple[str, ...]:
 
 def chat(text: str = "hello", tokens: int = 10) -> InferenceRequest:
     view = ChatRequest(model="m", messages=[Message(role="system", content="You help."), Message(role="user", content=text)])
-    return InferenceRequest("chat", b"/v1/chat/completions", "m", {}, view, prompt_tokens=tokens, max_tokens=0)
+    return InferenceRequest(CHAT, b"/v1/chat/completions", "m", {}, view, prompt_tokens=tokens, max_tokens=0)
 
 
 def sidecar(name: str = "a", **options: object) -> EngineSpec:

@@ -11,15 +11,23 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core.types import InferenceRequest, Principal
+from gateway.core.wire import WireApi
 from gateway.routing.keys import KEPT, MESSAGES, PREFIX, Prefix, digest, key_function
+from gateway.wire.openai import api as openai
 
+APIS: dict[str, WireApi] = {
+    "messages": openai.ChatApi(),
+    "prompt": openai.CompletionsApi(),
+    "query": openai.RerankApi(),
+    "input": openai.APIS[2],
+}
 CALLER = Principal("ci", "acme", "api_key")
 prefix, session, tenant, caller, header = (key_function(key) for key in ("prefix", "session", "tenant", "key", "header:x-conversation"))
 
 
 def request(view: Any, raw: bytes = b"", **fields: bytes) -> InferenceRequest:
-    operation = "chat" if hasattr(view, "messages") else "completions"
-    return InferenceRequest(operation, b"/", "m", {name: Raw(value) for name, value in fields.items()}, view, raw=raw)
+    api = next((api for name, api in APIS.items() if hasattr(view, name)), WireApi("other"))
+    return InferenceRequest(api, b"/", "m", {name: Raw(value) for name, value in fields.items()}, view, raw=raw)
 
 
 def turns(*contents: Any, system: str | None = "Be brief.", user: str | None = None) -> InferenceRequest:

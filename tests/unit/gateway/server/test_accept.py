@@ -19,7 +19,7 @@ from gateway.core.specs import TlsSpec
 from gateway.server import accept
 from gateway.server.listener import bind, data_server
 from gateway.server.protocol import ListenerState
-from gateway.wire.requests import is_inference
+from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import World
 from tests.unit.gateway.server.wires import Application
 from tests.unit.gateway.transport.conftest import Certificates

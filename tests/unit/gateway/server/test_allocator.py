@@ -6,7 +6,7 @@ import pytest
 
 from gateway.server.allocator import QUIET_TRIM_AFTER, TRIM_AFTER, TRIM_SECONDS, Allocator, tuned
 from gateway.server.protocol import ListenerState
-from gateway.wire.requests import is_inference
+from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import World
 from tests.unit.gateway.server.wires import Application
 

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.server.protocol import Connection, ListenerState
 from gateway.server.states import OVER
-from gateway.wire.requests import is_inference
+from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import CHAT, SSE_HEAD, STREAM_BODY, World, chunk
 from tests.unit.gateway.server.wires import Application, post
 from tests.waiting import reached

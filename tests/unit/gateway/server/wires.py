@@ -10,7 +10,7 @@ from gateway.core.errors import GatehouseError
 from gateway.core.types import Principal
 from gateway.server.protocol import Connection, ListenerState
 from gateway.server.request import ParsedRequest
-from gateway.wire.requests import is_inference
+from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import World
 
 

@@ -11,7 +11,8 @@ import pytest
 from gateway.core.errors import EngineError, GuardrailViolation, RequestError
 from gateway.core.types import ResponseHead
 from gateway.wire.oip import codec
-from gateway.wire.requests import infer_path, is_inference, json_part, parse, parse_answer, rename, target
+from gateway.wire.oip.tensors import json_part, parse_answer
+from gateway.wire.table import parse
 
 INFER = b"/v2/models/m/infer"
 
@@ -22,33 +23,6 @@ def tensor(**fields: Any) -> dict[str, Any]:
 
 def infer(*tensors: dict[str, Any], path: bytes = INFER) -> Any:
     return parse(path, json.dumps({"inputs": list(tensors)}).encode(), {})
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (b"/v1/chat/completions", True),
-        (b"/v1/completions", True),
-        (b"/v1/embeddings", True),
-        (b"/v1/rerank", True),
-        (b"/v1/classify", True),
-        (b"/v2/models/m/infer", True),
-        (b"/v2/models/m/versions/1/infer", True),
-        (b"/v1/models", False),
-        (b"/v1/chat/completions/", False),
-        (b"/v1/chat//completions", False),
-        (b"/v1/chat%2fcompletions", False),
-        (b"/V1/chat/completions", False),
-        (b"/v1/chat/completions;x", False),
-        (b"/x/../v1/chat/completions", False),
-        (b"/v2/models/m", False),
-        (b"/v2/models/m/ready", False),
-        (b"/control/drain", False),
-        (b"", False),
-    ],
-)
-def test_which_paths_are_inference(path: bytes, expected: bool) -> None:
-    assert is_inference(path) is expected
 
 
 @pytest.mark.parametrize(
@@ -67,14 +41,14 @@ def test_an_infer_request() -> None:
     assert found.content == b"content-type: application/json\r\n"
     x = {"name": "x", "datatype": "FP32", "shape": [2], "elements": 2}
     y = {"name": "y", "datatype": "INT64", "shape": [1, 3], "elements": 3}
-    assert found.view.detail(lambda data: "") == {"version": "", "inputs": [x, y]}
-    hashed = found.view.detail(lambda data: f"h{len(data)}")["inputs"]
+    assert found.api.detail(found, lambda data: "") == {"version": "", "inputs": [x, y]}
+    hashed = found.api.detail(found, lambda data: f"h{len(data)}")["inputs"]
     assert [entry["hash"] for entry in hashed] == [f"h{len('[1.0, 2.0]')}", f"h{len('[1, 2, 3]')}"]
 
 
 def test_the_audit_detail_holds_no_data() -> None:
     found = infer(tensor(datatype="BYTES", data=["secret", "text"]))
-    assert "secret" not in json.dumps(found.view.detail(lambda data: "h"))
+    assert "secret" not in json.dumps(found.api.detail(found, lambda data: "h"))
 
 
 def test_binary_tensors_are_forwarded_as_they_came() -> None:
@@ -83,23 +57,24 @@ def test_binary_tensors_are_forwarded_as_they_came() -> None:
     found = parse(INFER, body, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)})
     assert found.raw == body
     assert found.content == b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % len(head)
-    assert target(found, None) == (INFER, body)
+    assert found.api.target(found, None) == (INFER, body)
 
 
 def test_texts_of_tensors_are_read() -> None:
     found = infer(tensor(), tensor(name="y", datatype="BYTES", data=["red", "falcon"]))
-    assert found.view.texts() == ["red", "falcon"]
+    assert found.api.texts(found).texts == ["red", "falcon"]
     data = b"".join(struct.pack("<I", len(e)) + e for e in (b"red", b"fal\xffcon"))
     head = json.dumps(
         {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(data)}}]}
     ).encode()
     found = parse(INFER, head + data, {codec.HEADER_LENGTH.encode(): b"%d" % len(head)})
-    assert found.view.texts() == ["red", "fal\ufffdcon"]
+    assert found.api.texts(found).texts == ["red", "fal\ufffdcon"]
 
 
 def test_tensors_are_not_rewritten() -> None:
+    found = infer(tensor())
     with pytest.raises(GuardrailViolation):
-        infer(tensor()).view.replace(["x"])
+        found.api.texts(found).replace(["x"])
 
 
 def test_the_depth_of_the_json_part_counts_not_the_data() -> None:
@@ -127,33 +102,33 @@ def test_a_wrong_length_of_the_json_part(length: bytes) -> None:
     ],
 )
 def test_infer_paths_are_encoded(model: str, version: str, action: str, expected: bytes) -> None:
-    assert infer_path(model, version, action) == expected
+    assert codec.model_path(model, version, action) == expected
 
 
 def test_a_path_survives_both_ways() -> None:
-    found = infer(tensor(), path=infer_path("team/model x", "2", "infer"))
+    found = infer(tensor(), path=codec.model_path("team/model x", "2", "infer"))
     assert found.model == "team/model x"
-    assert target(found, None)[0] == b"/v2/models/team%2Fmodel%20x/versions/2/infer"
-    assert target(found, "other")[0] == b"/v2/models/other/versions/2/infer"
+    assert found.api.target(found, None)[0] == b"/v2/models/team%2Fmodel%20x/versions/2/infer"
+    assert found.api.target(found, "other")[0] == b"/v2/models/other/versions/2/infer"
 
 
 def test_another_name_at_the_endpoint() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"top_k":1.0}'
     found = parse(b"/v1/chat/completions", body, {})
-    assert target(found, None) == target(found, "m") == (b"/v1/chat/completions", body)
-    path, sent = target(found, "inner")
+    assert found.api.target(found, None) == found.api.target(found, "m") == (b"/v1/chat/completions", body)
+    path, sent = found.api.target(found, "inner")
     assert (path, json.loads(sent)["model"]) == (b"/v1/chat/completions", "inner")
     assert b'"top_k":1.0' in sent
-    assert target(found, None)[1] == body, "a try at one endpoint changes nothing for the next"
+    assert found.api.target(found, None)[1] == body, "a try at one endpoint changes nothing for the next"
 
 
 def test_an_alias_is_renamed() -> None:
     found = parse(b"/v1/embeddings", b'{"model":"alias","input":"x"}', {})
-    rename(found, 'real "name"')
-    assert json.loads(target(found, None)[1])["model"] == 'real "name"'
+    found.api.rename(found, 'real "name"')
+    assert json.loads(found.api.target(found, None)[1])["model"] == 'real "name"'
     tensors = infer(tensor())
-    rename(tensors, "real")
-    assert target(tensors, None)[0] == b"/v2/models/real/infer"
+    tensors.api.rename(tensors, "real")
+    assert tensors.api.target(tensors, None)[0] == b"/v2/models/real/infer"
 
 
 def test_an_infer_answer() -> None:

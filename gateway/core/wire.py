@@ -1,0 +1,281 @@
+"""The port of wire formats: what a request carries of its format, and the base classes that a folder of gateway.wire implements.
+
+A `WireApi` is one operation of one format. It alone knows the format's paths, fields, events and error bodies; the pipeline, routing and
+limits ask it. The classes are native where the hot path is compiled (gateway.app.compiled), so a call costs one look-up in a table of
+methods. An implementation must be compiled too: mypyc forbids an interpreted class that inherits from a compiled one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.values import Headers, ResponseHead, Usage
+
+HashBody = Callable[[bytes | memoryview], str]
+"""A keyed hash in hex, or "" where body hashes are off."""
+JSON: Final = b"content-type: application/json\r\n"
+Path = tuple[Any, ...]
+"""Names one text within a choice of an answer, the same in every chunk of a stream."""
+
+
+class InferenceRequest:
+    """The typed view of a request: `view` is what policy reads; what is forwarded is `fields` (JSON: top-level keys with the
+    client's own bytes as values) or `raw` (tensors).
+
+    operation: the api's, by which policies name it. model: the public name asked for. prompt_tokens: an estimate until the engine counts
+    (for tensors: elements). max_tokens: the bound on what may be generated (0: nothing is). content: the header lines about the body that
+    the engine gets. version: of the model, where the path names one.
+    """
+
+    __slots__ = (
+        "api",
+        "content",
+        "fields",
+        "include_usage",
+        "max_tokens",
+        "model",
+        "operation",
+        "path",
+        "prompt_tokens",
+        "raw",
+        "stream",
+        "version",
+        "view",
+    )
+
+    def __init__(
+        self,
+        api: WireApi,
+        path: bytes,
+        model: str,
+        fields: dict[str, Raw],
+        view: Any,
+        stream: bool = False,
+        include_usage: bool = False,
+        prompt_tokens: int = 0,
+        max_tokens: int = 0,
+        content: bytes = JSON,
+        raw: bytes = b"",
+        version: str = "",
+    ) -> None:
+        self.api, self.operation = api, api.operation
+        self.path, self.model = path, model
+        self.fields, self.view = fields, view
+        self.stream, self.include_usage = stream, include_usage
+        self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
+        self.content, self.raw, self.version = content, raw, version
+
+
+class RequestTexts:
+    """The texts of one request that guardrails read. They may be replaced one by one; `write` puts them into what is forwarded."""
+
+    __slots__ = ("texts",)
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def replace(self, texts: Sequence[str]) -> None:
+        """Puts one text in the place of each. Raises GuardrailViolation where one cannot be rewritten."""
+        raise NotImplementedError
+
+    def write(self) -> None:
+        """Rewrites the forwarded fields from the texts that were read, so that an engine cannot read them differently."""
+
+
+class WholeAnswer:
+    """The texts of one whole answer that guardrails read, and what the audit record keeps of the answer."""
+
+    __slots__ = ("body", "texts")
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.texts: list[str] = []
+
+    def replaced(self, texts: Sequence[str]) -> bytes:
+        """The answer with one text in the place of each. Raises GuardrailViolation where one cannot be rewritten."""
+        raise NotImplementedError
+
+    def evidence(self) -> bytes | memoryview:
+        """The part of the body that the record's body hash covers."""
+        return self.body
+
+    def detail(self, hash_body: HashBody) -> dict[str, Any] | None:
+        """Further facts for the audit record."""
+        return None
+
+
+class TextFilter:
+    """What the guardrails make of the texts of one stream. A text is named by its choice and its path in there."""
+
+    def feed(self, choice: Any, path: Path, text: str) -> str:
+        """The part of what is held and what came that may be released now."""
+        raise NotImplementedError
+
+    def whole(self, text: str) -> str:
+        """A text that never comes in pieces."""
+        raise NotImplementedError
+
+    def finish(self, choice: Any) -> list[tuple[Path, str]]:
+        """Ends the texts of a choice; what was held of each."""
+        raise NotImplementedError
+
+    def finish_all(self) -> list[tuple[Any, Path, str]]:
+        """Ends every text; (choice, path, what was held)."""
+        raise NotImplementedError
+
+
+class EventReader:
+    """Reads one event stream of a format, in whole events with `\\n` as line end.
+
+    usage: what the engine has reported so far. ended: the format's end marker has been forwarded. error: the engine reported a failure.
+    """
+
+    __slots__ = ("ended", "error", "usage")
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.ended = False
+        self.error: EngineError | None = None
+
+    def plain(self, data: bytes) -> int:
+        """How many events `data` is when it is whole events that may be forwarded as they are; 0 when they must be read."""
+        raise NotImplementedError
+
+    def read(self, data: bytes) -> bytes:
+        """Reads usage and errors; returns what is to be forwarded. Sets `error` when the engine failed, and returns what came before."""
+        raise NotImplementedError
+
+    def forwarded(self, data: bytes) -> None:
+        """Hears what was forwarded after `read`, to notice the end marker."""
+        raise NotImplementedError
+
+    def inspected(self, event: bytes, texts: TextFilter) -> bytes:
+        """One event after its texts went through the guardrails. Raises EngineError for an event that cannot be read."""
+        raise NotImplementedError
+
+    def rest(self, texts: TextFilter) -> bytes:
+        """Events with what the guardrails still hold at the end of the stream."""
+        raise NotImplementedError
+
+    def is_end(self, rest: bytes) -> bool:
+        """Whether an unfinished event is the end marker without its empty line."""
+        return False
+
+    def ending(self) -> bytes:
+        """What ends the client's stream where the engine did not."""
+        raise NotImplementedError
+
+    def estimate(self, events: int) -> int:
+        """Generated tokens, from the number of events, for a stream without usage."""
+        return max(0, events - 1)
+
+
+class WireApi:
+    """One operation of one wire format.
+
+    operation: its name in policies, limits, metrics and the audit log. paths: where clients call it; patterns are for `matches`.
+    prefix: error bodies for every path below it are this format's, whether or not there is such a path (b"": none).
+    generates: whether it generates text, so that tokens can be estimated from bytes. describes: whether whole answers are read for the
+    audit record even where no guardrail reads them.
+    """
+
+    __slots__ = ("describes", "generates", "operation", "paths", "prefix")
+
+    def __init__(
+        self,
+        operation: str,
+        paths: tuple[bytes, ...] = (),
+        *,
+        prefix: bytes = b"",
+        generates: bool = False,
+        describes: bool = False,
+    ) -> None:
+        self.operation, self.paths, self.prefix = operation, paths, prefix
+        self.generates, self.describes = generates, describes
+
+    def __repr__(self) -> str:
+        return f"<{self.operation}>"
+
+    # --- requests
+
+    def matches(self, path: bytes) -> bool:
+        """Whether a path that is not among `paths` is this operation's."""
+        return False
+
+    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
+        """The typed view of a request. Raises RequestError naming the field."""
+        raise NotImplementedError
+
+    def rename(self, request: InferenceRequest, model: str) -> None:
+        """An alias becomes the model that it names."""
+        request.model = model
+
+    def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
+        """(path, body) for an engine that knows the model by `name` (None: by its public one)."""
+        raise NotImplementedError
+
+    def unreadable(self, request: InferenceRequest) -> str:
+        """Why no guardrail can read this request; "" when they can."""
+        return ""
+
+    def texts(self, request: InferenceRequest) -> RequestTexts:
+        """The request's texts for the guardrails. Raises RequestError for what cannot be read."""
+        raise NotImplementedError
+
+    def evidence(self, request: InferenceRequest, body: bytes) -> bytes | memoryview:
+        """The part of the body that the audit record's body hash covers."""
+        return body
+
+    def detail(self, request: InferenceRequest, hash_body: HashBody) -> dict[str, Any] | None:
+        """Further facts for the audit record."""
+        return None
+
+    # --- what routing keys are made of
+
+    def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
+        """The turns of a conversation, each with `role` and `content`; None when the request is no conversation."""
+        return None
+
+    def opening(self, request: InferenceRequest) -> Any:
+        """The text that a request without turns begins with: a string, or a list of strings, token ids and parts; None without texts."""
+        return None
+
+    def user(self, request: InferenceRequest) -> str:
+        """Who the request says its user is; "" when it does not."""
+        return ""
+
+    # --- answers
+
+    def check_answer(self, body: bytes) -> None:
+        """Raises EngineError when a whole answer is not of the format."""
+
+    def answer_lines(self, head: ResponseHead, length: int) -> bytes:
+        """The header lines about the body of a whole answer of `length` bytes, each with its CRLF."""
+        return b"content-type: application/json\r\ncontent-length: %d\r\n" % length
+
+    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        """What a whole answer cost: as the engine counted, else estimated; None for a body that is no answer."""
+        raise NotImplementedError
+
+    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+        """A whole answer for the audit record and, when it is `inspected`, for guardrails: then with its texts. Raises EngineError when it
+        cannot be read."""
+        raise NotImplementedError
+
+    def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
+        """The body of an error. headers: the request's."""
+        return error.body()
+
+    # --- event streams
+
+    def reader(self, request: InferenceRequest) -> EventReader:
+        """Reads one stream. Called for requests with `stream`."""
+        raise NotImplementedError
+
+    def error_event(self, error: GatehouseError) -> bytes:
+        """The events that end a stream that failed."""
+        raise NotImplementedError

@@ -1,0 +1,95 @@
+"""`infer` of the Open Inference Protocol as a wire format: tensors, forwarded as they came."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import unquote
+
+from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
+from gateway.core.wire import JSON, HashBody, RequestTexts, WholeAnswer, WireApi
+from gateway.wire.bodies import check_depth
+from gateway.wire.oip import codec
+from gateway.wire.oip.tensors import TensorAnswer, TensorTexts, TensorView, json_part, summary
+
+TRITON_CLIENT: Final = b"python/gevent-http-client"
+"""How tritonclient's HTTP client calls itself (the user agent of the library below it)."""
+BINARY: Final = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+_HEADER: Final = codec.HEADER_LENGTH.encode()
+
+
+class InferApi(WireApi):
+    """`POST /v2/models/{model}[/versions/{version}]/infer`, JSON or with binary tensors."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("infer", prefix=b"/v2/", describes=True)
+
+    # --- requests
+
+    def matches(self, path: bytes) -> bool:
+        return path.startswith(codec.V2_MODELS) and path.endswith(b"/infer")
+
+    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
+        """Its cost for limits is its elements, as if each were a token."""
+        try:
+            place = codec.parse_path(unquote(path.decode("latin-1"), errors="strict"))
+        except UnicodeDecodeError:
+            place = None
+        if place is None:
+            raise RequestError("There is no such path.", code="not_found", status=404)
+        length = codec.header_length(headers.get(_HEADER), len(body))
+        check_depth(body if length is None else body[:length], max_depth)
+        view = codec.parse_request(body, length)
+        elements = sum([tensor.elements for tensor in view.inputs])
+        content = JSON if length is None else BINARY % length
+        return InferenceRequest(
+            self,
+            path,
+            place.model,
+            {},
+            TensorView(view, place.version, length),
+            prompt_tokens=elements,
+            content=content,
+            raw=body,
+            version=place.version,
+        )
+
+    def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
+        return codec.model_path(name or request.model, request.version, "infer"), request.raw
+
+    def texts(self, request: InferenceRequest) -> RequestTexts:
+        return TensorTexts(request.view)
+
+    def evidence(self, request: InferenceRequest, body: bytes) -> bytes | memoryview:
+        return json_part(body, request.view.json_length)
+
+    def detail(self, request: InferenceRequest, hash_body: HashBody) -> dict[str, Any] | None:
+        """Version, and the inputs' names, types, shapes and hashes."""
+        return {"version": request.version, "inputs": summary(request.view.request.inputs, hash_body)}
+
+    # --- answers
+
+    def answer_lines(self, head: ResponseHead, length: int) -> bytes:
+        tensors = head.get(_HEADER)
+        if tensors is not None and tensors.isdigit():
+            lines = b"content-type: application/octet-stream\r\ninference-header-content-length: %b\r\ncontent-length: %d\r\n"
+            return lines % (tensors, length)
+        return b"content-type: application/json\r\ncontent-length: %d\r\n" % length
+
+    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        return Usage(request.prompt_tokens)
+
+    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+        return TensorAnswer(head, body, inspected)
+
+    def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
+        """The error object, but for tritonclient the protocol's own form, in which `error` is a string: its exceptions put the string into
+        a sentence and cannot be printed with anything else."""
+        if headers.get(b"user-agent", b"").startswith(TRITON_CLIENT):
+            return codec.encode_error(error.message, code=error.code, param=error.param)
+        return error.body()
+
+
+APIS: Final[tuple[WireApi, ...]] = (InferApi(),)

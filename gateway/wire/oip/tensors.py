@@ -1,0 +1,93 @@
+"""What policy and audit read of tensors: the texts of BYTES tensors, and names, types, shapes and hashes for the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.core.errors import EngineError, GuardrailViolation, RequestError
+from gateway.core.types import ResponseHead
+from gateway.core.wire import HashBody, RequestTexts, WholeAnswer
+from gateway.wire.oip import codec, values
+
+
+class TensorView:
+    """An infer request. json_length: where the JSON part of the body ends (None: all of it is JSON)."""
+
+    __slots__ = ("json_length", "request", "version")
+
+    def __init__(self, request: codec.InferRequest, version: str, json_length: int | None = None) -> None:
+        self.request, self.version, self.json_length = request, version, json_length
+
+
+class TensorTexts(RequestTexts):
+    """The elements of a request's BYTES inputs. Tensors are never rewritten: a policy that would has the request refused."""
+
+    __slots__ = ()
+
+    def __init__(self, view: TensorView) -> None:
+        super().__init__()
+        self.texts = texts_of(view.request.inputs)
+
+    def replace(self, texts: Sequence[str]) -> None:
+        raise GuardrailViolation("A tensor has content that a policy would rewrite.", code="guardrail")
+
+
+class TensorAnswer(WholeAnswer):
+    """An engine's infer answer. Raises EngineError for one that is not the protocol's."""
+
+    __slots__ = ("_json_length", "_response")
+
+    def __init__(self, head: ResponseHead, body: bytes, inspected: bool) -> None:
+        super().__init__(body)
+        try:
+            self._response, self._json_length = parse_answer(head, body)
+            if inspected:
+                self.texts = texts_of(self._response.outputs)
+        except (EngineError, RequestError) as error:
+            raise EngineError(f"The engine's answer cannot be inspected: {error.message}") from None
+
+    def replaced(self, texts: Sequence[str]) -> bytes:
+        raise GuardrailViolation("A tensor has content that a policy would rewrite.", code="guardrail")
+
+    def evidence(self) -> bytes | memoryview:
+        return json_part(self.body, self._json_length)
+
+    def detail(self, hash_body: HashBody) -> dict[str, Any] | None:
+        return {"outputs": summary(self._response.outputs, hash_body)}
+
+
+def summary(tensors: Sequence[codec.Tensor], hash_body: HashBody) -> list[dict[str, Any]]:
+    """Tensors as plain values, each with a hash of its data as it was sent (none where hashes are off) and without the data."""
+    found = []
+    for t in tensors:
+        entry: dict[str, Any] = {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "elements": t.elements}
+        if digest := hash_body(t.raw):
+            entry["hash"] = digest
+        found.append(entry)
+    return found
+
+
+def json_part(body: bytes, json_length: int | None) -> bytes | memoryview:
+    """The JSON part of a tensor message, which the record's body hash covers. Binary tensors have hashes of their own."""
+    return body if json_length is None else memoryview(body)[:json_length]
+
+
+def texts_of(tensors: Sequence[codec.Tensor]) -> list[str]:
+    """The elements of the BYTES tensors, in order. Raises TensorError where they are not as the shape says."""
+    return [text for tensor in tensors if tensor.datatype == "BYTES" for text in _strings(tensor)]
+
+
+def _strings(tensor: codec.Tensor) -> list[str]:
+    if tensor.binary:
+        return [bytes(element).decode("utf-8", "replace") for element in values.split_bytes(tensor)]
+    return [value if isinstance(value, str) else str(value) for value in values.json_values(tensor)]
+
+
+def parse_answer(head: ResponseHead, body: bytes) -> tuple[codec.InferResponse, int | None]:
+    """An engine's infer answer and the length of its JSON part (None: all of it). Raises EngineError when it is not the protocol's."""
+    try:
+        length = codec.header_length(head.get(codec.HEADER_LENGTH.encode()), len(body))
+        return codec.parse_response(body, length), length
+    except RequestError as error:
+        raise EngineError(f"The engine's answer is not what the Open Inference Protocol says: {error.message}") from None

@@ -1,0 +1,261 @@
+"""The OpenAI API as wire formats, one object an operation. The client's bytes are what is forwarded; policy reads typed views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
+from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
+from gateway.wire.bodies import check_depth, decode_error, plain
+from gateway.wire.openai.answers import OpenAiAnswer, is_json
+from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
+from gateway.wire.openai.stream import DONE, OpenAiReader
+from gateway.wire.openai.usage import usage_of
+from gateway.wire.openai.views import (
+    ChatRequest,
+    ClassifyRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    StreamOptions,
+)
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_ENCODER: Final = msgspec.json.Encoder()
+_WITH_USAGE: Final = Raw(b'{"include_usage":true}')
+_FORBIDDEN: Final = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
+TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
+
+
+class OpenAiApi(WireApi):
+    """What all operations share. view: the type of the request. read: the fields whose texts the view gives and replaces."""
+
+    __slots__ = ("_decoder", "read")
+
+    def __init__(self, operation: str, path: bytes, view: type[Struct], read: frozenset[str], *, generates: bool = False) -> None:
+        super().__init__(operation, (path,), generates=generates)
+        self._decoder = msgspec.json.Decoder(view)
+        self.read = read
+
+    # --- requests
+
+    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
+        """The typed view of a request. Raises RequestError.
+
+        What is forwarded is the top-level object written anew, each key once and unescaped, each value the client's own bytes: a
+        key given twice or spelled with escapes could be read differently by an engine than it was here. The same dictionary of
+        raw values makes every change of the body cheap.
+        """
+        lists = body.count(b"[")
+        if body.count(b"{") + lists > max_depth:
+            check_depth(body, max_depth)
+        try:
+            view: Any = self._decoder.decode(body)
+            fields: dict[str, Raw] = _FIELDS.decode(body)
+            if not body.isascii():
+                self._check_unread(fields)
+        except msgspec.DecodeError as error:
+            if not body or body.isspace():
+                raise RequestError("The body is empty; send a JSON object.", code="invalid_json") from None
+            raise decode_error(error) from None
+        except (UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        if (
+            view.api_base is not UNSET
+            or view.base_url is not UNSET
+            or view.api_key is not UNSET
+            or view.api_version is not UNSET
+            or view.extra_headers is not UNSET
+        ):
+            for name in _FORBIDDEN:
+                fields.pop(name, None)
+        if lists > 1 and "messages" in fields:  # without a second list no message has parts
+            _check_media(fields)
+        stream = include_usage = False
+        if self.generates and view.stream is True:
+            stream = True
+            options = view.stream_options
+            include_usage = options is not UNSET and options is not None and options.include_usage is True
+            if not include_usage:
+                fields["stream_options"] = (
+                    _asking_for_usage(fields["stream_options"]) if isinstance(options, StreamOptions) else _WITH_USAGE
+                )
+        return InferenceRequest(self, path, view.model, fields, view, stream, include_usage, len(body) >> 2, self._wanted(view))
+
+    def _wanted(self, view: Any) -> int:
+        """The most tokens that the request may generate; 0 when it sets no bound."""
+        return 0
+
+    def _check_unread(self, fields: dict[str, Raw]) -> None:
+        """Fields that no view reads have not been looked at, and must be UTF-8 too. Texts are not decoded twice: that costs as much as
+        the rest of the reading. Raises UnicodeDecodeError."""
+        read = self.read
+        for name, raw in fields.items():
+            if name not in read:
+                value = bytes(raw)
+                if not value.isascii():
+                    value.decode()
+
+    def rename(self, request: InferenceRequest, model: str) -> None:
+        request.model = model
+        request.fields["model"] = Raw(_ENCODER.encode(model))
+
+    def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
+        if name is not None and name != request.model:
+            return request.path, _ENCODER.encode({**request.fields, "model": name})
+        return request.path, _ENCODER.encode(request.fields)
+
+    def texts(self, request: InferenceRequest) -> RequestTexts:
+        return OpenAiTexts(request, self.read)
+
+    def user(self, request: InferenceRequest) -> str:
+        user = getattr(request.view, "user", None)
+        return user if isinstance(user, str) else ""
+
+    # --- answers
+
+    def check_answer(self, body: bytes) -> None:
+        if not is_json(body):
+            raise EngineError("The engine's answer is not JSON.")
+
+    def answer_lines(self, head: ResponseHead, length: int) -> bytes:
+        if not self.generates:
+            truncated = head.get(b"x-gatehouse-truncated")
+            if truncated is not None and truncated.isdigit():
+                return TRUNCATED % (length, truncated)
+        return b"content-type: application/json\r\ncontent-length: %d\r\n" % length
+
+    def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
+        reported = usage_of(body)
+        if reported is not None or not is_json(body):
+            return reported
+        return Usage(request.prompt_tokens, len(body) >> 2 if self.generates else 0, 0, True)
+
+    def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
+        return OpenAiAnswer(body)
+
+    # --- event streams
+
+    def reader(self, request: InferenceRequest) -> EventReader:
+        return OpenAiReader(request.include_usage)
+
+    def error_event(self, error: GatehouseError) -> bytes:
+        return b"data: %b\n\n%b" % (error.body(), DONE)
+
+
+class ChatApi(OpenAiApi):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("chat", b"/v1/chat/completions", ChatRequest, frozenset({"messages"}), generates=True)
+
+    def _wanted(self, view: Any) -> int:
+        # Two names of one bound; which of them an engine keeps to is not known here.
+        wanted: int = max(view.max_completion_tokens or 0, view.max_tokens or 0) * (view.n or 1)
+        return wanted
+
+    def texts(self, request: InferenceRequest) -> RequestTexts:
+        return ChatTexts(request, self.read)
+
+    def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
+        messages: list[Any] = request.view.messages
+        return messages
+
+
+class CompletionsApi(OpenAiApi):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("completions", b"/v1/completions", CompletionRequest, frozenset({"prompt", "suffix"}), generates=True)
+
+    def _wanted(self, view: Any) -> int:
+        wanted: int = (view.max_tokens or 0) * max(view.n or 1, view.best_of or 1)
+        if wanted and isinstance(view.prompt, list):
+            wanted *= prompts_in(view.prompt)
+        return wanted
+
+    def unreadable(self, request: InferenceRequest) -> str:
+        return _token_ids(request.view.prompt)
+
+    def opening(self, request: InferenceRequest) -> Any:
+        return request.view.prompt
+
+
+class InputApi(OpenAiApi):
+    """Operations over `input`: embeddings and classification."""
+
+    __slots__ = ()
+
+    def __init__(self, operation: str, path: bytes, view: type[Struct]) -> None:
+        super().__init__(operation, path, view, frozenset({"input"}))
+
+    def unreadable(self, request: InferenceRequest) -> str:
+        return _token_ids(request.view.input)
+
+    def opening(self, request: InferenceRequest) -> Any:
+        return request.view.input
+
+
+class RerankApi(OpenAiApi):
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("rerank", b"/v1/rerank", RerankRequest, frozenset({"query", "documents"}))
+
+    def texts(self, request: InferenceRequest) -> RequestTexts:
+        return RerankTexts(request, self.read)
+
+    def opening(self, request: InferenceRequest) -> Any:
+        return request.view.query
+
+
+APIS: Final[tuple[WireApi, ...]] = (
+    ChatApi(),
+    CompletionsApi(),
+    InputApi("embeddings", b"/v1/embeddings", EmbeddingRequest),
+    RerankApi(),
+    InputApi("classify", b"/v1/classify", ClassifyRequest),
+)
+
+
+def prompts_in(prompt: list[Any]) -> int:
+    """How many prompts a list is: bare token ids in it are one together, every text and every list of ids is one."""
+    return max(1, sum(not isinstance(item, int) for item in prompt))
+
+
+def _token_ids(given: Any) -> str:
+    """Why guardrails cannot read a prompt or an input; "" when it is all text."""
+    if isinstance(given, list) and not all(isinstance(item, str) for item in given):
+        return "Token ids cannot be inspected; send text."
+    return ""
+
+
+def _asking_for_usage(options: Raw) -> Raw:
+    """The client's stream options with the wish for usage added; what else they say is kept."""
+    try:
+        return Raw(msgspec.json.encode({**_FIELDS.decode(options), "include_usage": True}))
+    except msgspec.DecodeError as error:
+        raise decode_error(error) from None
+
+
+def _check_media(fields: dict[str, Raw]) -> None:
+    """No engine is made to fetch what a user names. Where a message may name an address, the messages are read whole and
+    written anew: an address that stands there twice could be one thing here and another for the engine."""
+    raw = bytes(fields["messages"])
+    if b'url"' not in raw and (b"\\" not in raw or b"\\u00" not in raw):
+        return
+    messages = plain(fields["messages"], "messages")
+    for i, message in enumerate(messages if isinstance(messages, list) else ()):
+        content = message.get("content") if isinstance(message, dict) else None
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            for name, media in part.items() if isinstance(part, dict) else ():
+                address = media.get("url") if isinstance(media, dict) else media
+                if name.endswith("url") and isinstance(address, str) and not address.startswith("data:"):
+                    param = f"messages[{i}].content[{j}].{name}"
+                    raise RequestError(f"{param}: remote media are not fetched; send a data: URL.", param=param)
+    fields["messages"] = Raw(msgspec.json.encode(messages))

@@ -1,0 +1,56 @@
+"""The table of wire formats: what a path is, asked by the server, the pipeline, the key store and the sidecars."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.types import Headers, InferenceRequest
+from gateway.core.wire import WireApi
+from gateway.wire.oip import api as oip
+from gateway.wire.openai import api as openai
+
+APIS: Final[tuple[WireApi, ...]] = (
+    *openai.APIS,
+    *oip.APIS,
+)
+"""Every operation of every format: one line a format."""
+OPERATIONS: Final = tuple(dict.fromkeys(api.operation for api in APIS))
+"""The names by which policies and keys call them."""
+_EXACT: Final[dict[bytes, WireApi]] = {path: api for api in APIS for path in api.paths}
+_PATTERNS: Final = [api for api in APIS if not api.paths]
+_PREFIXES: Final = [api for api in APIS if api.prefix]
+
+
+def find(path: bytes) -> WireApi | None:
+    """The operation that a POST to this path is, or None."""
+    api = _EXACT.get(path)
+    if api is None:
+        for pattern in _PATTERNS:
+            if pattern.matches(path):
+                return pattern
+    return api
+
+
+def is_inference(path: bytes) -> bool:
+    """Whether a POST to this path goes through the pipeline."""
+    return find(path) is not None
+
+
+def parse(path: bytes, body: bytes, headers: Headers, max_depth: int = 64) -> InferenceRequest:
+    """The typed view of an inference request. Raises RequestError."""
+    api = find(path)
+    if api is None:
+        raise RequestError("There is no such path.", code="not_found", status=404)
+    return api.parse(path, body, headers, max_depth)
+
+
+def error_body(error: GatehouseError, path: bytes, headers: Headers) -> bytes:
+    """The body of an error in the form of the format that owns the path. headers: the request's."""
+    api = _EXACT.get(path)
+    if api is None:
+        for owner in _PREFIXES:
+            if path.startswith(owner.prefix):
+                return owner.error_body(error, headers)
+        return error.body()
+    return api.error_body(error, headers)
