@@ -17,6 +17,7 @@ TOP = ("gateway", "engines", "policies", "admin")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
+SIDECARS = ("llamacpp", "onnx")  # the folders of the engine runtimes, each a process of its own
 BASE = ("gateway.core", "gateway.wire", "gateway.telemetry")
 EVERYTHING = "*"
 
@@ -44,13 +45,12 @@ TIERS: dict[str, Tier] = {
     "engines.environment": Tier(2, ()),
     "engines.confinement": Tier(2, ()),
     # Names the sidecars' modules and imports nothing of them but the schemas of their options.
-    "engines.runtimes": Tier(2, ("gateway.core", "engines.llamacpp.options", "engines.onnx.options")),
+    "engines.runtimes": Tier(2, ("gateway.core", *(f"engines.{name}.options" for name in SIDECARS))),
     "engines.host": Tier(
         2, (*BASE, "gateway.transport", "engines.runtimes", "engines.facts", "engines.environment", "engines.confinement")
     ),
     "engines.sidecar": Tier(2, (*BASE, "engines.confinement")),
-    "engines.llamacpp": Tier(2, (*BASE, "engines.sidecar", "engines.facts", "engines.confinement")),
-    "engines.onnx": Tier(2, (*BASE, "engines.sidecar", "engines.facts")),
+    **{f"engines.{name}": Tier(2, (*BASE, "engines.sidecar", "engines.facts", "engines.confinement")) for name in SIDECARS},
     "engines.demo": Tier(2, ()),
     "admin": Tier(2, (*BASE, "admin.cli.run")),
     "admin.cli.run": Tier(2, (*BASE, "admin", "engines.runtimes", "engines.environment")),  # starts a sidecar itself
@@ -386,7 +386,7 @@ FORBIDDEN: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a sidecar and the transport": (
         {"engines/onnx/x.py": "import gateway.transport.y\n", "gateway/transport/y.py": ""},
-        "(engines.onnx may import only gateway.core, gateway.wire, gateway.telemetry, engines.sidecar, engines.facts)",
+        "(engines.onnx may import only gateway.core, gateway.wire, gateway.telemetry, engines.sidecar, engines.facts, engines.confinement)",
     ),
     "a sidecar and the supervisor": (
         {"engines/onnx/x.py": "import engines.host.supervisor\n", "engines/host/supervisor.py": ""},
