@@ -1,8 +1,8 @@
-"""Child processes, started and awaited without holding the event loop.
+"""Child processes, started and awaited without blocking the event loop.
 
-uvloop starts a process by a fork, which copies the page tables of a gateway that has grown, and waits until the child has begun: the
-loop stands still for tens of milliseconds, and every stream with it. `subprocess` starts one by vfork in half a millisecond, whatever the
-size. A thread per child writes its settings, collects what it prints where that is wanted, and waits for its end.
+uvloop starts a process by fork, which copies the page tables of a large gateway, and waits until the child has begun: the loop, and every
+stream with it, stops for tens of milliseconds. `subprocess` uses vfork, which takes half a millisecond whatever the size. A thread per
+child writes its settings, collects its output if wanted, and waits for its end.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import IO
 
 
 class Child:
-    """A process. line: written to its standard input, which stays open as long as it runs; None: it has none. log: takes both of its
-    outputs; None: they are in `output` and `errors` once it has ended. Raises OSError when it cannot be started."""
+    """A process. line: written to its standard input, which then stays open while it runs; None: no standard input. log: receives both
+    outputs; None: they are in `output` and `errors` once it has ended. Raises OSError if it cannot be started."""
 
     def __init__(
         self, command: Sequence[str], *, line: bytes | None, log: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
@@ -32,21 +32,21 @@ class Child:
         threading.Thread(target=self._follow, args=(line, log is None), name=f"child {self.pid}", daemon=True).start()
 
     def _follow(self, line: bytes | None, collect: bool) -> None:
-        """In a thread."""
+        """Runs in a thread."""
         process = self._process
         if process.stdin is not None and line is not None:
             try:
                 process.stdin.write(line)
                 process.stdin.flush()
             except OSError:
-                pass  # it has ended already, and says why by its code
+                pass  # it has ended already; its exit code says why
         if collect and line is None:
             self.output, self.errors = process.communicate()
         process.wait()
         try:
             self._loop.call_soon_threadsafe(self._note)
         except RuntimeError:
-            pass  # the loop was closed: nobody waits
+            pass  # the loop is closed: nobody waits
 
     def _note(self) -> None:
         self.returncode = self._process.returncode
@@ -54,11 +54,11 @@ class Child:
             try:
                 self._process.stdin.close()
             except OSError:
-                pass  # what it had not read
+                pass  # input that it had not read
         self._ended.set()
 
     async def wait(self) -> int:
-        """Its exit code; that of a signal is negative."""
+        """The exit code; negative for a signal."""
         await self._ended.wait()
         assert self.returncode is not None
         return self.returncode

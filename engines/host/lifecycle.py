@@ -1,4 +1,4 @@
-"""The life of a sidecar as one table: (state, event) -> next state. What is not in the table cannot happen.
+"""The life of a sidecar as one table: (state, event) -> next state. Anything that is not in the table cannot happen.
 
 stopped ──start──▶ starting ──loading──▶ loading ──ready──▶ ready ──drain──▶ draining ──exited──▶ stopped
                       └──────────── failed / exited ─▶ failed ──start──▶ starting (after a growing pause)
@@ -42,11 +42,11 @@ TABLE: dict[tuple[State, Event], State] = {
 BACKOFF_FIRST = 0.5
 BACKOFF_MAX = 30.0
 STABLE_SECONDS = 60.0
-"""A sidecar that was ready for so long starts anew with the shortest pause."""
+"""A sidecar that was ready for this long restarts after the shortest pause again."""
 
 
 class IllegalTransition(RuntimeError):
-    """An event that this state does not know: a defect of the supervisor."""
+    """An event that is impossible in this state: a bug in the supervisor."""
 
 
 def next_state(state: State, event: Event) -> State:
@@ -63,5 +63,5 @@ def backoff(failures: int) -> float:
 
 
 def on_demand(spec: EngineSpec) -> bool:
-    """Whether a request loads the engine when it is not loaded: one that is lazy, or that is unloaded when nobody uses it."""
+    """Whether a request loads the engine if it is not loaded: it is lazy, or unloaded when idle."""
     return spec.lifecycle.load == "lazy" or (spec.lifecycle.idle_ttl > 0 and not spec.lifecycle.pinned)

@@ -1,4 +1,4 @@
-"""How much memory is free: of GPUs, through NVIDIA's management library (package nvidia-ml-py, extra `nvml`), and of this machine.
+"""How much memory is free: on GPUs, through NVIDIA's management library (package nvidia-ml-py, extra `nvml`), and on this machine.
 
 Sources: NVML's nvmlDeviceGetMemoryInfo; Linux's proc_meminfo(5) and Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst.
 """
@@ -15,11 +15,11 @@ except ImportError:  # the extra is not installed
     pynvml = None
 
 _UNLIMITED = 1 << 60
-"""Version 1 says "no limit" by a number near 2**63."""
+"""Version 1 expresses "no limit" as a number near 2**63."""
 
 
 def device_free(device: str, library: Any = pynvml) -> list[int] | None:
-    """Free bytes of each GPU that a configured device names (`cuda:0,1`: two numbers); None where nobody can say. May block."""
+    """Free bytes of each GPU in a device name (`cuda:0,1`: two numbers); None if unknown. May block."""
     kind, _, numbers = device.partition(":")
     if kind != "cuda" or library is None:
         return None
@@ -35,8 +35,8 @@ def device_free(device: str, library: Any = pynvml) -> list[int] | None:
 
 
 def host_free(root: Path = Path("/")) -> int | None:
-    """Bytes of main memory that can be had without swapping, within the limits of this process's control groups; None where the
-    system does not say."""
+    """Bytes of main memory available without swapping, within the limits of this process's control groups; None if the system does not
+    tell."""
     free = _meminfo(root / "proc" / "meminfo")
     if free is None:
         return None
@@ -48,7 +48,7 @@ def _meminfo(path: Path) -> int | None:
 
 
 def _group_room(root: Path) -> Iterator[int]:
-    """What each control group above this process, itself included, leaves: its limit less what it holds and cannot give back."""
+    """The room in this process's control group and each one above it: the limit less what it holds and cannot give back."""
     for line in _text(root / "proc" / "self" / "cgroup").splitlines():
         _number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")

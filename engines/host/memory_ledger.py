@@ -1,7 +1,7 @@
 """What memory engines have been promised: reads a model's metadata, asks how much is free, plans the placement, and notes the promise.
 
-Engines start side by side, and one that loads has not taken its memory yet: what was promised to it is not free for the next one, until
-`release` says that it is ready (then the device says so itself) or gone.
+Engines start side by side, and one that is loading has not taken its memory yet. What it was promised is not free for the next one until
+`release` says that it is ready (the device then reports the memory itself) or gone.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class MemoryLedger:
         self._promised: dict[str, dict[str, int]] = {}
 
     async def reserve(self, key: str, spec: EngineSpec, device: str, beside: Plan | None = None) -> Plan | None:
-        """The plan for an engine on a device of this machine (`cpu`, `cuda:0,1`), promised to `key` until it is released.
+        """Plans an engine on a device of this machine (`cpu`, `cuda:0,1`) and promises the memory to `key` until it is released.
 
-        beside: the plan of the running process that this one shall replace. Then it must fit beside it with as many layers on the
-        device as it would have alone: a replacement that is squeezed into what is left would be slow for good.
-        None for what has no layers to be placed (ONNX: it fits or not), and for files that the sidecar will refuse, naming what is wrong.
-        Raises placement.InsufficientMemory, or OSError when no process can be started.
+        beside: the plan of the running process to be replaced. The new one must fit beside it with as many layers on the device as it
+        would get alone: squeezed into what is left, it would be slow for good.
+        Returns None for models without layers to place (ONNX: it fits or not) and for files that the sidecar will refuse with a reason.
+        Raises placement.InsufficientMemory, or OSError if no process can be started.
         """
         if spec.model is None:
             return None
@@ -53,7 +53,7 @@ class MemoryLedger:
             metadata = await self._look(memory.reader, spec.model)
         except InvalidModel:
             return None
-        before = dict(self._promised)  # one that becomes ready while the devices are asked may be in neither of the two otherwise
+        before = dict(self._promised)  # an engine that becomes ready while the devices are asked would otherwise be counted nowhere
         free, main = await asyncio.to_thread(self._measure, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
         made = _plan(metadata, spec, device, _left(free, _units(device), promised), _less(main, HOST, promised))
@@ -79,7 +79,7 @@ class MemoryLedger:
         self._promised[key] = {unit: needed // len(units) for unit in units}
 
     def release(self, key: str) -> None:
-        """What was promised has been taken, or will not be."""
+        """Forgets a promise: the memory has been taken, or will not be."""
         self._promised.pop(key, None)
 
     def _measure(self, device: str) -> tuple[list[int] | None, int | None]:
@@ -87,7 +87,7 @@ class MemoryLedger:
 
 
 def _size(model: Path) -> int:
-    """Bytes of a model's file, or of all files in its folder; 0 when it is not there."""
+    """Bytes of a model's file, or of all files in its folder; 0 if it does not exist."""
     files = model.rglob("*") if model.is_dir() else [model]
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -106,7 +106,7 @@ def _plan(metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | N
 
 
 def _chosen(options: dict[str, Any], metadata: Metadata) -> int | None:
-    """The layers that the operator wants on the device; -1 means all, as llama.cpp has it."""
+    """The number of layers that the operator wants on the device; -1 means all, as in llama.cpp."""
     layers = options.get("gpu_layers")
     if not isinstance(layers, int):
         return None
@@ -119,7 +119,7 @@ def _units(device: str) -> list[str]:
 
 
 def _promise(made: Plan) -> dict[str, int]:
-    """What the plan will take of each device. Weights in main memory are a mapped file, which engines share and the system gives back."""
+    """What the plan takes of each device. Weights in main memory are a mapped file, shared by engines and reclaimable: not counted."""
     if made.device == "cpu":
         return {HOST: max(0, made.host_bytes - made.weights_bytes)}
     units = _units(made.device)
@@ -128,7 +128,7 @@ def _promise(made: Plan) -> dict[str, int]:
 
 
 def _plus(free: list[int], beside: Plan) -> list[int]:
-    """What would be free without the process of this plan."""
+    """The free memory of each device without the process of this plan."""
     shares = beside.split or (1 / len(free),) * len(free)
     return [amount + int(beside.device_bytes * share) for amount, share in zip(free, shares, strict=True)]
 

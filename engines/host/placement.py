@@ -20,7 +20,7 @@ from engines.environment import inherited
 from engines.host.child import Child
 
 MARGIN = 0.05
-"""Share of the free memory that is left alone (drivers, fragmentation, the error of this estimate)."""
+"""Share of the free memory that is left alone: drivers, fragmentation, the error of this estimate."""
 DEVICE_OVERHEAD = 256 * 1024 * 1024
 """A GPU context and its libraries' workspaces."""
 INSPECT_SECONDS = 20.0
@@ -48,7 +48,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 class InvalidModel(Exception):
-    """The file cannot be used; the message names what is wrong."""
+    """The file cannot be used; the message says why."""
 
 
 async def inspect(reader: str, path: str) -> Metadata:
@@ -79,7 +79,7 @@ class InsufficientMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What `layers` layers on the device take there, and what stays in main memory."""
+    """Bytes that `layers` layers take on the device, and bytes that stay in main memory."""
 
     layers: int
     device: int
@@ -129,7 +129,7 @@ class Plan:
     split: tuple[float, ...] = ()
 
     def options(self) -> dict[str, Any]:
-        """What the sidecar must be told, as `options` of its spec."""
+        """The `options` that tell the sidecar about the plan."""
         if self.device == "cpu":
             return {"gpu_layers": 0}
         options: dict[str, Any] = {"gpu_layers": self.gpu_layers}
@@ -150,15 +150,14 @@ def plan(
     metadata: Metadata, device: str, free_bytes: int | Sequence[int] | None, context: int, slots: int, *, host_free: int | None = None,
     micro_batch: int = 512, partial: bool = True, layers: int | None = None,
 ) -> Plan:  # fmt: skip
-    """The placement of a model.
+    """Plans the placement of a model.
 
-    metadata: what `inspect` returned. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the
-    device, one number for each GPU named (for `cpu`: of the machine); None when nobody can say, then it is not checked. context: tokens
-    of one slot; slots: sequences at once. host_free: free main memory, where it shall be checked beside a GPU's. partial: whether some
-    layers may stay in main memory when not all fit; without it a GPU must hold the whole model. layers: that many are
-    offloaded, fit or not: an operator's decision.
+    metadata: from `inspect`. device: `cpu`, `cuda:0`, `cuda:0,1` ... free_bytes: free memory of the device, one number for each GPU
+    (for `cpu`: of the machine); None if unknown, and then unchecked. context: tokens of one slot. slots: sequences at once. host_free:
+    free main memory, if it is to be checked beside a GPU's. partial: whether layers may stay in main memory if not all fit; otherwise
+    a GPU must hold the whole model. layers: offload exactly this many, fit or not (an operator's decision).
 
-    As many layers as fit are offloaded, the last first, as llama.cpp does it. Raises InsufficientMemory.
+    Offloads as many layers as fit, the last first, as llama.cpp does. Raises InsufficientMemory.
     """
     size = min(context, metadata.context)
     frees = [] if free_bytes is None else [free_bytes] if isinstance(free_bytes, int) else list(free_bytes)

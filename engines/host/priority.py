@@ -1,7 +1,7 @@
 """The priority of a process that starts beside others that serve.
 
-Its imports and its load take a core for seconds. On a machine without a core to spare, requests and streams would wait behind it; at a
-low priority it takes what they leave, and a tenth where they leave nothing. Once it is ready it has the priority that it came with.
+Its imports and its load take a core for seconds, and on a machine without a spare one, requests and streams would wait. At a low
+priority it takes what they leave, and a tenth if they leave nothing. Once ready, it gets its normal priority back.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import threading
 
 LOW = 10
-"""How much nicer a process is while it starts; on Linux, the share of a contested processor falls to about a tenth."""
+"""By how much a process is nicer while it starts; on Linux its share of a contested processor falls to about a tenth."""
 PASSES = 3
-"""Looks for threads that were started by one that was still to be raised."""
+"""How often to look for threads started by one that had not been raised yet."""
 
 
 def lower(pid: int) -> bool:
-    """Lowers a process that has just been started, unless it could not be raised again (that takes root, CAP_SYS_NICE or a limit for
-    nice, RLIMIT_NICE, of 20). Says whether it was lowered."""
+    """Lowers a new process, unless it could not be raised again later: that takes root, CAP_SYS_NICE or an RLIMIT_NICE of 20. Returns
+    whether it was lowered."""
     if not hasattr(os, "setpriority") or not os.path.isdir("/proc/self/task") or not _can_raise():
         return False
     try:
@@ -28,7 +28,7 @@ def lower(pid: int) -> bool:
 
 
 def restore(pid: int) -> None:
-    """Gives every thread of a process this one's own priority: each has its own, inherited from the one that started it."""
+    """Gives every thread of a process the priority of this one: each thread has its own, inherited from its creator."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     for _ in range(PASSES):
         low = [thread for thread in _threads(pid) if _nice(thread) not in (own, None)]
@@ -56,7 +56,7 @@ def _nice(thread: int) -> int | None:
 
 
 def _can_raise() -> bool:
-    """Tried on a thread that ends with that: what a container or a security module forbids shows in no list of capabilities."""
+    """Tries it on a short-lived thread: what containers and security modules forbid is not visible in any list of capabilities."""
     allowed: list[bool] = []
 
     def attempt() -> None:

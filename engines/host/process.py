@@ -1,4 +1,4 @@
-"""One sidecar process: started, watched through its health, started again after a growing pause, stopped."""
+"""One sidecar process: starts it, watches its health, restarts it after a growing pause, stops it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from gateway.transport.pool import EndpointClient
 log = logging.getLogger("gatehouse.engines")
 LOG_BYTES = 8 * 1024 * 1024
 SILENCE_SECONDS = 300.0
-"""A process that starts or loads and answers no health check for so long hangs: a load may take hours, but holds up no answer."""
+"""Silence after which a process that starts or loads counts as hung. A load may take hours, but keeps answering health checks."""
 
 
 class SidecarProcess:
     """Keeps one sidecar alive from `keep` until `stop`.
 
-    observer: hears when the engine can be used and when not. on_event: (kind, engine, detail) for the audit log and events.
-    ledger: plans where its model's layers go, before each start. beside: the plan of the process that it shall replace; it is then
-    `silent`: nobody is told of it until `promote`, and it is not started again when it ends before. proven: these settings have worked
-    before, so that even a first load that fails is tried again. gently: its first start takes no processor from those that serve.
+    observer: is told when the engine becomes usable and when it stops being so. on_event: (kind, engine, detail) for the audit log.
+    ledger: reserves memory before each start and decides where the model's layers go. beside: the plan of the process to be replaced.
+    silent: nobody is told about the process until `promote`, and it is not restarted if it ends before. proven: these settings have
+    worked before, so a failed first load is tried again. gently: the first start runs at a low priority.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class SidecarProcess:
         self.restarts = 0
         self.silent = silent
         self.on_lost: Callable[[], None] | None = None
-        """Called when it is not ready any more, after it was."""
+        """Called when it stops being ready."""
         self.gone = asyncio.Event()
         """Set when it has ended for good."""
         self._beside, self._proven, self._gently = beside, proven, gently
         self._lowered = False
         self._failures = 0
         self._ready_at = math.inf
-        """When it became ready in this life; infinity: not yet."""
+        """When it became ready in this life; infinity if it has not."""
         self._fallback_reason: str | None = None
         self._process: Child | None = None
         self._stopping = asyncio.Event()
@@ -89,16 +89,16 @@ class SidecarProcess:
         return f"unix:{self.socket}"
 
     async def first_ready(self) -> None:
-        """Waits for the first time that the sidecar is ready; raises EngineChangeFailed with the reason when its first load fails."""
+        """Waits until the sidecar is ready for the first time. Raises EngineChangeFailed with the reason if its first load fails."""
         await asyncio.shield(self._first)
 
     def promote(self) -> None:
-        """It takes the place of the one that it replaces: from now on its traffic and its failures are the engine's."""
+        """Takes the place of the process that it replaces: its traffic and failures are the engine's from now on."""
         self.silent, self._beside = False, None
         self._announce()
 
     async def keep(self) -> None:
-        """Runs until `stop`: start, watch, and start again."""
+        """Starts, watches and restarts the process until `stop`."""
         try:
             while self.wanted:
                 await self._one_life()
@@ -122,14 +122,14 @@ class SidecarProcess:
             self.gone.set()
 
     def _failed(self, reason: str) -> None:
-        """Whoever waits for the first time that it is ready hears why that does not come."""
+        """Tells whoever awaits `first_ready` why it will not come."""
         if not self._first.done():
             code = "insufficient_memory" if self.reason_code == "insufficient_memory" else "engine_failed"
             self._first.set_exception(EngineChangeFailed(f"engine {self.spec.name!r}: {reason}", code=code, engine=self.spec.name))
             self._first.exception()
 
     async def stop(self, timeout: float, *, silent: bool = False) -> None:
-        """Drains within `timeout` seconds, then ends the process. silent: its place has been taken, nobody needs to hear of it."""
+        """Drains within `timeout` seconds, then ends the process. silent: nobody is told, as another process has taken its place."""
         self.silent = silent
         self.wanted = False
         self._stopping.set()
@@ -143,7 +143,7 @@ class SidecarProcess:
         await within(self.gone.wait(), 5.0)
 
     def describe(self) -> dict[str, Any]:
-        """What operators see."""
+        """The engine as operators see it."""
         known = {k: v for k, v in self.health.items() if k not in ("state", "name", "runtime", "wanted", "reason_code")}
         return {
             **known,
@@ -187,7 +187,7 @@ class SidecarProcess:
             self._observer.engine_down(self.spec.name, reason, code)
 
     async def _live(self, process: Child) -> None:
-        if self._stopping.is_set():  # `stop` came while there was no process yet that it could end
+        if self._stopping.is_set():  # `stop` came before there was a process to end
             process.kill()
         exit_wait = asyncio.ensure_future(process.wait())
         try:
@@ -246,7 +246,7 @@ class SidecarProcess:
         return path.open("wb" if fresh else "ab")
 
     async def _watch(self, exit_wait: asyncio.Future[int]) -> None:
-        """Asks for the health until the process ends; often while it loads."""
+        """Polls the health until the process ends; often while it loads."""
         misses, heard = 0, time.monotonic()
         while not exit_wait.done():
             report = await self._ask()
@@ -263,7 +263,7 @@ class SidecarProcess:
             await within(asyncio.shield(exit_wait), self.spec.health.interval if self.state == "ready" else 0.05)
 
     def _hangs(self, misses: int, silent: float) -> bool:
-        """Whether so many health checks without an answer, over so many seconds, mean that the process has to be ended."""
+        """Whether this many unanswered checks, over this many seconds, mean that the process must be ended."""
         if self.state == "ready":
             return misses >= self.spec.health.fall
         return self.state in ("starting", "loading") and silent >= SILENCE_SECONDS
@@ -291,7 +291,7 @@ class SidecarProcess:
             self._ledger.release(self.address)
             if isinstance(reason := report.get("fallback_reason"), str):
                 self._fell_back(reason)
-                self.plan = None  # it was made for the device; what the sidecar did instead is in its health
+                self.plan = None  # it was made for the device; health reports what the sidecar did instead
             if not self.silent:
                 self._announce()
             if not self._first.done():
@@ -304,7 +304,7 @@ class SidecarProcess:
 
     @property
     def slots(self) -> int:
-        """Requests that it runs at once, as it says itself."""
+        """Requests that it runs at once, as reported by itself."""
         return int(self.health.get("slots") or self.spec.start_slots)
 
     def _announce(self) -> None:
@@ -319,7 +319,7 @@ class SidecarProcess:
             self._on_event(f"engine_{self.state}", self.spec.name, {"from": before, **self._detail()})
 
     def _detail(self) -> dict[str, Any]:
-        """What the audit log says beside a new state: which version, why, and once it is loaded the checksum of its file."""
+        """What the audit log notes with a new state: the version, the reason, and once loaded the file's checksum."""
         detail: dict[str, Any] = {"version": self.spec.version}
         if self.reason:
             detail["reason"] = self.reason
@@ -333,7 +333,7 @@ class SidecarProcess:
 
 
 async def within(awaitable: Awaitable[Any], seconds: float) -> bool:
-    """Waits at most so long; says whether it came."""
+    """Waits at most this long; returns whether it completed."""
     try:
         async with asyncio.timeout(seconds):
             await awaitable

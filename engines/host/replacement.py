@@ -1,12 +1,12 @@
-"""New processes for engines that run: all of one change, or none.
+"""New processes for running engines: all engines of one change, or none.
 
-prepare: every new process is started beside its old one, ready, and has answered its warm-up, before any gets traffic.
-shift:   shares of the traffic move, step by step (engines.host.shift_plan); who is done first waits for the others.
-stop-first: where both did not fit into memory and it was allowed, the old process ends, then the new one starts.
-promote: in one go, the new ones are in force; the old ones end when what they carry has ended.
+prepare:    each new process starts beside its old one, gets ready and answers its warm-up before any of them gets traffic.
+shift:      shares of the traffic move step by step (engines.host.shift_plan); engines that are done first wait for the others.
+stop-first: if both processes do not fit into memory and it is allowed, the old one ends before the new one starts.
+promote:    the new processes come into force at once; the old ones end when their last requests have ended.
 
-Whatever fails on the way is undone: the old processes have all the traffic again, the new ones end, and EngineChangeFailed says why.
-An operator can have it undone (`abort`): it fails at the next moment at which nothing is half done.
+Whatever fails on the way is undone: the old processes get all traffic back, the new ones end, and EngineChangeFailed says why.
+`abort` undoes it on an operator's behalf, at the next moment at which nothing is half done.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ OnEvent = Callable[[str, str, dict[str, Any]], None]
 
 
 class House(Protocol):
-    """What a change needs of the supervisor."""
+    """What a change needs from the supervisor."""
 
     traffic: EngineTraffic
     on_event: OnEvent
     clock: Clock
 
     def candidate(self, spec: EngineSpec, old: SidecarProcess | None) -> SidecarProcess:
-        """A new process that nobody hears of until it is promoted; it starts at once."""
+        """Starts a new process that nobody is told about until it is promoted."""
         ...
 
     def install(self, process: SidecarProcess) -> None:
-        """It is the engine's process from now on."""
+        """Makes it the engine's process."""
         ...
 
     def retire(self, process: SidecarProcess) -> None:
-        """Ends a process that gets no further requests in the background, once what it carries has ended."""
+        """Ends, in the background, a process that gets no new requests, once its last one has ended."""
         ...
 
     def end(self, process: SidecarProcess) -> None:
-        """Ends a process that has no traffic in the background, however far it is."""
+        """Ends, in the background and at any stage, a process that has no traffic."""
         ...
 
     async def empty(self, process: SidecarProcess) -> None:
-        """Waits until no request is under way at a process that gets no new ones, then ends it; bounded."""
+        """Waits until a process that gets no new requests has none left, then ends it; bounded."""
         ...
 
     async def restore(self, spec: EngineSpec) -> None:
-        """Starts an engine again as it was, and waits for it; bounded."""
+        """Starts an engine again with its old settings and waits for it; bounded."""
         ...
 
 
 class Replacement:
-    """One engine's new process on its way into the place of its old one."""
+    """One engine's new process on its way to replace the old one."""
 
     def __init__(self, house: House, old: SidecarProcess, spec: EngineSpec) -> None:
         self._house, self.old, self.spec = house, old, spec
@@ -72,16 +72,16 @@ class Replacement:
         self.shift: TrafficShift | None = None
         self.stopped_first = False
         self.peers: Sequence[Replacement] = (self,)
-        """All of the same change: they come into force together, and go back together."""
+        """All replacements of the same change: they come into force, or go back, together."""
         self.over = asyncio.Event()
-        """Set when it is in force, or all is as it was."""
+        """Set when it is in force, or everything is as before."""
         self.aborted: str | None = None
-        """By whom or why it is taken back."""
+        """Who or what takes it back."""
         self._wake: Callable[[], None] | None = None
         self.new = house.candidate(spec, old)
 
     def view(self) -> dict[str, Any]:
-        """What operators see. since: seconds since the epoch, when it began."""
+        """The replacement as operators see it. since: when it began, in seconds since the epoch."""
         shift = self.shift
         return {
             "phase": self.phase,
@@ -108,13 +108,13 @@ class Replacement:
         self._unless_aborted()
 
     def abort(self, reason: str) -> None:
-        """Has it taken back, unless it goes back already. A new process that is still awaited is ended, so that nobody waits for it."""
+        """Takes it back, unless that is under way. A new process that is still loading is ended, so that nobody waits for it."""
         if self.aborted is not None or self.phase == "rolling back":
             return
         self.aborted = reason
         if self._wake is not None:
             self._wake()
-        if self.phase in ("loading", "warming", "replacing"):  # later it has traffic, and is emptied first
+        if self.phase in ("loading", "warming", "replacing"):  # later it has traffic and is emptied first
             self._house.end(self.new)
 
     def _unless_aborted(self) -> None:
@@ -122,16 +122,16 @@ class Replacement:
             raise self._rolled_back(self.aborted)
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """The traffic starts to move. wake: called when a decision may be due before its time."""
+        """Starts to move traffic. wake: called when a decision may be due early."""
         self.phase, self._wake = "shifting", wake
         if self.old.state != "ready":
-            return  # nothing to move: it is in force when all of the change are
+            return  # nothing to move: it comes into force together with the others
         self.shift = self._house.traffic.shift(self.spec.name, self.new.address, self.new.slots, self.spec.rollout.max_failures)
         self.shift.over.add_callback(wake)
         self.new.on_lost = self.old.on_lost = wake
 
     def step(self) -> bool:
-        """One decision; False when the last share has had its time. Raises EngineChangeFailed to roll back."""
+        """Takes one decision. Returns False when the last share has had its time. Raises EngineChangeFailed to roll back."""
         self._unless_aborted()
         if self.shift is None:
             return False
@@ -149,7 +149,7 @@ class Replacement:
         return Observed(self._house.clock.monotonic(), failures, requests, lost, self.old.state == "ready")
 
     def check(self) -> None:
-        """Once more before it is in force: others of the same change may have taken their time. Raises EngineChangeFailed."""
+        """Checks once more before it comes into force: the others may have taken a while. Raises EngineChangeFailed."""
         self._unless_aborted()
         seen = self._observed()
         if seen.lost is not None or seen.failures > self.spec.rollout.max_failures:
@@ -157,7 +157,7 @@ class Replacement:
             raise self._rolled_back(self.steps.reason)
 
     def promote(self) -> None:
-        """The new process is the engine's. Synchronous, so that all of a change come into force together."""
+        """Makes the new process the engine's. Synchronous, so that all of a change come into force together."""
         detail = {"version": self.spec.version, "from_version": self.old_spec.version, "sha256": self.new.health.get("sha256")}
         counts = {} if self.shift is None else {"requests": self.shift.requests, "failures": self.shift.failures}
         self._house.install(self.new)
@@ -170,8 +170,8 @@ class Replacement:
         self._house.on_event("engine_replaced", self.spec.name, {**detail, **counts, "stopped_first": self.stopped_first})
 
     async def stop_first(self) -> None:
-        """The way for a process that does not fit beside the old one: requests wait in their queues meanwhile. Raises EngineChangeFailed
-        when the new one does not come; then the old one has been started again."""
+        """Replaces a process that does not fit beside the old one; requests wait in their queues meanwhile. Raises EngineChangeFailed if
+        the new one does not come; the old one has then been restarted."""
         traffic, name = self._house.traffic, self.spec.name
         self._unless_aborted()
         self.phase, self.stopped_first = "replacing", True
@@ -185,7 +185,7 @@ class Replacement:
         self.promote()
 
     async def give_up(self, reason: str) -> None:
-        """Everything is as it was before."""
+        """Restores everything as it was."""
         if self.shift is not None:
             self.shift.end()
         self.phase = "rolling back"
@@ -205,7 +205,7 @@ class Replacement:
 
 
 async def replace(made: Sequence[Replacement], stop_first: bool, clock: Clock) -> None:
-    """Replaces all of them, or none. stop_first: as the setting `rollout.stop_first` of every one. Raises EngineChangeFailed."""
+    """Replaces all of them, or none. stop_first: the setting `rollout.stop_first` for all of them. Raises EngineChangeFailed."""
     begun = list(made)
     try:
         short = await _prepared(made, stop_first)
@@ -231,7 +231,8 @@ async def replace(made: Sequence[Replacement], stop_first: bool, clock: Clock) -
 
 
 async def _prepared(made: Sequence[Replacement], stop_first: bool) -> list[Replacement]:
-    """Waits until all are ready and warm; those that must be stopped first, as both do not fit. Raises EngineChangeFailed."""
+    """Waits until all are ready and warm. Returns those whose old process must be stopped first for want of memory. Raises
+    EngineChangeFailed."""
     outcomes = await asyncio.gather(*(one.prepare() for one in made), return_exceptions=True)
     short = []
     for one, outcome in zip(made, outcomes, strict=True):
@@ -252,7 +253,7 @@ async def _prepared(made: Sequence[Replacement], stop_first: bool) -> list[Repla
 
 
 async def _move(made: Sequence[Replacement], clock: Clock) -> None:
-    """Moves the traffic of all, each by its own steps; who is done first keeps its last share. Raises EngineChangeFailed."""
+    """Moves all traffic, each engine by its own steps; one that is done first keeps its last share. Raises EngineChangeFailed."""
     news = asyncio.Event()
     for one in made:
         one.begin(news.set)

@@ -1,14 +1,14 @@
-"""How traffic moves from an engine's old process to its new one: pure decisions from a clock's value and what was seen.
+"""How traffic moves from an engine's old process to its new one: pure decisions from the time and what was observed.
 
-    seen                                      decision
+    observed                                  decision
     the new process has ended                 back
-    more failures there than may be           back
-    the old process has ended                 done: the new one has proved more than a process that is not there
+    it failed more requests than allowed      back
+    the old process has ended                 done: the new one has proved itself more than a process that is gone
     the step's time is not over               stay
     it is over, another step follows          moved to its share
-    it is over, none follows                  done
+    it is over, no step follows               done
 
-A step without a request goes on when its time is over: an engine without traffic can be replaced too.
+A step without requests ends when its time is over, so an idle engine can be replaced too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decision = Literal["stay", "moved", "done", "back"]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What is known when a decision is taken. now: monotonic seconds. lost: why the new process has ended, None while it runs."""
+    """What a decision is based on. now: monotonic seconds. lost: why the new process has ended, None while it runs."""
 
     now: float
     failures: int = 0
@@ -45,7 +45,7 @@ class ShiftPlan:
         """Why it was rolled back."""
 
     def decide(self, seen: Observed) -> Decision:
-        """The decision; `share`, `step` and `until` are those of what follows from it."""
+        """Decides, and updates `share`, `step` and `until` accordingly."""
         spec = self._spec
         if seen.lost is not None:
             return self._back(f"its new process ended: {seen.lost}")
@@ -67,5 +67,5 @@ class ShiftPlan:
         return "back"
 
     def view(self) -> dict[str, Any]:
-        """What operators see."""
+        """The steps as operators see them."""
         return {"share": self.share, "step": self.step, "steps": len(self._spec.steps)}

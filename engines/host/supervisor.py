@@ -1,4 +1,4 @@
-"""Starts sidecars, watches them, starts them again, replaces them, unloads them. Who runs where is decided elsewhere.
+"""Starts, watches, restarts, replaces and unloads sidecars.
 
 Each sidecar is a child whose standard input is its lifeline: when this process dies, the pipe closes and the sidecar ends.
 """
@@ -34,13 +34,13 @@ MAX_SOCKET_PATH = 99
 SOCKET = "s.sock"
 DRAIN_SECONDS = 30.0
 RESTORE_SECONDS = 120.0
-"""How long a change that failed waits for an engine that it had to stop; that engine is started again until it runs, in any case."""
+"""How long a failed change waits for an engine that it had stopped. The engine is restarted until it runs in any case."""
 ABORT_SECONDS = DRAIN_SECONDS + RESTORE_SECONDS + 30.0
-"""How long who aborts a change waits for its end: one that stopped the old process first has to start it again."""
+"""How long an abort waits for the change to end: it may have to restart a process that was stopped first."""
 IDLE_SECONDS = 0.5
-"""Between two looks for engines that nobody uses."""
+"""Between two checks for idle engines."""
 ROOM_IDLE_SECONDS = 10.0
-"""An engine that makes room for another has had no request for so long: two that do not fit together do not chase each other out."""
+"""Only engines idle for this long make room for another, so that two that do not fit together do not evict each other in turn."""
 
 
 class Supervisor:
@@ -75,7 +75,7 @@ class Supervisor:
 
     @asynccontextmanager
     async def _changing(self, engines: Iterable[str]) -> AsyncIterator[None]:
-        """One change of an engine at a time; others go on meanwhile. In one order, so that two changes never wait for each other."""
+        """Serialises changes of each of these engines. Locks are taken in name order, so two changes never deadlock."""
         async with AsyncExitStack() as stack:
             for engine in sorted(set(engines)):
                 await stack.enter_async_context(self._locks.setdefault(engine, asyncio.Lock()))
@@ -87,16 +87,16 @@ class Supervisor:
         return dict(self._specs)
 
     def models(self) -> set[tuple[str, str]]:
-        """(engine, its model's path) of all that is known, and of every process that starts, runs or ends."""
+        """(engine, path of its model) of every known engine and of every process that starts, runs or ends."""
         processes = (process.spec for process in (*self._processes.values(), *self._candidates))
         return {(spec.name, spec.model) for spec in (*self._specs.values(), *processes) if spec.model is not None}
 
     async def apply(self, engines: tuple[EngineSpec, ...], *, wait: bool, keep: Collection[str] = ()) -> None:
-        """Makes the engines those of a configuration: starts new ones (but lazy ones), replaces those whose process settings changed,
-        takes over all other settings in place, drains removed ones.
+        """Applies a configuration's engines: starts new ones (except lazy ones), replaces those whose process settings changed, updates
+        all other settings in place, drains removed ones.
 
-        keep: engines that stay as they are though they are not among these (`put`). wait: return only when every new one is ready.
-        Raises EngineChangeFailed with the first reason; then nothing has changed.
+        keep: engines that stay although they are not listed (see `put`). wait: return only when every new one is ready.
+        Raises EngineChangeFailed with the first reason; nothing has changed then.
         """
         self._look_for_idle()
         async with self._applying:
@@ -108,13 +108,13 @@ class Supervisor:
                 await asyncio.gather(*(self._remove(name) for name in removed))
 
     async def put(self, spec: EngineSpec) -> None:
-        """As `apply`, for one engine; whatever else changes meanwhile goes on. Returns when it is in force. Raises EngineChangeFailed."""
+        """Applies one engine, independently of other changes. Returns when it is in force. Raises EngineChangeFailed."""
         self._look_for_idle()
         async with self._changing([spec.name]):
             await self._apply([spec], wait=True)
 
     async def remove(self, engine: str) -> None:
-        """Drains an engine and forgets it; nothing to do when it is not known."""
+        """Drains an engine and forgets it. Does nothing if the engine is unknown."""
         async with self._changing([engine]):
             if engine in self._specs:
                 await self._remove(engine)
@@ -138,12 +138,12 @@ class Supervisor:
             self._amend(spec)
 
     def _comes_now(self, spec: EngineSpec) -> bool:
-        """Whether an engine that does not run is started by the change: a new one, or one that was lazy before; no lazy one."""
+        """Whether the change starts an engine that is not running: an eager one that is new or was lazy before."""
         known = self._specs.get(spec.name)
         return spec.lifecycle.load == "eager" and (known is None or known.lifecycle.load == "lazy")
 
     def _amend(self, spec: EngineSpec) -> None:
-        """Settings that need no other process; of an engine that is not loaded, all settings."""
+        """Updates settings that need no new process; all settings if the engine is not loaded."""
         process = self._processes.get(spec.name)
         self._specs[spec.name] = spec
         if process is not None:
@@ -153,7 +153,7 @@ class Supervisor:
             self.traffic.engine_unloaded(spec.name, "not loaded yet")
 
     async def _discard(self, started: list[SidecarProcess], before: dict[str, EngineSpec]) -> None:
-        """A change that failed leaves nothing of it running, and is tried again when it comes again."""
+        """Stops what a failed change has started, so that the same change can be tried again."""
         for process in started:
             self._processes.pop(process.spec.name, None)
             self._specs.pop(process.spec.name, None)
@@ -199,14 +199,14 @@ class Supervisor:
         return path
 
     def _elsewhere(self) -> Path:
-        """Where sockets are when the path of the state directory is too long for them."""
+        """Where sockets go if the state directory's path is too long for them."""
         key = hashlib.sha256(str(self._state_dir).encode()).hexdigest()[:12]
         return Path(tempfile.gettempdir()) / f"gatehouse-{key}"
 
     # --- replacing: engines.host.replacement.House
 
     async def _replace(self, specs: Sequence[EngineSpec], *, stop_first: bool = False) -> None:
-        """New processes for engines that run, all or none. Their locks are held. Raises EngineChangeFailed."""
+        """Starts new processes for running engines, all or none. Their locks are held. Raises EngineChangeFailed."""
         made = [Replacement(self, self._processes[spec.name], spec) for spec in specs]
         for one in made:
             one.peers = made
@@ -235,12 +235,12 @@ class Supervisor:
         self._candidates.discard(process)
 
     def retire(self, process: SidecarProcess) -> None:
-        process.silent = True  # if it dies now, nobody needs to hear of it
+        process.silent = True  # if it dies now, nobody needs to know
         self._candidates.add(process)
         self._owner.spawn(self._retired(process), name=f"{process.spec.name}-")
 
     async def _retired(self, process: SidecarProcess) -> None:
-        """Nobody waits for it: a stream may run to the end of its time."""
+        """Nobody waits for this: a stream may run to the end of its time."""
         await self.empty(process, max(DRAIN_SECONDS, process.spec.timeouts.total))
         self._candidates.discard(process)
 
@@ -265,26 +265,26 @@ class Supervisor:
         return spec
 
     async def load(self, engine: str) -> None:
-        """Starts an engine that is unloaded; returns when it is ready. Does nothing when it runs. Raises EngineChangeFailed."""
+        """Starts an unloaded engine and returns when it is ready. Does nothing if it runs. Raises EngineChangeFailed."""
         self._known(engine)
         await self._own(self._load(engine), "load")
 
     async def unload(self, engine: str, *, force: bool = False) -> None:
-        """Drains and stops an engine; it stays known and can be loaded again. Raises GatehouseError when it is pinned, unless forced."""
+        """Drains and stops an engine; it stays known and can be loaded again. Raises GatehouseError if it is pinned, unless forced."""
         if self._known(engine).lifecycle.pinned and not force:
             raise _pinned(engine)
         await self._own(self._unload(engine, "unloaded by an operator"), "unload")
 
     async def reload(self, engines: Sequence[str], *, stop_first: bool = False, force: bool = False) -> None:
-        """Replaces the processes of engines without losing a request, all or none; starts those that do not run."""
+        """Replaces the processes of engines without losing a request, all or none. Starts those that are not running."""
         for engine in engines:
             if self._known(engine).lifecycle.pinned and stop_first and not force:
                 raise _pinned(engine)
         await self._own(self._reload(engines, stop_first), "reload")
 
     async def abort(self, engines: Sequence[str], reason: str) -> None:
-        """Takes back the changes that replace processes of these engines, each with all of its engines. Returns when everything is as it
-        was before, or after `ABORT_SECONDS`. Raises GatehouseError when none of them is being replaced."""
+        """Takes back the changes that are replacing these engines' processes, including the other engines of those changes. Returns when
+        everything is as before, or after `ABORT_SECONDS`. Raises GatehouseError if none of the engines is being replaced."""
         found = [one for engine in engines if (one := self._replacing.get(engine)) is not None]
         if not found:
             raise GatehouseError("No engine is being replaced: there is nothing to abort.", code="no_rollout", status=409)
@@ -293,7 +293,7 @@ class Supervisor:
         await asyncio.gather(*(within(one.over.wait(), ABORT_SECONDS) for one in found))
 
     async def _own(self, work: Any, name: str) -> None:
-        """A caller that goes away does not leave the work half done."""
+        """Runs work to its end even if the caller goes away."""
         await asyncio.shield(self._owner.spawn(work, name=name))
 
     async def _load(self, engine: str) -> None:
@@ -309,7 +309,7 @@ class Supervisor:
             self._load_failures.pop(engine, None)
 
     async def _come(self, spec: EngineSpec) -> None:
-        """Starts an engine; where it does not fit, those that come and go on demand make room, the longest idle first."""
+        """Starts an engine. If it does not fit, engines that are loaded on demand make room, the longest idle first."""
         while True:
             try:
                 return await self._start(spec, awaited=on_demand(spec)).first_ready()
@@ -318,7 +318,7 @@ class Supervisor:
                     raise
 
     async def _make_room(self, spec: EngineSpec) -> bool:
-        """Unloads one engine that nobody has used for a while, that is loaded on demand and not pinned; False when there is none."""
+        """Unloads one on-demand engine that is idle and not pinned. Returns False if there is none."""
         idle = []
         for name, other in self._specs.items():
             process = self._processes.get(name)
@@ -327,12 +327,12 @@ class Supervisor:
                 idle.append((self.traffic.idle_seconds(name) or 0.0, name))
         if not idle:
             return False
-        self.traffic.engine_starting(spec.name, awaited=on_demand(spec))  # who waits for it goes on waiting
+        self.traffic.engine_starting(spec.name, awaited=on_demand(spec))  # whoever waits for it keeps waiting
         await self._unload(max(idle)[1], f"makes room for {spec.name}", idle=ROOM_IDLE_SECONDS)
         return True
 
     def _load_failed(self, spec: EngineSpec, error: EngineChangeFailed) -> None:
-        """Those who wait hear why; the next request may ask again after a pause that grows."""
+        """Tells those who wait why; the next request may ask again after a pause that grows."""
         failures = 1 + self._load_failures.get(spec.name, (0, error))[0]
         self._load_failures[spec.name] = (failures, error)
         if on_demand(spec) and not self._closing:
@@ -340,7 +340,7 @@ class Supervisor:
             self.traffic.engine_unloaded(spec.name, error.message, reason, LOAD_PAUSE * backoff(failures))
 
     async def _unload(self, engine: str, reason: str, *, idle: float | None = None) -> None:
-        """idle: only if nobody has needed it for so many seconds."""
+        """idle: unload only if nobody has needed it for this many seconds."""
         async with self._changing([engine]):
             process, spec = self._processes.get(engine), self._specs.get(engine)
             if process is None or spec is None or not process.wanted or not self._still_idle(engine, idle):
@@ -375,7 +375,7 @@ class Supervisor:
     # --- on demand
 
     def wanted(self, engine: str) -> None:
-        """A request waits for an engine that is not loaded. The routing asks once for each load."""
+        """Loads an engine that a request waits for. Routing asks once per load."""
         if not self._closing:
             self._owner.spawn(self._load_wanted(engine), name=f"{engine}: wanted")
 
@@ -392,7 +392,7 @@ class Supervisor:
             self._owner.every(IDLE_SECONDS, self.unload_idle, name="idle engines")
 
     async def unload_idle(self) -> None:
-        """One look: unloads what nobody has used for its `lifecycle.idle_ttl`. What is pinned stays."""
+        """Unloads every engine that has been idle for its `lifecycle.idle_ttl` and is not pinned."""
         due = []
         for name, spec in self._specs.items():
             ttl = spec.lifecycle.idle_ttl
@@ -426,7 +426,7 @@ class Supervisor:
         }
 
     async def aclose(self, timeout: float = DRAIN_SECONDS) -> None:
-        """Drains all sidecars at once, ends those that take longer than `timeout` seconds."""
+        """Drains all sidecars at once and ends those that take longer than `timeout` seconds."""
         self._closing = True
         everything = {*self._processes.values(), *self._candidates}
         await asyncio.gather(*(process.stop(timeout) for process in everything))
@@ -438,12 +438,12 @@ class Supervisor:
 
 
 LOAD_PAUSE = 10.0
-"""A load that failed is not tried again before 5 s, then 10, 20 ... 300: `lifecycle.backoff` times this."""
+"""Factor on `lifecycle.backoff` for failed loads: the next attempt comes after 5 s, then 10, 20 ... 300."""
 
 
 def _take(directory: Path, engine: str) -> None:
-    """Makes a directory below a folder where everybody may write. Raises EngineChangeFailed when somebody else was there first: whoever
-    owns it could put a socket of his own in the place of an engine's."""
+    """Makes a directory below a folder that everybody may write to. Raises EngineChangeFailed if somebody else owns it already: its
+    owner could replace an engine's socket."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

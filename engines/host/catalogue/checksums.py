@@ -1,4 +1,4 @@
-"""SHA-256 of model files, computed once: remembered by path, size, time and inode, over restarts too."""
+"""SHA-256 of model files, computed once and remembered by path, size, time and inode, across restarts too."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BLOCK = 4 * 1024 * 1024
 
 
 class Stopped(Exception):
-    """The process ends: long work in a thread gives up."""
+    """The process is ending: long work in a thread gives up."""
 
 
 def digest(path: Path, go_on: Callable[[], bool]) -> str:
-    """SHA-256 in hex. Raises OSError, and Stopped when `go_on` says no."""
+    """SHA-256 in hex. Raises OSError, and Stopped when `go_on` returns False."""
     state = hashlib.sha256()
     block = memoryview(bytearray(BLOCK))
     with path.open("rb", buffering=0) as file:
@@ -38,7 +38,7 @@ class _Entry(msgspec.Struct, array_like=True):
 
 
 class Checksums:
-    """What is known, in one file. A file that cannot be read or written only costs computing again."""
+    """The known checksums, kept in one file. If it cannot be read or written, they are just computed again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class Checksums:
         self._known: dict[str, _Entry] | None = None
 
     def get(self, file: File) -> str | None:
-        """The checksum, if it was computed for the file as it is now."""
+        """The checksum, if it was computed for the file in its present state."""
         with self._lock:
             entry = self._read().get(str(file.path))
             return entry.sha256 if entry is not None and entry.stamp == file.stamp else None

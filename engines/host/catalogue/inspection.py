@@ -1,4 +1,4 @@
-"""The other side of the inspector: starts its process, asks, and never waits longer than it may. Blocks; for a thread."""
+"""The client of the inspector: starts its process, asks, and never waits longer than allowed. Blocks; run it in a thread."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COMMAND: Final = (sys.executable, "-m", "engines.host.catalogue.inspector")
 SECONDS: Final = 30.0
 """For one model."""
 GLANCE: Final = 0.25
-"""Seconds after which a waiting thread looks whether it is still wanted."""
+"""How often a waiting thread checks whether it is still wanted."""
 MAX_ANSWER: Final = 1024 * 1024
 ROOT = Path(__file__).parents[3]
 
 
 class Inspection:
-    """Asks one inspector about many models; a model at which it ends or hangs is a model with a problem. Use as a context manager.
+    """Asks one inspector about many models. A model that makes it end or hang is reported as a problem. Use as a context manager.
 
     go_on: returns False when this process ends. reads: the files and folders that the inspector may read.
     """
@@ -48,7 +48,7 @@ class Inspection:
         self._end()
 
     def look(self, path: Path, row: RuntimeRow) -> Facts:
-        """The facts of a model. Raises OSError when no process can be started, Stopped."""
+        """The facts of a model. Raises OSError if no process can be started, and Stopped."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -92,7 +92,7 @@ class Inspection:
         if process is None:
             return
         assert process.stdin is not None and process.stdout is not None
-        process.kill()  # it holds nothing that must be saved
+        process.kill()  # it has nothing to save
         process.wait()
         process.stdin.close()
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""From quarantine into the registry: verify, then move, never over a model that nobody wanted to replace. Blocks; for threads."""
+"""From quarantine into the registry: verify, then move, without overwriting a model unless asked to. Blocks; run it in threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.core.plugins import Table
 
 
 class Refused(GatehouseError):
-    """An upload is not what it should be: it is deleted. Codes: checksum_mismatch, model_invalid."""
+    """The upload does not match its promise, or is no model: it is deleted. Codes: checksum_mismatch, model_invalid."""
 
     status = 422
     type = "invalid_request_error"
@@ -28,7 +28,7 @@ class Refused(GatehouseError):
 
 
 def verify(upload: Upload, go_on: Callable[[], bool], runtimes: Table[RuntimeRow] = RUNTIMES) -> Path:
-    """What is to be installed: the file under its name, or the unpacked folder. Raises Refused, OSError, Stopped."""
+    """Returns what is to be installed: the file under its name, or the unpacked folder. Raises Refused, OSError, Stopped."""
     name, promised = upload.settings.name, upload.settings.sha256
     actual = upload.sha256(go_on)
     if actual != promised:
@@ -51,7 +51,7 @@ def verify(upload: Upload, go_on: Callable[[], bool], runtimes: Table[RuntimeRow
 
 
 def _runtime(path: Path, runtimes: Table[RuntimeRow]) -> RuntimeRow:
-    """The runtime of a model; of a folder that is none, a runtime whose reader says what is missing."""
+    """The runtime that takes a model; for a folder that none takes, the one whose reader can say what is missing."""
     if not path.is_dir():
         found = runtime_of_file(path.name, runtimes)
     else:
@@ -63,7 +63,7 @@ def _runtime(path: Path, runtimes: Table[RuntimeRow]) -> RuntimeRow:
 
 
 def _misnamed(name: str, facts: Facts) -> str | None:
-    """Parts of a split model find each other by their names."""
+    """Why a split model's part has the wrong name: parts find each other by their names."""
     split = split_of(name)
     if facts.parts > 1 and (split is None or split[1:] != (facts.part, facts.parts)):
         return (
@@ -75,7 +75,7 @@ def _misnamed(name: str, facts: Facts) -> str | None:
 
 
 def install(upload: Upload, source: Path, registry: Path) -> Path:
-    """Moves what was verified to its place; the upload's folder may be removed afterwards. Raises AlreadyExists, OSError."""
+    """Moves a verified model to its place; the upload's folder may then be removed. Raises AlreadyExists, OSError."""
     registry.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = registry / upload.settings.name
     if os.path.lexists(target) and not upload.settings.replace:
@@ -98,7 +98,7 @@ def install(upload: Upload, source: Path, registry: Path) -> Path:
 
 
 def _place(source: Path, target: Path) -> None:
-    """By a link where the file system has them: unlike a rename, it fails where something appeared meanwhile."""
+    """Links where the file system can: unlike a rename, a link fails if something has appeared there."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -118,7 +118,7 @@ def _other_device(source: Path, registry: Path) -> bool:
 
 
 def _bring(upload: Upload, source: Path, registry: Path) -> Path:
-    """The registry is another file system: a copy there first, under a name that no scan sees, so that the last step is a rename."""
+    """The registry is on another file system: copies the model there under a name that scans skip, so that the last step is a rename."""
     near = registry / f".incoming-{upload.id}"
     if source.is_dir():
         shutil.rmtree(near, ignore_errors=True)
@@ -134,7 +134,7 @@ def _bring(upload: Upload, source: Path, registry: Path) -> Path:
 
 
 def _exchange(upload: Upload, source: Path, target: Path) -> None:
-    """A folder for a folder. Between the two renames a crash leaves the old one in quarantine, from where it is put back."""
+    """Swaps folders. If a crash comes between the two renames, the old one is in quarantine and is put back from there."""
     old = upload.folder / REPLACED
     if os.path.lexists(target):
         shutil.move(target, old)
@@ -155,6 +155,6 @@ def _sync(path: Path) -> None:
 
 
 def clean(registry: Path) -> None:
-    """What a crash left behind of copies and removed models."""
+    """Removes what a crash left behind of copies and removed models."""
     for path in (*registry.glob(".incoming-*"), *registry.glob(f"{REMOVED}*")):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

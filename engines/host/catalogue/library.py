@@ -1,7 +1,7 @@
-"""The model files of a gateway, as its event loop sees them: what is there, what is being uploaded. Implements the port `ModelFiles`.
+"""The model files of a gateway as its event loop sees them: what exists and what is being uploaded. Implements the port `ModelFiles`.
 
-The loop carries the data plane too: whatever blocks (reading directories, writing, hashing, moving) runs in threads of this module, in
-bounded pieces; contents are parsed in a process of its own.
+The loop also carries the data plane, so whatever blocks (reading directories, writing, hashing, moving) runs in threads, in bounded pieces.
+Contents are parsed in a process of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from gateway.core.tasks import TaskOwner
 T = TypeVar("T")
 log = logging.getLogger("gatehouse.models")
 PIECE: Final = 1024 * 1024
-"""Bytes that are gathered before a thread writes and hashes them."""
+"""Bytes gathered before a thread writes and hashes them."""
 IDLE_SECONDS: Final = 20.0
-"""An append that brings nothing for so long ends; what came is kept."""
+"""An append that receives nothing for this long ends; what arrived is kept."""
 WRITERS, WORKERS = 4, 2
-"""Threads for what is short (and for scans), and for what reads whole models."""
+"""Threads for short work (and scans), and for work that reads whole models."""
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -81,7 +81,7 @@ class Library:
             log.info("%d uploads of model files wait to be continued", len(found))
 
     async def expire(self) -> None:
-        """Removes uploads that nobody has continued for long."""
+        """Removes abandoned uploads."""
         limit = self._clock.wall() - self._settings().expire_after
         for upload in list(self._uploads.values()):
             if upload.touched >= limit or upload.id in self._busy or self._uploads.pop(upload.id, None) is None:
@@ -103,7 +103,7 @@ class Library:
         return await self._in(self._workers, call)
 
     async def _in(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-        """In a thread. Raises GatehouseError: 507 for a full disk, 500 for another failure of it, 503 while the process ends."""
+        """Runs a call in a thread. Raises GatehouseError: 507 for a full disk, 500 for another disk failure, 503 during shutdown."""
         if not self._open:
             raise _stopping()
         try:
@@ -123,7 +123,7 @@ class Library:
     # --- what is there
 
     async def models(self) -> dict[str, Any]:
-        """All models: {"items", "remarks"}, without what only one shows."""
+        """All models: {"items", "remarks"}, without the fields that only `model` shows."""
         looked = await self._look()
         users = self._users()
         items = [shelf.view(found, looked.facts(found), self._checksums, shelf.used_by(found, users)) for found in looked.models]
@@ -135,7 +135,7 @@ class Library:
         return shelf.view(found, looked.facts(found), self._checksums, shelf.used_by(found, self._users()), every=True)
 
     async def checksum(self, name: str) -> dict[str, Any]:
-        """As `model`, with the SHA-256 of every file, computed where it is not known."""
+        """Like `model`, with the SHA-256 of every file, computed where unknown."""
         found, _ = await self._found(name)
 
         def compute() -> None:
@@ -169,7 +169,7 @@ class Library:
             return shown
 
     async def _look(self) -> shelf.Looked:
-        """A scan that is at most seconds old; callers that come meanwhile share one."""
+        """A scan that is at most seconds old; concurrent callers share one."""
         looked = self._shelf.fresh(self._clock.monotonic())
         if looked is not None:
             return looked
@@ -193,7 +193,7 @@ class Library:
     # --- uploads
 
     def uploads(self) -> list[dict[str, Any]]:
-        """Those that are open, the oldest first."""
+        """Open uploads, the oldest first."""
         return [self._view(upload) for upload in sorted(self._uploads.values(), key=lambda u: (u.promise.created, u.id))]
 
     def upload(self, id: str) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class Library:
         return self._view(self._get(id))
 
     async def begin(self, settings: UploadSettings, *, actor: str, dry_run: bool) -> dict[str, Any]:
-        """A new upload. Raises 409 `already_exists`, `in_use`, `read_only`, `too_many_uploads`; 413; 507 `insufficient_storage`."""
+        """Begins an upload. Raises 409 `already_exists`, `in_use`, `read_only`, `too_many_uploads`; 413; 507 `insufficient_storage`."""
         bounds = self._settings()
         if settings.size > bounds.max_bytes:
             raise RequestError(
@@ -214,9 +214,9 @@ class Library:
         await self._refuse_conflicts(settings)
         if len(self._uploads) + self._beginning >= bounds.max_open:
             raise _conflict("too_many_uploads", f"{len(self._uploads)} uploads are open (uploads.max_open); finish or delete one.")
-        self._beginning += 1  # nobody takes this place while the thread works
+        self._beginning += 1  # reserved while the thread works
         try:
-            expected = settings.size * (2 if kind == "folder" else 1)  # an archive lies beside what is unpacked of it
+            expected = settings.size * (2 if kind == "folder" else 1)  # an archive and what is unpacked from it exist side by side
             promised = sum(upload.missing for upload in self._uploads.values()) + bounds.reserve_bytes
             free = await self._quick(self._quarantine.free)
             if free - promised < expected:
@@ -231,7 +231,7 @@ class Library:
         return self._view(upload)
 
     async def append(self, id: str, offset: int, length: int | None, parts: AsyncIterator[bytes]) -> dict[str, Any]:
-        """Bytes from an offset on; length: how many are announced. What arrived is kept when the rest does not come.
+        """Appends bytes from an offset on; length: how many are announced. What arrived is kept if the rest does not come.
 
         Raises NotFound; 409 `upload_busy`, `offset_mismatch` (with the header Upload-Offset); 413; 408; 507.
         """
@@ -272,7 +272,7 @@ class Library:
                 await self._write(upload, waiting)
 
     async def _write(self, upload: Upload, piece: bytearray) -> None:
-        """To its end whatever happens to the caller: nobody else may write meanwhile."""
+        """Completes a write even if the caller goes away: nobody else may write meanwhile."""
         task = self._owner.spawn(self._quick(partial(upload.write, piece, self._clock.wall())), name="write")
         try:
             await asyncio.shield(task)
@@ -281,10 +281,10 @@ class Library:
             raise
 
     async def complete(self, id: str, *, dry_run: bool) -> dict[str, Any]:
-        """Verifies all of it and moves it into the registry; the model. Callers that come meanwhile wait for the same verification.
+        """Verifies an upload, moves it into the registry and returns the model. Concurrent callers share one verification.
 
-        Raises NotFound; 409 `upload_incomplete`, `upload_busy`, `already_exists`, `in_use`: then the upload stays; 422
-        `checksum_mismatch`, `model_invalid`: then it is deleted.
+        Raises NotFound; 409 `upload_incomplete`, `upload_busy`, `already_exists`, `in_use` (the upload stays); 422 `checksum_mismatch`,
+        `model_invalid` (it is deleted).
         """
         running = self._verifying.get(id)
         if running is None:
@@ -296,7 +296,7 @@ class Library:
         return await asyncio.shield(running)
 
     async def _tried(self, upload: Upload) -> dict[str, Any]:
-        """What can be said before anything is read."""
+        """Raises what can be known without reading anything."""
         if upload.missing:
             raise _conflict("upload_incomplete", f"{upload.missing} bytes of {upload.settings.size} are missing.")
         await self._refuse_conflicts(upload.settings)
@@ -332,7 +332,7 @@ class Library:
             await self._quick(upload.give_back)
 
     def _remember(self, target: Path, sha256: str) -> None:
-        """Of a folder every file's own: what was promised is that of the archive."""
+        """Remembers the checksums; a folder's files each have their own, as the promised one is the archive's."""
         files = sorted(path for path in target.rglob("*") if path.is_file()) if target.is_dir() else [target]
         single = sha256 if files == [target] else None
         self._checksums.put([(shelf.file_at(path), single or digest(path, self._go_on)) for path in files])
@@ -359,7 +359,7 @@ class Library:
         return upload
 
     def _claim(self, id: str) -> Upload:
-        """For one caller at a time."""
+        """Claims an upload for one caller at a time."""
         upload = self._get(id)
         if id in self._busy:
             raise _conflict("upload_busy", "Somebody else is writing to this upload, or it is being verified.", retry_after=1.0)
@@ -367,7 +367,7 @@ class Library:
         return upload
 
     async def _refuse_conflicts(self, settings: UploadSettings) -> None:
-        """A name that is taken is refused, wherever it is: an engine takes the first that it finds."""
+        """Refuses a name that is taken in any place: an engine takes the first match."""
         name = settings.name
         for found in (await self._look()).models:
             if found.name != model_of(name) or (found.name != name and all(file.path.name != name for file in found.files)):

@@ -1,7 +1,7 @@
-"""Uploads on disk, out of reach of every engine until they are verified: a folder for each, with what was promised and the bytes so far.
+"""Uploads on disk, out of reach of every engine until they are verified: one folder each, with what was promised and the bytes so far.
 
-The state is what lies there: an upload's offset is the size of its data, its last use the time of its last byte. So nothing is lost when
-the process ends, however it ends, and nothing has to be written beside the bytes. All of it blocks; for threads.
+The files are the state: an upload's offset is the size of its data, its last use the time of its last byte. So nothing is lost however the
+process ends, and nothing else needs to be written. Everything here blocks; run it in threads.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gateway.core.modelfiles import UploadSettings
 RECORD: Final = "upload.json"
 DATA: Final = "data"
 CONTENT: Final = "content"
-"""What is verified: the file under its own name, or the unpacked folder."""
+"""The content to be verified: the file under its own name, or the unpacked folder."""
 REPLACED: Final = "replaced"
-"""The model that is being replaced, until the new one stands in its place."""
+"""The model that is being replaced, until the new one is in place."""
 REMOVED: Final = ".removed-"
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said when the upload was begun."""
+    """What was declared when the upload began."""
 
     settings: UploadSettings
     actor: str
@@ -46,7 +46,7 @@ class Upload:
         self.folder, self.promise, self.offset, self.touched = folder, promise, offset, touched
         self.state: str = "receiving"
         self._hash = hashlib.sha256() if offset == 0 else None
-        """Of the bytes so far; None when not all of them passed through this process."""
+        """Hash state of the bytes so far; None if not all of them passed through this process."""
 
     @property
     def id(self) -> str:
@@ -61,7 +61,7 @@ class Upload:
         return self.settings.size - self.offset
 
     def write(self, data: bytes | bytearray, now: float) -> None:
-        """Appends. All of it or nothing: after an error the offset is what it was. Raises OSError."""
+        """Appends all of it or nothing: after an error the offset is as before. Raises OSError."""
         path = self.folder / DATA
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -84,7 +84,7 @@ class Upload:
         self.offset, self.touched = at, now
 
     def sha256(self, go_on: Callable[[], bool]) -> str:
-        """Of all bytes, which are on the disk afterwards. Raises OSError, Stopped."""
+        """SHA-256 of all bytes, which are on the disk afterwards. Raises OSError, Stopped."""
         descriptor = os.open(self.folder / DATA, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -93,20 +93,20 @@ class Upload:
         return digest(self.folder / DATA, go_on) if self._hash is None else self._hash.hexdigest()
 
     def content(self) -> Path:
-        """An empty folder for what is verified."""
+        """An empty folder for the content to be verified."""
         path = self.folder / CONTENT
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(mode=0o700)
         return path
 
     def take(self) -> Path:
-        """Moves the bytes under their own name, as the reader of a model wants it; `give_back` undoes it."""
+        """Moves the bytes under their own name, as the model's reader needs them; `give_back` undoes it."""
         path = self.content() / self.settings.name
         (self.folder / DATA).rename(path)
         return path
 
     def give_back(self) -> None:
-        """After a verification that did not end in an installation."""
+        """Undoes `take` after a verification that did not lead to an installation."""
         taken = self.folder / CONTENT / self.settings.name
         if not (self.folder / DATA).exists() and taken.is_file():
             taken.rename(self.folder / DATA)
@@ -123,12 +123,12 @@ class Quarantine:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def free(self) -> int:
-        """Bytes that can be written."""
+        """Bytes that can still be written."""
         self.prepare()
         return shutil.disk_usage(self.root).free
 
     def begin(self, settings: UploadSettings, actor: str, now: float) -> Upload:
-        """A new upload, there after a restart too. Raises OSError."""
+        """A new upload, which survives a restart. Raises OSError."""
         self.prepare()
         folder = self.root / secrets.token_hex(16)
         folder.mkdir(mode=0o700)
@@ -143,8 +143,8 @@ class Quarantine:
         return Upload(folder, promise, 0, now)
 
     def recover(self, registry: Path) -> list[Upload]:
-        """The uploads of an earlier run. What a crash left half done is undone: what has no record is removed, and a model that was being
-        replaced is put back where the new one did not arrive."""
+        """The uploads of an earlier run. Undoes what a crash left half done: removes what has no record, and puts back a model that was
+        being replaced if the new one did not arrive."""
         found = []
         for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             upload = self._read(folder) if _ID.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink() else None
@@ -169,21 +169,21 @@ class Quarantine:
         data, taken = folder / DATA, folder / CONTENT / promise.settings.name
         try:
             if not data.exists() and taken.is_file():
-                taken.rename(data)  # it was being verified
+                taken.rename(data)  # a crash came during its verification
             status = data.lstat()
         except OSError:
-            return Upload(folder, promise, -1, promise.created)  # it was installed, and only the rest had to be removed
+            return Upload(folder, promise, -1, promise.created)  # it was installed; only its remains had to be removed
         return Upload(folder, promise, status.st_size, status.st_mtime)
 
     def remove(self, folder: Path) -> None:
-        """Deletes an upload or what is left of one."""
+        """Deletes an upload or its remains."""
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder, ignore_errors=True)
         else:
             folder.unlink(missing_ok=True)
 
     def bury(self, path: Path) -> Path:
-        """Takes a model out of a directory at once, by a rename; what comes back is still to be removed. Raises OSError."""
+        """Takes a model out of a directory at once, by a rename; the returned path is still to be removed. Raises OSError."""
         self.prepare()
         name = f"{REMOVED}{secrets.token_hex(8)}"
         try:
@@ -191,4 +191,4 @@ class Quarantine:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            return path.rename(path.with_name(name))  # another file system: there, where no scan sees it
+            return path.rename(path.with_name(name))  # another file system: rename it there to a name that scans skip

@@ -1,7 +1,7 @@
-"""Which models lie in a directory: GGUF files, split ones as one, ONNX files, and folders with an ONNX model. Reads names, no contents.
+"""Which models a directory holds: model files, split ones as one, and folders that are a model. Reads names, not contents.
 
-Bounded in depth, entries and models. Names that begin with a dot are left out, so are links that lead out of the directory, and
-everything that is neither a file nor a folder. Blocks; for a thread.
+Bounded in depth, entries and models. Skips names that begin with a dot, links that lead out of the directory, and anything that is
+neither a file nor a folder. Blocks; run it in a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Source = Literal["registry", "directory", "bundled"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A directory of models. Only the registry's are written and deleted."""
+    """A directory of models. Only those in the registry are written and deleted."""
 
     root: Path
     source: Source
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a model, with what tells that it is another one than before."""
+    """One file of a model, with a stamp that changes with it."""
 
     path: Path
     size: int
@@ -46,8 +46,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A model. name: as an engine's `model` says it. path: its first file, or its folder. missing: parts of a split model that are not
-    there."""
+    """A model. name: what an engine's `model` calls it. path: its first file, or its folder. missing: absent parts of a split model."""
 
     name: str
     place: Place
@@ -69,14 +68,14 @@ class Found:
 
     @property
     def version(self) -> str:
-        """Changes with every file of the model: the content of its ETag."""
+        """Changes with every file of the model; the content of its ETag."""
         seen = repr([(str(file.path), file.stamp) for file in self.files])
         return hashlib.blake2b(seen.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 @dataclass(slots=True)
 class Scan:
-    """What was found, and what was not looked at and why."""
+    """What was found, and what was skipped and why."""
 
     runtimes: Table[RuntimeRow] = RUNTIMES
     models: list[Found] = field(default_factory=list)
@@ -88,7 +87,7 @@ class Scan:
 
 
 def scan(places: tuple[Place, ...], runtimes: Table[RuntimeRow] = RUNTIMES) -> Scan:
-    """Every model of these places. Of several with one name the first counts, as it does for an engine."""
+    """Every model of these places. If several share a name, the first counts, as for an engine."""
     done = Scan(runtimes)
     for place in places:
         root = place.root.resolve()
@@ -181,7 +180,7 @@ def _entries(done: Scan, root: Path, folder: Path) -> Iterator[tuple[str, File |
                 done.remarks.append(f"{path.relative_to(root).as_posix()} leads out of the directory and was left out")
                 continue
             status = path.stat()
-        except OSError:  # a dangling link, a circle of links, or it has just gone
+        except OSError:  # a dangling link, a circle of links, or just removed
             continue
         if stat.S_ISDIR(status.st_mode):
             yield name, None
@@ -200,12 +199,12 @@ def _names(done: Scan, folder: Path) -> Iterator[str]:
 
 
 def _real(path: Path) -> Path:
-    """Links followed; unlike `Path.resolve`, never raises for a circle of them."""
+    """Follows links; unlike `Path.resolve`, never raises for a circle of them."""
     return Path(os.path.realpath(path))
 
 
 def _within(path: Path, root: Path, folder: Path) -> bool:
-    """Whether a link stays in the directory and does not lead back to a folder that it lies in. What is no link does."""
+    """Whether a path stays in the directory and does not lead back to a folder that contains it. Only links can do otherwise."""
     if not path.is_symlink():
         return True
     target = Path(os.path.realpath(path, strict=True))

@@ -1,4 +1,4 @@
-"""What lies in the model directories, with what the files say of themselves; looked at again when it is older than seconds."""
+"""What the model directories hold, with what the files say about themselves; refreshed when older than seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[tuple[str, tuple[int, int, int]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One look. at: monotonic seconds."""
+    """One scan. at: monotonic seconds."""
 
     at: float
     models: tuple[Found, ...]
@@ -29,7 +29,7 @@ class Looked:
     known: Mapping[Path, Facts]
 
     def facts(self, found: Found) -> Facts:
-        """Of all parts together."""
+        """The facts of all parts together."""
         first = self.known[found.path] if found.path in self.known else Facts()
         if found.missing:
             return Facts(problem=f"parts are missing: {', '.join(map(str, found.missing))}")
@@ -37,7 +37,7 @@ class Looked:
 
 
 class Shelf:
-    """Looks, and keeps the last look. Files that did not change are not read again."""
+    """Scans and keeps the last result. Unchanged files are not read again."""
 
     def __init__(self, places: Callable[[], tuple[Place, ...]], checksums: Checksums, runtimes: Table[RuntimeRow] = RUNTIMES) -> None:
         self._places, self._checksums, self._runtimes = places, checksums, runtimes
@@ -47,18 +47,18 @@ class Shelf:
         self.task: asyncio.Task[Looked] | None = None
 
     def fresh(self, now: float) -> Looked | None:
-        """The last look, while it counts."""
+        """The last scan, while it is fresh."""
         if self._last is None or now - self._last[1].at > FRESH_SECONDS or self._last[0] != self._places():
             return None
         return self._last[1]
 
     def forget(self) -> None:
-        """Something was changed: the next caller looks again, also when a look is under way."""
+        """Something was changed: the next caller scans again, even if a scan is under way."""
         self._changes += 1
         self._last = self.task = None
 
     def look(self, now: float, go_on: Callable[[], bool]) -> Looked:
-        """Reads directories and new files. Blocks. Raises OSError when no process can be started, Stopped."""
+        """Scans the directories and reads new files. Blocks. Raises OSError if no process can be started, and Stopped."""
         places, changes = self._places(), self._changes
         done = scan(places, self._runtimes)
         known: dict[Path, tuple[Key, Facts]] = {}
@@ -77,7 +77,7 @@ class Shelf:
 
 
 def _read(found: Found, row: RuntimeRow, inspection: Inspection) -> Facts:
-    """The facts of the first file or the folder; of a split model with the parameters of all parts."""
+    """The facts of the first file or the folder, with the parameters of all parts of a split model."""
     if found.missing:
         return Facts()
     facts = inspection.look(found.path, row)
@@ -103,7 +103,7 @@ def file_at(path: Path) -> File:
 
 
 def users(engines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Engines by the path of their model, and by every folder that it lies in."""
+    """Engines by the path of their model, and by every folder above it."""
     found: dict[str, list[str]] = {}
     for name, model in engines:
         path = Path(model)
@@ -113,13 +113,13 @@ def users(engines: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def used_by(found: Found, engines: Mapping[str, list[str]]) -> list[str]:
-    """The engines whose model this is: one of its files, its folder, or a file in its folder."""
+    """The engines that use this model: one of its files, its folder, or a file in its folder."""
     names = {name for file in found.files for name in engines.get(str(file.path), ())} | set(engines.get(str(found.real), ()))
     return sorted(names)
 
 
 def view(found: Found, facts: Facts, checksums: Checksums, engines: list[str], *, every: bool = False) -> dict[str, Any]:
-    """As the admin API shows it. every: with each file."""
+    """The model as the admin API shows it. every: include each file."""
     first = checksums.get(found.files[0]) if found.files[0].path == found.path or found.folder else None
     shown: dict[str, Any] = {
         "name": found.name,

@@ -1,8 +1,8 @@
-"""A tar archive with the folder of a model, unpacked. Only plain files and folders, only names that `gateway.core.modelfiles` takes, only
-new files, only as many bytes as the archive has: nothing can land outside the folder, and nothing expands.
+"""Unpacks a tar archive with a model's folder. Only plain files and folders, only names that `gateway.core.modelfiles` accepts, only new
+files, only as many bytes as the archive has: nothing can land outside the folder, and nothing expands.
 
-The archive is walked here, header by header (POSIX.1-2001, ustar interchange format): `tarfile` would read an extended header of any
-size into memory.
+The archive is walked header by header (POSIX.1-2001, ustar interchange format): `tarfile` would read an extended header of any size into
+memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.core.modelfiles import FOLDER_FILES, member_problem
 BLOCK: Final = 512
 COPIED: Final = 1024 * 1024
 MAX_EXTENDED: Final = 64 * 1024
-"""Bytes of an extended header; what most of them say (finer times) is passed over."""
+"""Largest extended header in bytes; the usual ones (finer times) are ignored."""
 _MEANING: Final = (b" path=", b" size=", b" linkpath=", b" GNU.sparse")
 
 
@@ -28,7 +28,7 @@ class Unsafe(Exception):
 
 
 def unpack(archive: Path, target: Path, go_on: Callable[[], bool]) -> None:
-    """Into an empty folder. Raises Unsafe, OSError, Stopped."""
+    """Unpacks into an empty folder. Raises Unsafe, OSError, Stopped."""
     members = 0
     with archive.open("rb") as file:
         while (header := file.read(BLOCK)) and header.count(0) != BLOCK:
