@@ -82,7 +82,11 @@ TASK_OWNERS = {
     "engines.sidecar.http": "watches for a client that leaves; the request cancels its watcher",
 }
 # Who may import our own modules inside a function, and why.
-LATE_IMPORTERS = {"gateway.app.start": "decides which half of the house a process loads at all: the one that serves, or the command line"}
+LATE_IMPORTERS = {
+    "gateway.app.start": "decides which half of the house a process loads at all: the one that serves, or the command line",
+    "admin.cli.fleet": "`engines run` alone needs the runtimes, which take as long to load as half the command line",
+    "gateway.app.main": "a command loads what it needs; most talk to a running gateway, and loading what could serve takes a second",
+}
 MUTABLE_CALLS = {"dict", "list", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter", "WeakValueDictionary", "WeakSet"}
 MUTATORS = {
     *("append", "appendleft", "extend", "insert", "remove", "pop", "popleft", "popitem"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from admin.cli.client import LONG, Client, name
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
-from admin.cli.run import run
-from admin.cli.session import DryRun, Session, connected
+from admin.cli.session import DryRun, Session, connected, fail
 
 models = typer.Typer(no_args_is_help=True, help="Public models and the engines behind them.")
 engines = typer.Typer(no_args_is_help=True, help="Engines: drained, resumed, run by hand.")
@@ -188,4 +188,21 @@ def breaker(
         session.out.one(client.post(f"/engines/{name(engine)}/breaker", {"state": state}, dry_run=dry_run))
 
 
-engines.command("run")(run)
+@engines.command("run")
+def run(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder with an ONNX model.")],
+    runtime: Annotated[
+        str | None, typer.Option("--runtime", help="llama.cpp or onnx; by default the one that the model's name suggests.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
+    slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,
+    context: Annotated[int, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = 2048,
+    socket: Annotated[Path | None, typer.Option("--socket", help="The Unix socket to listen on.")] = None,
+) -> None:
+    """Runs one engine in the foreground and prints its socket when it is ready. Ctrl-C drains it."""
+    from admin.cli import run as engine  # noqa: PLC0415 - the runtimes take as long to load as half the command line
+
+    try:
+        raise typer.Exit(engine.run(model, runtime, device, slots, context, socket))
+    except CommandError as error:
+        raise fail(error) from None

@@ -10,14 +10,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import httpx
 import msgspec
 import typer
 
 from admin.cli.errors import CommandError
-from admin.cli.session import fail
 from engines.environment import inherited
 from engines.runtimes import RUNTIMES, RuntimeRow, runtime_of_file
 from gateway.core.specs import SidecarSpec
@@ -27,26 +26,11 @@ READY_SECONDS: Final = 600.0
 END_SECONDS: Final = 40.0
 
 
-def run(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder with an ONNX model.")],
-    runtime: Annotated[
-        str | None,
-        typer.Option(
-            "--runtime", help=f"One of {', '.join(row.name for row in RUNTIMES)}; by default the one that the model's name suggests."
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
-    slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,
-    context: Annotated[int, typer.Option("--context", help="Tokens of context for each slot.", min=64)] = 2048,
-    socket: Annotated[Path | None, typer.Option("--socket", help="The Unix socket to listen on.")] = None,
-) -> None:
-    """Runs one engine in the foreground and prints its socket when it is ready. Ctrl-C drains it."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="gatehouse-") as directory:
-            row = _row(model, runtime)
-            raise typer.Exit(_serve(row, _settings(row, model, device, slots, context, socket, Path(directory)), device))
-    except CommandError as error:
-        raise fail(error) from None
+def run(model: Path, runtime: str | None, device: str, slots: int, context: int, socket: Path | None) -> int:
+    """Runs one engine in the foreground and prints its socket when it is ready; the exit code. Raises CommandError."""
+    with tempfile.TemporaryDirectory(prefix="gatehouse-") as directory:
+        row = _row(model, runtime)
+        return _serve(row, _settings(row, model, device, slots, context, socket, Path(directory)), device)
 
 
 def _row(model: Path, runtime: str | None) -> RuntimeRow:

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gateway.app import model_files
-from gateway.app.plugins import Plugins, at
+from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.verify import verify_log
-from gateway.core.errors import ConfigError
+from gateway.config.load import load
+from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ConfigSpec
 from gateway.server.listener import tls_context as server_tls
 from gateway.store.database import make_engine
 from gateway.transport.address import tls_context as client_tls
+
+
+def check(file: Path, environ: Mapping[str, str]) -> tuple[int, str]:
+    """What `gatehouse check-config` says: the exit code and one line."""
+    try:
+        plugins = installed()
+        loaded = load(file, environ, plugins.schemas())
+    except ConfigError as error:
+        return 1, f"error: {one_line(str(error))}"
+    try:
+        check_parts(loaded.spec, file.resolve().parent, plugins)
+    except ConfigError as error:
+        loaded.place(error)
+        return 1, f"error: {one_line(str(error))}"
+    return 0, f"{file}: ok ({len(loaded.spec.engines)} engines, {len(loaded.spec.models)} models)"
 
 
 def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
