@@ -15,6 +15,7 @@ from gateway.core.hooks import Hook
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
+from gateway.core.slices import Turns
 from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
 from gateway.pipeline.inspect import Guarded
 
@@ -72,6 +73,7 @@ class PartsBuilder:
     ) -> None:
         self._plugins, self._keys, self._base, self._record, self._scrape = plugins, keys, base, record, scrape
         self.selectors = plugins.selectors
+        self._turns = Turns()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
         """By name and `fail_mode`."""
 
@@ -86,7 +88,7 @@ class PartsBuilder:
 
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
-            return Guarded(self._plugins.guardrail(spec, self._read_text), spec.fail_mode == "open", self._failed)
+            return Guarded(self._plugins.guardrail(spec, self._read_text), spec.fail_mode == "open", self._failed, self._turns)
 
     def _hooks(self, spec: ConfigSpec, before: Parts) -> dict[bytes, tuple[str, Hook]]:
         found: dict[bytes, tuple[str, Hook]] = {}

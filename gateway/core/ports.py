@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from gateway.core.modelfiles import UploadSettings
+from gateway.core.slices import Steps
 from gateway.core.types import (
     AuditRecord,
     Decision,
@@ -80,7 +81,10 @@ class Guardrail(Protocol):
 
     name: str
 
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]: ...
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict] | Steps[Verdict]:
+        """The verdict; an awaitable of it, where others must be asked; the steps to it, where texts are long: they run in slices between
+        other work (gateway.core.slices), and a step takes a few milliseconds at most. A plain call takes about one."""
+        ...
 
     def stream(self) -> StreamMatcher | None:
         """A matcher for one choice of one streamed answer, or None when this guardrail cannot work on streams (then the

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Generator
 from typing import TypeVar
+
+from gateway.core.waiting import Signal
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -18,8 +21,7 @@ SLICE = 0.0005
 
 
 async def in_slices(steps: Steps[T]) -> T:
-    """What the work returns; raises what it raises. Other tasks run in between, and before: what the caller did since it had the loop is a
-    turn of its own."""
+    """What the work returns; raises what it raises. Yields once before it starts; other tasks run in between."""
     await asyncio.sleep(0)
     end = time.monotonic() + SLICE
     while True:
@@ -31,6 +33,49 @@ async def in_slices(steps: Steps[T]) -> T:
         if time.monotonic() >= end:
             await asyncio.sleep(0)
             end = time.monotonic() + SLICE
+
+
+class Turns:
+    """Long work of many requests on one loop: one slice in each round of the loop, whoever waits, in turns.
+
+    So a round is never longer than one slice and one step, however many requests have long work. It works where a Driver steps the
+    coroutine (gateway.core.waiting), as no task is needed.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Signal[None]] = deque()
+        self._due = False
+
+    async def run(self, steps: Steps[T]) -> T:
+        """What the work returns; raises what it raises. A caller that is cancelled leaves the work where it is."""
+        while True:
+            await self._next()
+            end = time.monotonic() + SLICE
+            try:
+                next(steps)
+                while time.monotonic() < end:
+                    next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+    def _next(self) -> Signal[None]:
+        turn: Signal[None] = Signal()
+        self._waiting.append(turn)
+        self._schedule()
+        return turn
+
+    def _schedule(self) -> None:
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._go)
+
+    def _go(self) -> None:
+        self._due = False
+        turn = self._waiting.popleft()
+        if self._waiting:
+            self._schedule()
+        turn.set(None)
 
 
 def at_once(steps: Steps[T]) -> T:

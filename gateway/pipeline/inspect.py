@@ -8,11 +8,12 @@ the same output.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
+from gateway.core.slices import Steps, Turns, at_once
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
 from gateway.core.wire import Path, TextFilter
@@ -25,10 +26,14 @@ HOLD_LIMIT: Final = 1024 * 1024
 
 
 class Guarded:
-    """A guardrail behind its failure boundary: an exception inside becomes a violation (`closed`) or a counted pass (`open`)."""
+    """A guardrail behind its failure boundary: an exception inside becomes a violation (`closed`) or a counted pass (`open`).
 
-    def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None]) -> None:
+    turns: of all guardrails of the process, for those whose work is long.
+    """
+
+    def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None], turns: Turns | None = None) -> None:
         self.name = guardrail.name
+        self._turns = turns or Turns()
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open, on_failure
 
     def _failed(self, error: Exception) -> None:
@@ -43,11 +48,11 @@ class Guarded:
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._failed(error)
             return ALLOW
-        return self._waited(verdict) if isinstance(verdict, Awaitable) else verdict
+        return verdict if isinstance(verdict, Verdict) else self._waited(verdict)
 
-    async def _waited(self, verdict: Awaitable[Verdict]) -> Verdict:
+    async def _waited(self, verdict: Awaitable[Verdict] | Steps[Verdict]) -> Verdict:
         try:
-            return await verdict
+            return await (self._turns.run(verdict) if isinstance(verdict, Generator) else verdict)
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._failed(error)
             return ALLOW
@@ -152,9 +157,12 @@ async def _checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence
     """The texts after every guardrail, or None when none changed them."""
     changed = False
     for guardrail in guardrails:
-        verdict = guardrail.check(texts)
-        if isinstance(verdict, Awaitable):
-            verdict = await verdict
+        found = guardrail.check(texts)
+        if found is ALLOW:
+            continue
+        if isinstance(found, Awaitable):
+            found = await found
+        verdict = found if isinstance(found, Verdict) else at_once(found)
         if verdict is ALLOW:
             continue
         x.guardrail = guardrail.name

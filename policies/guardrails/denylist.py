@@ -8,19 +8,34 @@ What is released does not depend on how the text was cut into pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 from unicodedata import combining
 
 from gateway.core.errors import GuardrailViolation
 from gateway.core.plugins import Context
+from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
 from gateway.core.types import ALLOW, Verdict
-from policies.guardrails.folding import ASCII_FOLD, HIDDEN_RUN, YPOGEGRAMMENI, fold, fold_character, in_order, is_word, trim_hidden
-from policies.guardrails.phrases import Node, PhraseSet
+from policies.guardrails.folding import (
+    ASCII_FOLD,
+    ASCII_WORD,
+    HIDDEN_RUN,
+    YPOGEGRAMMENI,
+    fold,
+    fold_character,
+    in_order,
+    is_word,
+    trim_hidden,
+)
+from policies.guardrails.phrases import WINDOW, Node, PhraseSet
 
 REASON = "The text contains a phrase that is not allowed here."
-_BULK = 128
-_MAX_PENDING_MARKS = 32
+_BULK: Final = 128
+"""Characters from which a search is quicker than following each one."""
+_AT_ONCE: Final = 4096
+_AT_ONCE_ASCII: Final = 64 * 1024
+"""Characters that are searched without a turn: about a millisecond at the worst for ASCII, five for all others."""
+_MAX_PENDING_MARKS: Final = 32
 
 
 class DenyListSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -43,22 +58,66 @@ class DenyList:
         self._phrases, self._mask, self._replacement = phrases, mask, replacement
         self._blocked = Verdict("block", name, REASON)
 
-    def check(self, texts: Sequence[str]) -> Verdict:
-        """Allow, block, or rewrite with every text as it may pass. One scan of all texts together finds nothing in most."""
+    def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
+        """Allow, block, or rewrite with every text as it may pass; for long texts the steps to it. One scan of all texts together finds
+        nothing in most."""
+        if len(texts) > _AT_ONCE:
+            return self._steps(texts)
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
-        hidden = not text.isascii() and HIDDEN_RUN.search(text) is not None
-        if not hidden and not self._phrases.occurs(text):
+        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE):
+            return self._steps(texts)
+        if not self._suspect(text):
             return ALLOW
         if not self._mask:
             return self._blocked
-        return Verdict("rewrite", self.name, REASON, tuple(self._rewritten(text) for text in texts))
+        return at_once(self._steps(texts)) if len(text) <= _AT_ONCE else self._steps(texts)
 
     def stream(self) -> DenyListStream:
         return DenyListStream(self.name, self._phrases, self._replacement if self._mask else None)
 
-    def _rewritten(self, text: str) -> str:
+    def _suspect(self, text: str) -> bool:
+        """Whether a phrase may be in it, or more invisible characters than any writing has."""
+        return (not text.isascii() and HIDDEN_RUN.search(text) is not None) or self._phrases.occurs(text)
+
+    def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
+        """The same verdict in steps of a few milliseconds at the worst: short texts together, long ones in pieces."""
+        passed: list[str] = []
+        batch: list[str] = []
+        size, changed = 0, False
+        try:
+            for number, text in enumerate(texts):
+                batch.append(text)
+                size += len(text) + 1
+                if size > WINDOW or number == len(texts) - 1:
+                    yield
+                    if size > 2 * WINDOW or self._suspect("\x00".join(batch)):
+                        found = yield from self._each(batch)
+                        changed = changed or found != batch
+                        batch = found
+                    passed += batch
+                    batch, size = [], 0
+        except GuardrailViolation:
+            return self._blocked
+        return Verdict("rewrite", self.name, REASON, tuple(passed)) if changed else ALLOW
+
+    def _each(self, texts: list[str]) -> Steps[list[str]]:
+        """Some texts as they may pass. Raises GuardrailViolation."""
+        passed = []
+        for text in texts:
+            if len(text) > WINDOW or self._suspect(text):
+                text = yield from self._long(text)
+            passed.append(text)
+        return passed
+
+    def _long(self, text: str) -> Steps[str]:
         matcher = self.stream()
-        return matcher.feed(text) + matcher.finish()
+        passed = []
+        piece = self._phrases.window
+        for start in range(0, len(text), piece):
+            passed.append(matcher.feed(text[start : start + piece]))
+            yield
+        passed.append(matcher.finish())
+        return "".join(passed)
 
 
 class _Candidate:
@@ -82,6 +141,7 @@ class DenyListStream:
     __slots__ = (
         "_active",
         "_base",
+        "_done",
         "_end",
         "_held",
         "_hidden",
@@ -102,6 +162,7 @@ class DenyListStream:
         self._active: list[_Candidate] = []
         self._held = ""
         self._base = 0  # place of the first held character in the text
+        self._done = 0  # how many of the held characters have gone into `_out`, or are replaced there
         self._out: list[str] = []
         self._word = False  # whether the last folded character belongs to a word
         self._end = 0  # the place after the last folded character
@@ -112,7 +173,7 @@ class DenyListStream:
 
     @property
     def held(self) -> str:
-        return self._held
+        return self._held[self._done :]
 
     def feed(self, text: str) -> str:
         """What may pass now. Raises GuardrailViolation when a phrase is complete and the list blocks."""
@@ -121,18 +182,40 @@ class DenyListStream:
             raise GuardrailViolation(REASON, code=self._name)
         place = self._base + len(self._held)
         self._held += text
-        skipped = self._skip(text, place) if len(text) >= _BULK and not self._active and not self._marks else 0
-        place += skipped
-        for character in text[skipped:] if skipped else text:
+        position, size = 0, len(text)
+        window, least = self._phrases.window, max(_BULK, self._phrases.longest + 1)
+        while position < size:
+            end = size
+            if size - position >= _BULK and not (self._active or self._marks or self._long_run):
+                position += self._skip(text[position : position + window], place + position)
+                end = position + least
+            elif size - position > least:
+                end = position + least
+            self._follow(text[position:end], place + position)
+            position = min(end, size)
+        return self._released(place + size)
+
+    def _follow(self, text: str, place: int) -> None:
+        """Steps through a text character by character."""
+        root, harmless = self._root, self._phrases.harmless
+        for character in text:
             folded = ASCII_FOLD.get(character)
             if folded is None:
-                self._wide(character, place)
+                if self._active or self._marks or (word := harmless(character)) is None:
+                    self._wide(character, place)
+                else:
+                    self._long_run = False
+                    self._word = word
+                    self._end = place + 1
             else:
                 if self._marks or self._long_run:
                     self._order_marks()
-                self._step(folded, place)
+                if self._active or folded in root:
+                    self._step(folded, place)
+                else:
+                    self._word = folded in ASCII_WORD
+                    self._end = place + 1
             place += 1
-        return self._released(place)
 
     def finish(self) -> str:
         """The rest, at the end of the text."""
@@ -151,7 +234,11 @@ class DenyListStream:
                 self._order_marks()
                 self._step(folded, place)
             elif self._long_run:
-                self._step(folded, place)
+                if self._active or folded in self._root:
+                    self._step(folded, place)
+                else:
+                    self._word = True
+                    self._end = place + 1
             else:
                 self._marks.append(folded)
                 self._mark_place = place
@@ -203,9 +290,9 @@ class DenyListStream:
                 continue
             if self._replacement is None:
                 raise GuardrailViolation(REASON, code=self._name)
-            self._out.append(self._held[: first.start - self._base] + self._replacement)
-            self._held = self._held[best - self._base :]
-            self._base = best
+            self._out.append(self._held[self._done : first.start - self._base])
+            self._out.append(self._replacement)
+            self._done = best - self._base
             active[:] = [candidate for candidate in active if candidate.start >= best]
 
     def _released(self, end: int) -> str:
@@ -214,9 +301,10 @@ class DenyListStream:
         elif self._marks and YPOGEGRAMMENI in self._marks:
             end = self._mark_place  # the letter that it will be may begin a phrase
         cut = end - self._base
-        self._out.append(self._held[:cut])
+        self._out.append(self._held[self._done : cut])
         self._held = self._held[cut:]
         self._base += cut
+        self._done = 0
         out = "".join(self._out)
         self._out.clear()
         return out

@@ -39,7 +39,7 @@ _HIDDEN = re2._re2.RE2(IGNORABLE.pattern.encode(), re2.Options())
 _BOUNDARY = re2._re2.RE2(BOUNDARY.encode(), re2.Options())
 _ANCHOR_BOTH = re2._re2.RE2.Anchor.ANCHOR_BOTH
 _UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
-_ASCII_WORD = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
+ASCII_WORD = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 def fold(text: str) -> str:
@@ -80,7 +80,7 @@ def fold_character(character: str) -> str:
 
 def is_word(character: str) -> bool:
     """Whether a folded character belongs to a word, by the same tables that the patterns use."""
-    return character in _ASCII_WORD if character < "\x80" else _is_word(character)
+    return character in ASCII_WORD if character < "\x80" else _is_word(character)
 
 
 @lru_cache(maxsize=65536)

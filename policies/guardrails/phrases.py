@@ -7,17 +7,20 @@ be preceded or followed by a word character where its own edge is one. One space
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from unicodedata import combining
 
 import re2
 
-from policies.guardrails.folding import BOUNDARY, encoded, fold, is_word
+from policies.guardrails.folding import BOUNDARY, encoded, fold, fold_character, is_word
 
 MAX_PHRASES = 20_000
 MAX_LENGTH = 200
 MAX_SPACES = 4
 MAX_MARKS = 16
+WINDOW = 1024
+"""Characters that are searched at a time: the worst of them (U+FDFA folds to 18) take some milliseconds to follow."""
 _MEMORY = 256 * 1024 * 1024
 _UNANCHORED = re2._re2.RE2.Anchor.UNANCHORED
 _RUN_OF_SPACES = re.compile(" +")
@@ -65,7 +68,8 @@ class Node:
 
 
 class PhraseSet:
-    """The compiled phrases. `longest`: the most folded characters that a match can have.
+    """The compiled phrases. `longest`: the most folded characters that a match can have. `window`: how many characters to search at a
+    time, so that what must be followed one by one at the end of each is a small part.
 
     Raises ValueError, naming the phrase, for one that cannot be matched, and when there is none or too many.
     """
@@ -78,7 +82,18 @@ class PhraseSet:
             raise ValueError(f"{len(folded)} phrases are given; {MAX_PHRASES} are the most")
         self.root = Node(folded, 0, len(folded), 0)
         self.longest = max(len(phrase) + (MAX_SPACES - 1) * phrase.count(" ") for phrase in folded)
+        self.window = max(WINDOW, 4 * self.longest)
         self._pattern = _compile(folded)
+        self.harmless: Callable[[str], bool | None] = lru_cache(65536)(self._harmless)
+        """For a character outside of a match: None when it may begin one or must wait for its marks, else whether a word may go on
+        behind it."""
+
+    def _harmless(self, character: str) -> bool | None:
+        folded = fold_character(character)
+        root = self.root.children()
+        if not folded or any(combining(one) or one in root for one in folded):
+            return None
+        return is_word(folded[-1])
 
     def occurs(self, text: str) -> bool:
         """Whether any phrase occurs in the whole of `text`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Generator
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from gateway.app.plugins import OURS
 from gateway.core.errors import GuardrailViolation
 from gateway.core.plugins import Lives, no_files
 from gateway.core.ports import Guardrail
+from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import Verdict
 from tests.fakes.moderation import moderation
@@ -40,6 +41,8 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Guardrail]:
 
 async def check(guardrail: Guardrail, texts: list[str]) -> Verdict:
     found = guardrail.check(texts)
+    if isinstance(found, Generator):
+        return at_once(found)
     return await found if isinstance(found, Awaitable) else found
 
 
@@ -50,6 +53,12 @@ def test_every_type_is_held_to_this_contract() -> None:
 async def test_harmless_texts_are_allowed(subject: Guardrail) -> None:
     assert (await check(subject, HARMLESS)).action == "allow"
     assert (await check(subject, [])).action == "allow"
+
+
+async def test_long_texts_are_judged_as_short_ones(subject: Guardrail) -> None:
+    long = "harmless words " * 20_000
+    assert (await check(subject, [long])).action == "allow"
+    assert (await check(subject, [long, f"{long}the {FORBIDDEN} is"])).action in ("block", "rewrite")
 
 
 async def test_a_verdict_names_the_guardrail_and_not_what_it_looks_for(subject: Guardrail) -> None:

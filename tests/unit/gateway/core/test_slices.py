@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from gateway.core.clock import FakeClock
-from gateway.core.slices import SLICE, Steps, at_once, in_slices
+from gateway.core.errors import ClientGone
+from gateway.core.slices import SLICE, Steps, Turns, at_once, in_slices
+from gateway.core.waiting import Driver
 
 
 def busy(steps: int, clock: FakeClock, each: float) -> Steps[int]:
@@ -49,3 +51,70 @@ async def test_what_the_work_returns_and_raises() -> None:
         await in_slices(failing())
     with pytest.raises(ValueError, match="wrong"):
         at_once(failing())
+
+
+# --- turns
+
+
+async def test_one_slice_runs_in_each_round_of_the_loop_whoever_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr("gateway.core.slices.time", clock)
+    turns, rounds, going = Turns(), 0, 0
+
+    def noting(name: str) -> Steps[str]:
+        for _ in range(5):
+            clock.advance(SLICE)
+            worked.append((rounds, name))
+            yield
+        return name
+
+    worked: list[tuple[int, str]] = []
+    results: list[object] = []
+
+    async def work(name: str) -> None:
+        results.append(await turns.run(noting(name)))
+
+    def ended(error: BaseException | None) -> None:
+        nonlocal going
+        assert error is None
+        going -= 1
+
+    for name in "abc":
+        going += 1
+        Driver(work(name), ended).start()
+    while going:
+        rounds += 1
+        await asyncio.sleep(0)
+    assert sorted(results, key=str) == ["a", "b", "c"]
+    assert len({number for number, _ in worked}) == 15, "no two slices in one round"
+    assert [name for _, name in worked[:6]] == ["a", "b", "c", "a", "b", "c"]
+
+
+async def test_what_goes_wrong_in_a_turn_reaches_its_own_caller() -> None:
+    turns = Turns()
+    ends: list[BaseException | None] = []
+
+    async def work(steps: Steps[int]) -> None:
+        await turns.run(steps)
+
+    Driver(work(failing()), ends.append).start()
+    Driver(work(busy(3, FakeClock(), 0.0)), ends.append).start()
+    while len(ends) < 2:
+        await asyncio.sleep(0)
+    assert [type(end) for end in ends] == [ValueError, type(None)]
+
+
+async def test_a_caller_that_leaves_gives_its_turn_away() -> None:
+    turns = Turns()
+    ends: list[BaseException | None] = []
+
+    async def work(steps: Steps[int]) -> None:
+        await turns.run(steps)
+
+    leaving = Driver(work(busy(1000, FakeClock(), 0.0)), ends.append)
+    leaving.start()
+    leaving.cancel(ClientGone("left"))
+    Driver(work(busy(3, FakeClock(), 0.0)), ends.append).start()
+    while len(ends) < 2:
+        await asyncio.sleep(0)
+    assert [type(end) for end in ends] == [ClientGone, type(None)]

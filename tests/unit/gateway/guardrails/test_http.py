@@ -49,6 +49,7 @@ class Make:
 
 async def ask(guardrail: Guardrail, *texts: str) -> Verdict:
     found = guardrail.check(texts)
+    assert isinstance(found, Awaitable | Verdict)
     return await found if isinstance(found, Awaitable) else found
 
 

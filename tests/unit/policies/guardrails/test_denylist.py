@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Awaitable, Generator, Sequence
 
 import msgspec
 import pytest
@@ -11,11 +13,21 @@ from hypothesis import strategies as st
 
 from gateway.app.plugins import OURS
 from gateway.core.errors import ConfigError, GuardrailViolation
+from gateway.core.ports import Guardrail
+from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
-from gateway.core.types import ALLOW
+from gateway.core.types import ALLOW, Verdict
 from policies.guardrails.denylist import REASON, DenyList, DenyListSettings
 from policies.guardrails.folding import MAX_HIDDEN
 from policies.guardrails.phrases import PhraseSet
+
+
+def check(guardrail: Guardrail, texts: Sequence[str]) -> Verdict:
+    """Its verdict, the steps to it without pauses."""
+    found = guardrail.check(texts)
+    assert not isinstance(found, Awaitable)
+    return at_once(found) if isinstance(found, Generator) else found
+
 
 PHRASES = ["bad", "bad word", "café", "straße", "禁止", "a b c", "x-ray", "c++", "ệ", "ab abc", "ﬁsh", "ab ab ab", "word"]
 PIECES = [
@@ -98,7 +110,7 @@ def test_masking_does_not_depend_on_how_the_text_was_cut(text: str, places: list
     whole = streamed(MASK, [text])
     assert streamed(MASK, pieces(text, places)) == whole
     assert streamed(MASK, list(text)) == whole
-    verdict = MASK.check([text])
+    verdict = check(MASK, [text])
     assert (verdict.texts or (text,)) == (whole[0],)
     assert (verdict.action == "allow") == (whole[0] == text)
 
@@ -106,7 +118,7 @@ def test_masking_does_not_depend_on_how_the_text_was_cut(text: str, places: list
 @given(texts, cuts)
 @settings(max_examples=150, deadline=None)
 def test_blocking_does_not_depend_on_how_the_text_was_cut(text: str, places: list[int]) -> None:
-    blocked = BLOCK.check([text]).action == "block"
+    blocked = check(BLOCK, [text]).action == "block"
     for parts in ([text], pieces(text, places), list(text)):
         out, stopped = streamed(BLOCK, parts)
         assert stopped == blocked
@@ -141,7 +153,7 @@ def test_a_mark_that_folds_to_a_letter_may_begin_a_phrase(text: str) -> None:
 @settings(deadline=None)
 @given(st.text(max_size=300), cuts)
 def test_any_text_without_a_phrase_passes_unchanged(text: str, places: list[int]) -> None:
-    if BLOCK.check([text]) is ALLOW:
+    if check(BLOCK, [text]) is ALLOW:
         assert streamed(BLOCK, pieces(text, places)) == (text, False)
         assert streamed(MASK, pieces(text, places)) == (text, False)
 
@@ -184,20 +196,20 @@ def test_the_leftmost_and_then_the_longest_phrase_is_masked() -> None:
 
 
 def test_several_texts_are_judged_together_and_rewritten_apart() -> None:
-    assert BLOCK.check(["fine", "also fine"]) is ALLOW
-    assert BLOCK.check(["fine", "bad"]).action == "block"
-    assert BLOCK.check(["ab", "ab", "ab"]) is ALLOW  # a phrase does not go on from one text to the next
-    verdict = MASK.check(["fine", "Bad!", "die Straße"])
+    assert check(BLOCK, ["fine", "also fine"]) is ALLOW
+    assert check(BLOCK, ["fine", "bad"]).action == "block"
+    assert check(BLOCK, ["ab", "ab", "ab"]) is ALLOW  # a phrase does not go on from one text to the next
+    verdict = check(MASK, ["fine", "Bad!", "die Straße"])
     assert (verdict.action, verdict.guardrail, verdict.texts) == ("rewrite", "words", ("fine", "***!", "die ***"))
     assert "bad" not in verdict.reason.lower()
-    assert BLOCK.check([]) is ALLOW
+    assert check(BLOCK, []) is ALLOW
 
 
 def test_many_invisible_characters_are_not_let_through() -> None:
     text = "hello" + "\u200b" * (MAX_HIDDEN + 1) + "there"
-    assert BLOCK.check([text]).action == "block"
+    assert check(BLOCK, [text]).action == "block"
     assert streamed(BLOCK, list(text)) == ("hello" + "\u200b" * MAX_HIDDEN, True)
-    assert MASK.check([text]).texts == ("hello" + "\u200b" * MAX_HIDDEN + "there",)
+    assert check(MASK, [text]).texts == ("hello" + "\u200b" * MAX_HIDDEN + "there",)
 
 
 def test_long_pieces_are_skipped_and_phrases_at_their_ends_are_not() -> None:
@@ -225,7 +237,7 @@ def test_it_is_built_from_its_settings() -> None:
     files = {"words.txt": "# comment\n\nevil phrase\r\n  other  \n"}
     guardrail = OURS.guardrail(settings_of(phrases=["bad"], phrases_file="words.txt", action="mask", replacement="-"), files.__getitem__)
     assert guardrail.name == "words"
-    assert getattr(guardrail.check(["bad EVIL phrase, Other"]), "texts", None) == ("- -, -",)
+    assert getattr(check(guardrail, ["bad EVIL phrase, Other"]), "texts", None) == ("- -, -",)
 
 
 def missing(path: str) -> str:
@@ -250,3 +262,58 @@ def test_settings_that_make_no_guardrail(given: dict[str, object], message: str)
 
 def test_settings_have_defaults() -> None:
     assert msgspec.convert({"phrases": ["a"]}, DenyListSettings).action == "block"
+
+
+# --- long texts
+
+LONG = {
+    "matches": "bad thing ",
+    "a match in much": "x" * 300 + " bad ",
+    "matches among the widest characters": "\ufdfa" * 100 + " bad ",
+    "the widest characters": "\ufdfa",
+    "marks": "\u0301",
+    "invisible characters": "\u200b" * 31 + "a",
+    "half a match": "bad wor",
+}
+
+
+@given(texts, st.integers(20, 60), cuts)
+@settings(max_examples=60, deadline=None)
+def test_what_passes_of_a_long_text_does_not_depend_on_the_windows(text: str, times: int, places: list[int]) -> None:
+    text *= times
+    one_by_one = streamed(MASK, list(text))
+    assert streamed(MASK, [text]) == one_by_one == streamed(MASK, pieces(text, places))
+    assert (check(MASK, [text]).texts or (text,)) == (one_by_one[0],)
+    assert (check(MASK, [text, "x" * 70_000]).texts or (text,))[0] == one_by_one[0]
+    assert (check(BLOCK, [text, "x" * 70_000]).action == "block") == (check(BLOCK, [text]).action == "block")
+
+
+def held(guardrail: Guardrail, texts: list[str]) -> tuple[float, float]:
+    """Processor time of the longest step, and of all of them, in seconds."""
+    longest, began = 0.0, time.thread_time()
+    mark = began
+    found = guardrail.check(texts)
+    if isinstance(found, Generator):
+        for _ in found:
+            longest, mark = max(longest, time.thread_time() - mark), time.thread_time()
+    return max(longest, time.thread_time() - mark), time.thread_time() - began
+
+
+@pytest.mark.parametrize("shape", LONG)
+@pytest.mark.parametrize("guardrail", [MASK, BLOCK], ids=["mask", "block"])
+def test_no_step_is_long_and_the_whole_is_linear(guardrail: DenyList, shape: str) -> None:
+    """Against 181 s for the first one, of 8.4 MB, when each match copied the rest of the text."""
+    unit = LONG[shape]
+    size = 1 << 20
+    text = unit * (size // len(unit.encode()))
+    held(guardrail, [text[:100_000]])  # what is expanded once for all
+    longest, whole = held(guardrail, [text])
+    assert longest < 0.02 and whole < 4.0
+
+
+def test_many_short_texts_are_judged_in_steps_too() -> None:
+    texts = ["bad", "good"] * 50_000
+    longest, whole = held(MASK, texts)
+    assert longest < 0.02 and whole < 4.0
+    assert check(MASK, texts).texts == ("***", "good") * 50_000
+    assert check(BLOCK, texts).action == "block" and check(MASK, ["good"] * 10_000) is ALLOW
