@@ -55,6 +55,7 @@ class DataPlane:
         self.listeners: list[Callable[[], None]] = []
         self.first_denial: Callable[[str, str, float], bool] = lambda peer, code, now: True
         metrics.in_flight = self.exchanges.__len__
+        metrics.held_bytes = lambda: self.memory.held
 
     def current(self) -> Snapshot:
         """The Snapshot in force, for a request that starts now."""

@@ -153,6 +153,7 @@ class Metrics(Collector):
         self.phases = {phase: Histogram(PHASE_BOUNDS) for phase in PHASES}
         self.in_flight: Callable[[], int] = int
         self.connections: Callable[[], int] = int
+        self.held_bytes: Callable[[], int] = int
         self.config_version = 0
         self.reloads = {"applied": 0, "refused": 0}
         self.gauges: list[Callable[[], Iterable[Metric]]] = []
@@ -181,6 +182,7 @@ class Metrics(Collector):
         yield from self._histograms()
         yield GaugeMetricFamily("gatehouse_in_flight", "Exchanges that are not settled yet", value=self.in_flight())
         yield GaugeMetricFamily("gatehouse_connections", "Open client connections", value=self.connections())
+        yield GaugeMetricFamily("gatehouse_held_bytes", "Bytes of bodies and unread answers", value=self.held_bytes())
         yield GaugeMetricFamily("gatehouse_config_version", "Number of the configuration in force", value=self.config_version)
         reloads = CounterMetricFamily("gatehouse_config_reloads", "Configuration changes, applied and refused", labels=["result"])
         for result, count in self.reloads.items():

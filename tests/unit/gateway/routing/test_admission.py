@@ -114,7 +114,7 @@ def test_an_entry_that_cannot_use_the_free_slot_is_passed_over_and_keeps_its_pla
     assert queue.pop() is None
 
 
-def test_full_the_newest_gives_way_be_it_a_retry_or_not():
+def test_in_a_full_queue_the_newest_gives_way_even_if_it_is_a_retry():
     for order in (0, 1):
         queue = AdmissionQueue(2, {})
         greedy = [entry("greedy", avoids=("x",)), entry("greedy")][:: 1 - 2 * order]
@@ -123,7 +123,7 @@ def test_full_the_newest_gives_way_be_it_a_retry_or_not():
         assert queue.push(entry("modest")) is greedy[1]
 
 
-def test_thousands_of_barred_entries_cost_those_behind_them_nothing():
+def test_thousands_of_barred_entries_do_not_slow_down_those_behind_them():
     """Counted, not timed: a pop looks at one entry of each part, however many wait there."""
     queue = AdmissionQueue(10_000, {})
     for _ in range(5000):
@@ -143,7 +143,7 @@ def test_thousands_of_barred_entries_cost_those_behind_them_nothing():
     assert looked <= 2 * len(others)
 
 
-def test_full_the_newcomer_of_the_greediest_tenant_is_refused():
+def test_in_a_full_queue_a_new_request_of_the_greediest_tenant_is_refused():
     queue = AdmissionQueue(3, {})
     for _ in range(3):
         queue.push(entry("greedy"))
@@ -153,7 +153,7 @@ def test_full_the_newcomer_of_the_greediest_tenant_is_refused():
     assert len(queue) == 3
 
 
-def test_full_a_modest_tenant_displaces_the_greedy_ones_newest():
+def test_in_a_full_queue_a_modest_tenant_displaces_the_newest_of_a_greedy_one():
     queue = AdmissionQueue(3, {})
     greedy = [entry("greedy") for _ in range(3)]
     for item in greedy:
@@ -165,7 +165,7 @@ def test_full_a_modest_tenant_displaces_the_greedy_ones_newest():
     assert len(queue) == 3
 
 
-def test_full_a_better_class_displaces_a_lower_one_but_never_the_reverse():
+def test_in_a_full_queue_a_better_class_displaces_a_lower_one_but_never_the_reverse():
     queue = AdmissionQueue(2, {})
     batch = [entry(priority="batch"), entry(priority="batch")]
     for item in batch:
@@ -176,7 +176,7 @@ def test_full_a_better_class_displaces_a_lower_one_but_never_the_reverse():
     assert queue.push(more) is more
 
 
-def test_a_queue_of_size_zero_takes_nobody():
+def test_a_queue_of_size_zero_refuses_everything():
     queue, item = AdmissionQueue(0, {}), entry()
     assert queue.push(item) is item
 
@@ -192,7 +192,7 @@ def test_deadlines():
     assert queue.expire(30.0) == []
 
 
-def test_cancelling_is_once():
+def test_an_entry_can_be_cancelled_once():
     queue, item = AdmissionQueue(10, {}), entry()
     queue.push(item)
     assert queue.cancel(item)

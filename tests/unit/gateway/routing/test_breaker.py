@@ -69,7 +69,7 @@ def test_it_is_due_only_after_its_time():
     assert breaker.due(101.0)
 
 
-def test_the_time_grows_up_to_its_maximum_and_starts_anew_after_good_conduct():
+def test_openings_get_longer_up_to_a_maximum_and_short_again_after_a_good_while():
     breaker, now, lasted = Breaker(SPEC), 100.0, []
     for _ in range(6):
         breaker.trip(now)
@@ -122,7 +122,7 @@ def test_a_new_process_starts_clean():
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["s", "f", "n", "r", "d"]), max_size=60), st.integers(1, 5))
-def test_it_never_takes_more_consecutive_failures_than_allowed(events: list[str], limit: int):
+def test_it_opens_after_the_configured_number_of_consecutive_failures_at_the_latest(events: list[str], limit: int):
     breaker, streak = Breaker(BreakerSpec(failures=limit)), 0
     for event in events:
         before = breaker.state

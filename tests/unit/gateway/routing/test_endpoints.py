@@ -184,7 +184,7 @@ def test_a_refused_probe_opens_the_breaker_and_one_request_closes_it():
     assert fleet.state("a") == "ready"
 
 
-def test_a_failed_request_and_a_failed_probe_together_say_it_hangs():
+def test_a_failed_request_and_then_a_failed_probe_mean_that_it_hangs():
     fleet = Fleet(2)
     fleet.fail("a", 1)
     assert fleet.state("a") == "ready"
@@ -198,7 +198,7 @@ def slots(fleet: Fleet) -> int:
     return int(fleet.registry.endpoints()[0]["slots"])
 
 
-def test_an_engine_of_which_nothing_is_configured_tells_its_slots():
+def test_without_a_setting_the_engine_says_how_many_slots_it_has():
     fleet = Fleet(1, engine={"weight": 1.0})
     assert slots(fleet) == EXTERNAL_SLOTS == 256
     for _ in range(EXTERNAL_SLOTS):
@@ -211,7 +211,7 @@ def test_an_engine_of_which_nothing_is_configured_tells_its_slots():
     assert fleet.registry.endpoints()[0]["health"]["kv_used"] == 0.5
 
 
-def test_configured_slots_of_an_external_engine_count_whatever_it_says():
+def test_the_configured_slots_of_an_external_engine_count_whatever_it_says():
     fleet = Fleet(1, engine={"slots": 1})
     fleet.attempt()
     waiting = fleet.wait()
@@ -230,7 +230,7 @@ def test_a_reload_changes_the_slots_at_once_and_knows_what_the_engine_had_said()
         assert (slots(fleet), fleet.registry.endpoints()[0]["limit"]) == (expected, expected)
 
 
-async def test_a_sidecar_knows_its_slots_best():
+async def test_the_slots_that_a_sidecar_reports_count():
     fleet = Fleet(1, engine={"slots": 2})
     fleet.load(engines=(sidecar("a", slots=6),))
     fleet.registry.engine_ready("a", "unix:/a.sock", 5)
@@ -243,7 +243,7 @@ LOADING = ProbeResult(False, "state is loading", loading=True)
 
 
 @pytest.mark.parametrize("other", ["starting", "draining", "open"])
-def test_an_engine_that_says_it_loads_is_loading_whatever_the_others_do(other: str):
+def test_an_engine_that_says_it_is_loading_counts_as_loading_whatever_the_others_do(other: str):
     fleet = Fleet(2)
     probed(fleet, "a", LOADING)
     assert (fleet.state("a"), fleet.events[-1]) == ("starting", ("a", "ready", "starting", "state is loading"))
@@ -278,7 +278,7 @@ def test_a_pool_without_an_engine_that_loads_has_no_healthy_endpoint(state: str)
     assert caught.value.retry_after is not None and caught.value.retry_after >= 1.0
 
 
-def test_loading_is_no_failure_of_a_suspect_and_those_that_wait_go_on_waiting():
+def test_a_suspect_that_is_loading_has_not_failed_and_requests_go_on_waiting_for_it():
     fleet = Fleet(1, engine={"slots": 1})
     running, waiting = fleet.attempt(), fleet.wait()
     fleet.registry._endpoints["a"].probed(LOADING, decisive=True)

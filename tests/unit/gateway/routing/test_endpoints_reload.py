@@ -37,7 +37,7 @@ def test_a_changed_model_gets_a_new_route_over_the_same_endpoints():
     assert len(fleet.clients) == 2
 
 
-def test_those_that_wait_on_the_old_route_are_still_served():
+def test_requests_waiting_on_the_old_route_are_still_served():
     fleet = Fleet(1, engine={"slots": 1})
     running, old = fleet.attempt(), fleet.wait()
     fleet.load(models=(ModelSpec(name="m", pool=("a",), max_tokens=5),))
@@ -85,7 +85,7 @@ def test_a_url_may_end_with_v1():
     assert fleet.clients[-1].address == "http://b:80/base"
 
 
-async def test_those_that_wait_for_an_endpoint_that_was_replaced_are_still_served_by_it():
+async def test_requests_waiting_for_an_endpoint_that_was_replaced_are_still_served_by_it():
     fleet = Fleet(1, engine={"slots": 1})
     running, waiting = fleet.attempt(), fleet.wait()
     fleet.load(engines=(EngineSpec(name="a", runtime="external", url="http://elsewhere:80", slots=1),))
@@ -100,7 +100,7 @@ async def test_those_that_wait_for_an_endpoint_that_was_replaced_are_still_serve
     assert fleet.clients[0].closed
 
 
-async def test_a_removed_sidecar_that_dies_is_not_used_by_those_that_waited_for_it():
+async def test_requests_waiting_for_a_removed_sidecar_that_dies_are_not_sent_to_it():
     fleet = Fleet(1)
     fleet.load(engines=(*fleet.engines, sidecar("s", slots=1)), models=(ModelSpec(name="m", pool=("s",)),))
     fleet.registry.engine_ready("s", "unix:/s.sock", 1)
@@ -115,7 +115,7 @@ async def test_a_removed_sidecar_that_dies_is_not_used_by_those_that_waited_for_
     assert running.client.closed  # type: ignore[attr-defined]
 
 
-async def test_a_removed_endpoint_closes_when_the_last_that_waited_has_left():
+async def test_a_removed_endpoint_closes_when_the_last_waiting_request_has_left():
     fleet = Fleet(2, engine={"slots": 1})
     fleet.attempt(tried=("a",))
     retry = fleet.wait(tried=("a",))
@@ -145,7 +145,7 @@ def test_a_router_that_is_not_activated_changes_nothing():
     assert len(fleet.clients) == 1
 
 
-def test_names_of_the_model_at_the_engine():
+def test_the_names_of_a_model_at_its_engines():
     fleet = Fleet(2, engine={"slots": 1})
     pool = ("a", PoolMemberSpec(engine="b", model="theirs"))
     fleet.load(models=(ModelSpec(name="m", pool=pool, upstream_model="common"),))

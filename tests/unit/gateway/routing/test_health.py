@@ -34,7 +34,7 @@ def test_rise_and_fall(results: list[ProbeResult], healthy: list[bool]):
     assert seen == healthy
 
 
-def test_an_engine_that_loads_is_believed_at_once():
+def test_an_engine_that_says_it_is_loading_is_believed_at_once():
     health = Health(HealthSpec(rise=1, fall=3))
     assert health.observe(ProbeResult(False, "state is loading", loading=True))
     assert (health.healthy, health.loading) == (False, True)
@@ -51,7 +51,7 @@ def test_the_reason_is_that_of_the_last_failure():
     assert health.reason == "timeout"
 
 
-def test_a_decisive_failure_needs_no_others():
+def test_one_decisive_failure_is_enough():
     health = Health(HealthSpec(rise=2, fall=3))
     assert health.observe(BAD, decisive=True)
     assert not health.observe(GOOD)
@@ -133,7 +133,7 @@ async def test_a_suspect_that_failed_is_probed_until_it_is_well(monkeypatch: pyt
     await prober.aclose()
 
 
-async def test_those_that_are_gone_are_no_longer_probed_and_the_rest_goes_on():
+async def test_removed_endpoints_are_no_longer_probed_and_the_others_are():
     answers, one, two = Answers(a=[GOOD], b=[GOOD]), Watched("a", 3600.0), Watched("b", 3600.0)
     prober = Prober(answers, FixedEntropy())
     prober.watch([one, two])

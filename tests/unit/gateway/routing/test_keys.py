@@ -59,12 +59,12 @@ def test_no_more_than_the_prefix_is_read():
     assert key(turns("q", system=long + "a")) == key(turns("q", system=long + "b"))
 
 
-def test_a_long_system_prompt_does_not_hide_who_talks():
+def test_a_long_system_prompt_does_not_hide_the_users_message():
     long = "x" * 100_000
     assert key(turns("q", system=long)) != key(turns("other", system=long))
 
 
-def test_many_messages_before_the_user_speaks_cost_no_more():
+def test_many_messages_before_the_first_user_message_cost_no_more():
     many = [View(role="system", content=f"rule {number}") for number in range(1000)]
     one, other = ([*many, View(role="user", content=text)] for text in ("q", "other"))
     assert key(request(View(messages=one))) == key(request(View(messages=other)))
@@ -117,7 +117,7 @@ def test_the_same_in_every_process():
     assert key(request(View(messages=only))) == digest(b"\0".join(b"system\0%d" % number for number in range(MESSAGES)))
 
 
-def test_what_is_kept_of_system_prompts_changes_no_key_and_is_bounded():
+def test_kept_hash_states_change_no_key_and_are_bounded():
     prefix = Prefix()
     requests = [turns("Hi", system=f"You are number {number % (2 * KEPT)}.") for number in range(5 * KEPT)]
     for _ in range(2):

@@ -38,7 +38,7 @@ def refused(waiting: Waiting) -> EngineError:
     return waiting.error
 
 
-async def test_the_first_request_asks_once_and_all_wait(made: Callable[..., Fleet]) -> None:
+async def test_the_first_request_asks_for_the_engine_once_and_all_wait(made: Callable[..., Fleet]) -> None:
     fleet = made()
     waiting = [fleet.wait() for _ in range(3)]
     assert asked(fleet) == ["a"]
@@ -67,7 +67,7 @@ async def test_nothing_is_asked_for_while_another_serves(made: Callable[..., Fle
     assert asked(fleet) == []
 
 
-async def test_a_model_that_comes_when_it_is_asked_for_is_ready(made: Callable[..., Fleet]) -> None:
+async def test_a_model_whose_engine_loads_on_demand_is_ready(made: Callable[..., Fleet]) -> None:
     fleet = made()
     assert fleet.route.ready
     fleet.wait()
@@ -82,7 +82,7 @@ async def test_a_model_that_comes_when_it_is_asked_for_is_ready(made: Callable[.
     ("code", "status", "told"),
     [("insufficient_memory", 507, "insufficient_memory"), ("checksum_mismatch", 503, "no_healthy_endpoint")],
 )
-async def test_a_load_that_fails_answers_all_who_wait_and_is_not_tried_for_each(
+async def test_a_failed_load_answers_all_waiting_requests_and_is_not_repeated_for_each(
     made: Callable[..., Fleet], code: str, status: int, told: str
 ) -> None:
     fleet = made()
@@ -113,7 +113,7 @@ async def test_one_of_two_fails_and_the_other_serves(made: Callable[..., Fleet])
     assert waiting.value is not None and waiting.value.endpoint_name == "b"
 
 
-async def test_who_waits_too_long_hears_that_it_loads_and_for_how_long(made: Callable[..., Fleet]) -> None:
+async def test_a_request_that_waits_too_long_is_told_that_the_model_is_loading_and_for_how_long(made: Callable[..., Fleet]) -> None:
     fleet = made()
     waiting = fleet.wait(seconds=3.0)
     fleet.advance(3.1)
@@ -155,7 +155,7 @@ async def test_a_drained_endpoint_is_not_loaded(made: Callable[..., Fleet]) -> N
     assert asked(fleet) == ["a"]
 
 
-async def test_a_reload_of_the_configuration_keeps_what_is_asked_for(made: Callable[..., Fleet]) -> None:
+async def test_a_reload_of_the_configuration_keeps_a_load_under_way(made: Callable[..., Fleet]) -> None:
     fleet = made()
     first = fleet.wait()
     fleet.load(models=(fleet.models[0].__class__(name="m", pool=("a",), aliases=("n",)),))
@@ -166,7 +166,7 @@ async def test_a_reload_of_the_configuration_keeps_what_is_asked_for(made: Calla
     assert first.done and second.done
 
 
-async def test_how_long_nobody_has_needed_it(made: Callable[..., Fleet]) -> None:
+async def test_how_long_an_engine_has_been_idle(made: Callable[..., Fleet]) -> None:
     fleet = made()
     fleet.registry.engine_ready("a", "unix:/a.sock", 2)
     fleet.clock.advance(3.0)

@@ -72,14 +72,14 @@ async def test_over_a_unix_socket(probe: HttpProbe, tmp_path: Path):
         assert (await probe.probe(spec(), engine.address, 5.0)).ok
 
 
-async def test_nobody_there_is_a_refusal(probe: HttpProbe, tmp_path: Path):
+async def test_an_address_where_nothing_listens_refuses(probe: HttpProbe, tmp_path: Path):
     async with FakeEngine() as engine:
         address = engine.address
     assert (await probe.probe(spec(), address, 5.0)).refused
     assert (await probe.probe(spec(), f"unix:{tmp_path}/none.sock", 5.0)).refused
 
 
-async def test_when_nothing_is_left_to_ask_with_nothing_is_said(probe: HttpProbe):
+async def test_a_gateway_without_descriptors_draws_no_conclusion(probe: HttpProbe):
     with without_descriptors():
         assert await probe.probe(spec(), "http://127.0.0.1:9", 5.0) is None
 
@@ -152,14 +152,14 @@ async def test_nonsense_slots_are_not_believed(probe: HttpProbe, slots: bytes):
     assert result.slots is None
 
 
-async def test_without_health_the_models_are_asked_for_and_remembered(probe: HttpProbe):
+async def test_without_a_health_path_the_model_list_is_probed_from_then_on(probe: HttpProbe):
     async with answering(answer(404), answer(200, b'{"data": []}')) as (address, asked):
         assert (await probe.probe(spec(), address, 5.0)).ok
         assert (await probe.probe(spec(), address, 5.0)).ok
     assert [head.split()[1] for head in asked] == ["/health", "/v1/models", "/v1/models"]
 
 
-async def test_a_path_of_its_own_with_the_engines_key_and_headers(probe: HttpProbe):
+async def test_a_configured_path_is_probed_with_the_engines_key_and_headers(probe: HttpProbe):
     async with answering(answer(200, b"{}")) as (address, asked):
         engine = spec("/status?deep=1", api_key=Secret("k" * 32), headers={"x-team": "red"})
         assert (await probe.probe(engine, address + "/base", 5.0)).ok

@@ -16,7 +16,7 @@ from gateway.routing.router import PoolAttempt, PoolRoute, Waiting
 from tests.unit.gateway.routing.fleet import FAILURE, NEUTRAL, REFUSED, SUCCESS, Fleet, chat
 
 
-def test_a_freed_slot_goes_to_whoever_is_next_not_to_a_newcomer():
+def test_a_freed_slot_goes_to_the_next_waiting_request_not_to_a_new_one():
     fleet = Fleet(1, engine={"slots": 1})
     running, first = fleet.attempt(), fleet.wait()
     running.close(SUCCESS)
@@ -88,7 +88,7 @@ def test_other_weights_make_another_route_and_the_same_ones_keep_it():
     assert first is not weighted and weighted is fleet.route
 
 
-def test_nobody_waits_longer_than_the_queue_allows_nor_than_their_deadline():
+def test_no_request_waits_longer_than_the_queue_allows_or_past_its_deadline():
     fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(timeout=5.0)))
     fleet.attempt()
     patient, hasty = fleet.wait(), fleet.wait(seconds=1.0)
@@ -148,7 +148,7 @@ def test_a_driver_resumes_with_the_attempt():
     assert served == ["a", "None"]
 
 
-def test_refused_requests_leave_nothing_to_the_cycle_collector():
+def test_refused_requests_are_freed_without_the_cycle_collector():
     """Refused at once, pushed out by others, too late, gone: the error of each reaches its coroutine, and then nothing holds anything."""
     fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(queue=QueueSpec(size=2, timeout=1.0)))
     running = fleet.attempt()
@@ -317,7 +317,7 @@ def test_retries_and_others_wait_without_idle_slots_and_in_order(count: int, ste
     assert fleet.in_flight() <= count
 
 
-def test_a_retry_that_waits_for_another_endpoint_holds_up_nobody():
+def test_a_retry_that_waits_for_another_endpoint_does_not_block_others():
     fleet = Fleet(2, engine={"slots": 1})
     at = {attempt.endpoint_name: attempt for attempt in (fleet.attempt("x"), fleet.attempt("y"))}
     retry, first, second = fleet.wait(tried=("a",)), fleet.wait(), fleet.wait()
@@ -343,7 +343,7 @@ def test_a_retry_goes_where_it_failed_once_nothing_else_is_up():
     assert retry.value is not None and retry.value.endpoint_name == "a"
 
 
-def test_a_newcomer_takes_no_slot_that_a_waiting_retry_is_about_to_get():
+def test_a_new_request_does_not_take_the_slot_that_a_waiting_retry_is_about_to_get():
     fleet = Fleet(2, engine={"slots": 1})
     at = {attempt.endpoint_name: attempt for attempt in (fleet.attempt("x"), fleet.attempt("y"))}
     retry = fleet.wait(tried=("a",))
@@ -356,7 +356,7 @@ def test_a_newcomer_takes_no_slot_that_a_waiting_retry_is_about_to_get():
     assert not newcomer.done
 
 
-async def test_a_new_process_whose_slots_are_free_serves_who_waits():
+async def test_a_new_process_with_free_slots_serves_waiting_requests():
     fleet = Fleet(1, engine={"slots": 1})
     fleet.load(engines=(EngineSpec(name="a", runtime="llama.cpp", model="x.gguf"),))
     fleet.registry.engine_ready("a", "http://one", 1)

@@ -23,7 +23,7 @@ def test_five_failures_in_a_row_take_an_endpoint_out():
     assert {fleet.attempt(str(n)).endpoint_name for n in range(4)} == {"b", "c"}
 
 
-def test_client_errors_and_cancellations_count_for_nothing():
+def test_client_errors_and_cancellations_do_not_count():
     fleet = Fleet(2)
     for _ in range(10):
         fleet.fail("a", 4)
@@ -38,7 +38,7 @@ def test_a_refused_connection_takes_it_out_at_once():
     assert fleet.state("a") == "open"
 
 
-def test_half_open_lets_one_request_through_and_its_fate_decides():
+def test_half_open_lets_one_request_through_and_its_result_decides():
     fleet = Fleet(2)
     fleet.fail("a", 1, REFUSED)
     fleet.advance(0.95)
@@ -53,7 +53,7 @@ def test_half_open_lets_one_request_through_and_its_fate_decides():
     assert fleet.state("a") == "ready"
 
 
-def test_a_probe_whose_answer_begins_to_stream_closes_the_breaker_and_wakes_who_waits():
+def test_a_probe_request_whose_stream_begins_closes_the_breaker_and_wakes_waiting_requests():
     fleet = Fleet(1)
     fleet.fail("a", 1, REFUSED)
     fleet.advance(1.1)
@@ -120,7 +120,7 @@ def test_an_ejection_lasts_longer_each_time():
     assert lasted == [pytest.approx(1, abs=0.06), pytest.approx(2, abs=0.06), pytest.approx(4, abs=0.06)]
 
 
-def test_no_healthy_endpoint_is_said_at_once_and_when_to_come_back():
+def test_without_a_healthy_endpoint_requests_are_refused_at_once_and_told_when_to_retry():
     fleet = Fleet(1)
     fleet.fail("a", 5)
     with pytest.raises(EngineError) as caught:
@@ -178,7 +178,7 @@ def test_panic_never_uses_an_endpoint_that_refuses():
         fleet.acquire()
 
 
-def test_those_that_wait_learn_that_everything_failed():
+def test_waiting_requests_are_refused_when_every_endpoint_has_failed():
     fleet = Fleet(1, engine={"slots": 1}, routing=RoutingSpec(breaker=BreakerSpec(failures=1)))
     running, waiting = fleet.attempt(), fleet.wait()
     running.close(FAILURE)
@@ -186,7 +186,7 @@ def test_those_that_wait_learn_that_everything_failed():
     assert isinstance(waiting.error, EngineError)
 
 
-async def test_a_model_that_fits_nowhere_is_said_to_be_so():
+async def test_a_model_that_fits_nowhere_is_reported_as_such():
     fleet = Fleet(2)
     fleet.load(engines=tuple(EngineSpec(name=name, runtime="llama.cpp", slots=1) for name in ("a", "b")))
 
@@ -208,7 +208,7 @@ async def test_a_model_that_fits_nowhere_is_said_to_be_so():
     assert refusal() == ("no_healthy_endpoint", 503)
 
 
-async def test_those_that_wait_go_on_waiting_while_a_sidecar_restarts():
+async def test_requests_go_on_waiting_while_a_sidecar_restarts():
     fleet = Fleet(1)
     fleet.load(engines=(EngineSpec(name="a", runtime="llama.cpp", slots=1),))
     fleet.registry.engine_ready("a", "unix:/a1.sock", 1)
@@ -265,7 +265,7 @@ def test_a_retry_waits_for_another_endpoint_though_its_own_has_room():
     assert retry.value.endpoint_name == "b"
 
 
-def test_a_waiting_retry_takes_what_it_tried_when_the_other_dies():
+def test_a_waiting_retry_goes_back_to_the_endpoint_it_tried_when_the_other_dies():
     fleet = Fleet(2, engine={"slots": 1})
     fleet.attempt(tried=("a",))
     retry = fleet.wait(tried=("a",))

@@ -45,14 +45,14 @@ async def test_of_a_hundred_attempts_exactly_the_share_goes_there(fleet: Fleet, 
     assert (fleet.in_flight(), shift.in_flight) == (0, 0)
 
 
-async def test_a_tiny_share_is_still_one(fleet: Fleet) -> None:
+async def test_a_tiny_share_is_at_least_one_part(fleet: Fleet) -> None:
     shift = begin(fleet, 1e-9)
     for _ in range(10_000):
         fleet.attempt().close(SUCCESS)
     assert shift.requests == 1
 
 
-async def test_it_is_spread_evenly(fleet: Fleet) -> None:
+async def test_a_share_is_spread_evenly(fleet: Fleet) -> None:
     begin(fleet, 0.25)
     assert [address(fleet.attempt()) == NEW for _ in range(12)] == [False, False, False, True] * 3
 
@@ -63,7 +63,7 @@ async def test_a_process_with_fewer_slots_gets_no_more_than_it_has(fleet: Fleet)
     assert shift.in_flight == 3
 
 
-async def test_failures_there_are_its_own_and_end_it(fleet: Fleet) -> None:
+async def test_failures_of_the_second_process_count_there_and_end_the_shift(fleet: Fleet) -> None:
     shift = begin(fleet, 1.0, max_failures=2)
     for result in (FAILURE, NEUTRAL, REFUSED, SUCCESS):
         fleet.attempt().close(result)
@@ -95,7 +95,7 @@ async def test_the_probe_of_a_breaker_goes_to_the_process_that_it_is_about(fleet
     assert fleet.state("a") == "ready"
 
 
-async def test_given_up_it_finishes_what_it_carries(fleet: Fleet) -> None:
+async def test_a_shift_that_is_given_up_finishes_what_it_carries(fleet: Fleet) -> None:
     shift = begin(fleet, 1.0)
     carried = fleet.attempt()
     shift.end()
@@ -112,7 +112,7 @@ async def test_given_up_it_finishes_what_it_carries(fleet: Fleet) -> None:
     shift.end()
 
 
-async def test_in_force_the_old_one_finishes_what_it_carries(fleet: Fleet) -> None:
+async def test_the_old_process_finishes_what_it_carries_when_the_new_one_is_in_force(fleet: Fleet) -> None:
     shift = begin(fleet, 0.5)
     old, new = (fleet.attempt(), fleet.attempt())
     assert (address(old), address(new)) == (OLD, NEW)
@@ -153,7 +153,7 @@ async def test_the_old_process_may_restart_meanwhile(fleet: Fleet) -> None:
     assert (fleet.in_flight(), shift.in_flight) == (0, 0)
 
 
-async def test_an_endpoint_that_leaves_gives_it_up(fleet: Fleet) -> None:
+async def test_an_endpoint_that_is_removed_gives_its_shift_up(fleet: Fleet) -> None:
     shift = begin(fleet, 1.0)
     attempt = fleet.attempt()
     fleet.load(engines=(EngineSpec(name="a", runtime="external", url="http://a:80"),))
@@ -162,7 +162,7 @@ async def test_an_endpoint_that_leaves_gives_it_up(fleet: Fleet) -> None:
     assert not fleet.registry._leaving
 
 
-async def test_an_engine_in_no_pool_is_shifted_for_nobody() -> None:
+async def test_shifting_an_engine_in_no_pool_does_nothing() -> None:
     fleet = Fleet(1)
     shift = fleet.registry.shift("unknown", NEW, 1, 0)
     shift.move(0.5)

@@ -40,7 +40,7 @@ def test_a_body_is_reserved_before_it_is_read_and_given_back_at_the_end() -> Non
 def test_a_small_body_is_not_counted() -> None:
     wire = Wire()
     wire.receive(post(CHAT, BODY)[:-5])
-    assert wire.plane.memory.held == 0
+    assert wire.plane.memory.held == 0 == wire.world.metrics.held_bytes()
     wire.receive(BODY[-5:])
     assert len(wire.world.engine.calls) == 1
 

@@ -9,10 +9,11 @@ import pytest
 
 from gateway.core.errors import AuthenticationError, EngineError, LimitExceeded, Overloaded
 from gateway.core.specs import CorsSpec
-from gateway.core.types import Headers, Peer, ResponseHead, Usage
+from gateway.core.types import Headers, Peer, Principal, ResponseHead, Usage
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
 from gateway.server.health import Health
+from policies.rbac import ModelAccess
 from tests.fakes.receiver import until
 from tests.unit.gateway.pipeline.world import World
 from tests.unit.gateway.server.wires import Wire, get
@@ -287,17 +288,36 @@ async def test_head_of_metadata() -> None:
     assert b"content-length: 12\r\n" in site.wire.written
 
 
-@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m", b"/v2/models/m"])
-async def test_a_failed_login_is_recorded_with_the_client_that_a_proxy_names(path: bytes) -> None:
+@pytest.mark.parametrize(("operations", "status"), [((), 200), (("infer",), 200), (("chat",), 403)])
+async def test_metadata_needs_the_right_to_infer(operations: tuple[str, ...], status: int) -> None:
+    site = Site()
+    site.world.snapshot.authorizer = ModelAccess([site.world.entry.spec])
+    site.world.identity.caller = Principal("k", "acme", "api_key", ("*",), operations=operations)
+    site.wire.receive(get(b"/v2/models/m"))
+    if status == 200:
+        site.world.call.answer(b"{}")
+    assert site.wire.status == status
+
+
+ROUTES = [
+    (b"POST", b"/v1/chat/completions"), (b"POST", b"/v1/completions"), (b"POST", b"/v1/embeddings"), (b"POST", b"/v2/models/m/infer"),
+    (b"GET", b"/v1/models"), (b"GET", b"/v1/models/m"), (b"HEAD", b"/v1/models"),
+    (b"GET", b"/v2/models/m"), (b"HEAD", b"/v2/models/m"), (b"GET", b"/v2/models/m/versions/1"), (b"GET", b"/v2/models/m/ready"),
+]  # fmt: skip
+"""Every way to a model or to the identity of a caller."""
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_a_failed_login_is_recorded_with_the_client_that_a_proxy_names(method: bytes, path: bytes) -> None:
     site = Site(trusted_peers=("192.0.2.1",))
     site.world.identity.error = AuthenticationError("Bad.", code="invalid_api_key")
-    await site.ask(path, b"x-forwarded-for: 203.0.113.5")
+    await site.ask(path, b"x-forwarded-for: 203.0.113.5", method=method)
     outcome = site.world.outcome
     assert (outcome.outcome, outcome.status, outcome.code, outcome.peer) == ("denied", 401, "invalid_api_key", "203.0.113.5")
 
 
-@pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m", b"/v2/models/m"])
-async def test_the_client_that_a_proxy_names_is_the_one_that_logs_in(path: bytes) -> None:
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_the_client_that_a_proxy_names_is_the_one_that_logs_in(method: bytes, path: bytes) -> None:
     site = Site(trusted_peers=("192.0.2.1",))
     peers: list[str] = []
     authenticate = site.world.identity.authenticate
@@ -307,7 +327,7 @@ async def test_the_client_that_a_proxy_names_is_the_one_that_logs_in(path: bytes
         return authenticate(headers, peer)
 
     site.world.identity.authenticate = noted  # type: ignore[method-assign]
-    site.wire.receive(get(path, b"x-forwarded-for: 203.0.113.5"))
+    site.wire.receive(get(path, b"x-forwarded-for: 203.0.113.5").replace(b"GET", method, 1))
     await until(lambda: peers)
     assert peers == ["203.0.113.5"]
 

@@ -77,7 +77,7 @@ def test_a_host_is_needed() -> None:
     assert error is not None and error.code == "invalid_header"
 
 
-def test_the_type_of_a_body_that_a_get_has_not_is_nobodys_concern() -> None:
+def test_the_content_type_of_a_get_does_not_matter() -> None:
     assert check_head(b"GET", b"/", HOST | {b"content-type": b"text/plain"}, 100) is None
 
 

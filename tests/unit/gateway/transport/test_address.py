@@ -80,7 +80,7 @@ def test_tls_verifies_by_default() -> None:
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_an_own_ca_replaces_the_systems(certificates: Certificates) -> None:
+def test_a_configured_ca_replaces_the_systems(certificates: Certificates) -> None:
     context = tls_context(ClientTlsSpec(ca=certificates.ca))
     assert [dict(pair[0] for pair in c["subject"])["commonName"] for c in context.get_ca_certs()] == ["test CA"]  # type: ignore[misc]
 

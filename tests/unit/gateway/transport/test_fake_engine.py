@@ -22,7 +22,7 @@ def test_scripts_are_written_in_one_line() -> None:
             parse_script(wrong)
 
 
-async def test_the_script_is_used_up_in_order_and_models_choose_too() -> None:
+async def test_scripted_answers_come_in_order_or_by_model() -> None:
     async with FakeEngine("status:code=500; status:code=429") as engine:
         client: EngineClient = EndpointClient(engine.address)
         seen = []
@@ -66,7 +66,7 @@ async def test_capacity_is_bounded() -> None:
         await client.aclose()
 
 
-async def test_a_full_engine_still_says_how_it_is() -> None:
+async def test_a_full_engine_still_answers_its_health_check() -> None:
     async with FakeEngine("hold", slots=1) as engine:
         client = EndpointClient(engine.address)
         held = Way(engine, client).send()

@@ -192,7 +192,7 @@ async def test_faults_fail_the_call_once_and_close_the_connection(way: Way, fake
     await way.get()
 
 
-async def test_what_came_before_the_garbage_is_handed_on_first(way: Way) -> None:
+async def test_what_came_before_the_garbage_is_delivered_first(way: Way) -> None:
     sink = way.send(STREAM, fake="garbage:at=mid,chunks=6")
     await sink.failed()
     assert sink.head is not None and sink.head.status == 200

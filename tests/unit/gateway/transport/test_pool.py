@@ -27,7 +27,7 @@ from tests.unit.gateway.transport.conftest import BODY, HEAD, STREAM, Certificat
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_refused_connection_is_said_to_be_refused(host: str) -> None:
+async def test_a_refused_connection_is_reported_as_refused(host: str) -> None:
     with empty_port() as port:
         client = EndpointClient(f"http://{host}:{port}")
         sink = Sink()
@@ -107,7 +107,7 @@ async def test_cancelling_at_every_moment_of_connecting_leaks_no_connection(way:
     await way.engine.until(lambda: way.engine.open == 0)
 
 
-async def test_when_nothing_is_left_to_connect_with_the_engine_is_not_blamed(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gateway_out_of_descriptors_does_not_blame_the_engine(way: Way, caplog: pytest.LogCaptureFixture) -> None:
     sinks = [Sink() for _ in range(3)]
     with without_descriptors():
         for sink in sinks:
@@ -118,7 +118,7 @@ async def test_when_nothing_is_left_to_connect_with_the_engine_is_not_blamed(way
     await way.get()
 
 
-async def test_a_name_that_cannot_be_looked_up_for_want_of_descriptors_is_not_the_engines_fault() -> None:
+async def test_a_lookup_that_fails_for_lack_of_descriptors_does_not_blame_the_engine() -> None:
     with empty_port() as port:
         client = EndpointClient(f"http://localhost:{port}")
         sink = Sink()
@@ -129,7 +129,7 @@ async def test_a_name_that_cannot_be_looked_up_for_want_of_descriptors_is_not_th
     await client.aclose()
 
 
-async def test_pausing_before_the_connection_is_there(way: Way) -> None:
+async def test_a_call_can_be_paused_before_it_is_connected(way: Way) -> None:
     sink = way.send()
     assert sink.call is not None
     sink.call.pause()
@@ -264,7 +264,7 @@ async def test_cancelling_after_the_end_does_not_hurt_the_next_call(way: Way) ->
     second.call.cancel()
 
 
-async def test_a_call_that_is_over_keeps_nothing_alive(way: Way) -> None:
+async def test_a_finished_call_keeps_nothing_alive(way: Way) -> None:
     """Receivers know their calls; were calls to know their receivers for ever, each request would be work for the collector."""
     gc.collect()
     gc.disable()

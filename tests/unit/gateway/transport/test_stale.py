@@ -66,7 +66,7 @@ TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-lengt
 
 
 @pytest.mark.parametrize("stale", [None, TIMED_OUT])
-async def test_a_stale_connection_is_replaced_unseen(stale: bytes | None) -> None:
+async def test_a_stale_connection_is_replaced_without_the_receiver_noticing(stale: bytes | None) -> None:
     async with canned(OK, stale, OK) as (client, seen):
         for _ in range(2):
             sink = Sink()
