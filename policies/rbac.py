@@ -1,4 +1,4 @@
-"""Who may use which model. Default deny: what no pattern of the principal's names is refused.
+"""Who may use which model. Default deny: a model that none of the principal's patterns names is refused.
 
 A principal is one object for as long as its credential is valid, so decisions are memoised by its identity; a changed key
 is a new principal and is decided anew.
@@ -15,6 +15,8 @@ from policies.patterns import names
 
 MEMO_SIZE: Final = 16384
 """Decisions remembered; the oldest is forgotten first."""
+MEMO_VERSION: Final = 64
+"""Characters of the longest version that is remembered: with the bound on their number, one on the bytes that decisions take."""
 
 _DENIED: Final = Decision(False, "This credential may not use the requested model.", "default-deny")
 _OPERATION: Final = Decision(False, "This credential may not call this operation.", "operations")
@@ -36,7 +38,8 @@ class ModelAccess:
         self._memo_size = memo_size
 
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
-        """The memoised decision. Unknown models are denied and not remembered: callers choose those names freely."""
+        """The memoised decision. Names that callers choose freely are not remembered: unknown models, and versions longer than any that a
+        pattern names."""
         version = request.version
         key = (principal, request.model, f"{request.operation}:{version}" if version else request.operation)
         decision = self._memo.get(key)
@@ -48,6 +51,8 @@ class ModelAccess:
             decision = _OPERATION
         else:
             decision = self._evaluate(principal, request.model, version)
+        if len(version) > MEMO_VERSION:
+            return decision
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
         self._memo[key] = decision

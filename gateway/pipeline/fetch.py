@@ -147,7 +147,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     entry = x.snapshot.models.get(request.model)
     decision = x.snapshot.authorizer.decide(principal, request)
     x.decision_rule = decision.rule
-    if entry is None or not x.snapshot.authorizer.may_see(principal, entry.name, request.version):
+    if entry is None or not x.snapshot.authorizer.may_see(principal, request.model, request.version):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
     if not decision.allow:
         x.entry = entry

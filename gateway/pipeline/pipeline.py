@@ -102,7 +102,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     entry = snapshot.models.get(request.model)
     decision = snapshot.authorizer.decide(principal, request)
     x.decision_rule = decision.rule
-    if entry is None or (not decision.allow and not snapshot.authorizer.may_see(principal, entry.name)):
+    if entry is None or (not decision.allow and not snapshot.authorizer.may_see(principal, request.model)):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
     if not decision.allow:
         x.entry = entry

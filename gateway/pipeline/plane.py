@@ -50,7 +50,7 @@ class DataPlane:
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0
         self._identifier = os.urandom(8).hex().encode()
-        self._count = 0
+        self._count = self._begun = 0
         self._idle: asyncio.Event | None = None
         self.listeners: list[Callable[[], None]] = []
         self.first_denial: Callable[[str, str, float], bool] = lambda peer, code, now: True
@@ -69,8 +69,9 @@ class DataPlane:
         return b"req-%b-%d" % (self._identifier, self._count)
 
     def sampled(self) -> bool:
-        """Whether to time the phases of the exchange that has just got its identifier."""
-        return self._count % SAMPLE_EVERY == 0
+        """Whether to time the phases of the exchange that begins now. Counts exchanges, as their identifiers may be the clients'."""
+        self._begun += 1
+        return self._begun % SAMPLE_EVERY == 0
 
     def sweep(self) -> None:
         """Ends exchanges that are past their deadline. Called every SWEEP_SECONDS by the owner of the listener."""

@@ -99,17 +99,21 @@ class DataApplication:
     async def _models(self, scope: Message) -> Response:
         principal = await self._principal(scope)
         snapshot = self._plane.current()
-        seen = {e.name: e for e in snapshot.models.values() if snapshot.authorizer.may_see(principal, e.name)}
-        return 200, msgspec.json.encode({"object": "list", "data": [_model(e) for e in seen.values()]}), []
+        may_see = snapshot.authorizer.may_see
+        seen = {name: entry for name, entry in snapshot.models.items() if may_see(principal, name)}
+        # An alias is listed only for a caller who may not use the model under its own name.
+        data = [_model(entry, name) for name, entry in seen.items() if name == entry.name or entry.name not in seen]
+        return 200, msgspec.json.encode({"object": "list", "data": data}), []
 
     async def _model(self, scope: Message) -> Response:
         principal = await self._principal(scope)
         snapshot = self._plane.current()
         name = unquote(scope["raw_path"][len(MODELS) :].decode("latin-1"))
         entry = snapshot.models.get(name)
-        if entry is None or not snapshot.authorizer.may_see(principal, entry.name):
+        if entry is None or not snapshot.authorizer.may_see(principal, name):
             raise ModelNotFound(f"The model {name[:128]!r} does not exist.", param="model")
-        return 200, msgspec.json.encode(_model(entry)), []
+        shown = entry.name if snapshot.authorizer.may_see(principal, entry.name) else name
+        return 200, msgspec.json.encode(_model(entry, shown)), []
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
@@ -122,9 +126,9 @@ class DataApplication:
         return (200 if ready else 503), msgspec.json.encode(report), []
 
 
-def _model(entry: ModelEntry) -> dict[str, Any]:
-    """OpenAI's model object."""
-    return {"id": entry.name, "object": "model", "created": entry.spec.created, "owned_by": entry.spec.owned_by}
+def _model(entry: ModelEntry, name: str) -> dict[str, Any]:
+    """OpenAI's model object, under the name that the caller may use."""
+    return {"id": name, "object": "model", "created": entry.spec.created, "owned_by": entry.spec.owned_by}
 
 
 def _error_lines(error: GatehouseError) -> list[tuple[bytes, bytes]]:

@@ -77,6 +77,16 @@ def test_names_that_callers_make_up_are_not_remembered_and_the_memo_is_bounded()
     assert len(access._memo) == 5
 
 
+def test_what_is_remembered_is_bounded_in_bytes() -> None:
+    """A caller may write 15 KB into the path for a version: 16,384 of them took 250 MB."""
+    access, caller = ModelAccess(MODELS), principal("*", "secret@1*")
+    for number in range(100):
+        assert access.decide(caller, versioned("secret", "1" * 15_000 + str(number))).allow
+        assert access.decide(caller, versioned("secret", str(number))).allow
+    assert len(access._memo) == 100
+    assert max(len(text) for _, model, text in access._memo) < 100
+
+
 @pytest.mark.parametrize(
     ("pattern", "model", "version", "allowed"),
     [

@@ -26,6 +26,7 @@ from gateway.core.types import Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import Exchange, chunked, outcome_of, status_line
 from gateway.pipeline.phases import UNTIMED
+from gateway.pipeline.plane import SAMPLE_EVERY
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk, unchunk
 
 Event = Callable[[World, Exchange], None]
@@ -232,6 +233,14 @@ def test_a_hidden_model_and_an_unknown_one_are_the_same_answer() -> None:
     assert body("m", visible=False).replace(b"'m'", b"") == body("q", visible=True).replace(b"'q'", b"")
 
 
+def test_what_is_refused_under_an_alias_exists_for_a_caller_who_knows_only_the_alias() -> None:
+    world = World()
+    world.authorizer.allow, world.authorizer.hidden = False, {"m"}
+    _, client = world.start(BODY.replace(b'"m"', b'"alias"'))
+    assert client.status == 403
+    assert world.start(BODY)[1].status == 404
+
+
 def test_an_alias_is_renamed_for_the_engine() -> None:
     world = World()
     world.start(BODY.replace(b'"m"', b'"alias"'))
@@ -313,8 +322,8 @@ def test_a_wake_up_without_a_relay_waits_for_the_deadline() -> None:
 
 def test_phases_of_a_sampled_exchange_are_timed() -> None:
     world = World()
-    for _ in range(64):
-        world.plane.next_id()
+    for _ in range(SAMPLE_EVERY - 1):
+        world.plane.sampled()
     world.start()
     world.call.answer()
     counted = {phase for phase, histogram in world.metrics.phases.items() if sum(histogram.counts)}

@@ -318,13 +318,14 @@ class Authorizer:
     def __init__(self) -> None:
         self.allow, self.visible = True, True
         self.denied: set[str] = set()
+        self.hidden: set[str] = set()
 
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
         allow = self.allow and request.model not in self.denied
         return Decision(allow, "" if allow else "Not yours.", "rule-1")
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
-        return self.visible
+        return self.visible and model not in self.hidden
 
 
 class World:

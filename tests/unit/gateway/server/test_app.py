@@ -111,6 +111,15 @@ async def test_one_model(path: bytes, visible: bool, status: int) -> None:
         assert code(body) == "model_not_found"
 
 
+async def test_a_caller_who_may_only_use_an_alias_finds_the_model_under_it() -> None:
+    site = Site()
+    site.world.authorizer.hidden = {"m"}
+    assert [model["id"] for model in json.loads((await site.ask(b"/v1/models"))[2])["data"]] == ["alias"]
+    status, _, body = await site.ask(b"/v1/models/alias")
+    assert (status, json.loads(body)["id"]) == (200, "alias")
+    assert (await site.ask(b"/v1/models/m"))[0] == 404
+
+
 @pytest.mark.parametrize("path", [b"/v1/models", b"/v1/models/m", b"/v2/models/m"])
 async def test_models_need_a_credential(path: bytes) -> None:
     site = Site()
