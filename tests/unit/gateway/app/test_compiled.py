@@ -140,6 +140,51 @@ def test_no_slice_starts_behind_its_end() -> None:
     assert found == {file: set(slices) for file, slices in SLICES.items()}
 
 
+def sources_only() -> set[str]:
+    """The table in tests/conftest.py."""
+    for node in ast.parse((ROOT / "tests" / "conftest.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SOURCES_ONLY":
+            return set(ast.literal_eval(node.value))
+    raise AssertionError("there is no SOURCES_ONLY")
+
+
+def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_the_tests_that_need_the_sources_exist() -> None:
+    for name in sources_only():
+        file, _, function = name.partition("::")
+        assert not function or function in {node.name for node in functions(ast.parse((ROOT / file).read_text()))}, name
+
+
+def replaced(tree: ast.Module) -> set[str]:
+    """The functions of a test file that replace a name of a compiled module."""
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if f"{node.module}.{alias.name}" in MODULES
+    }
+    found = set()
+    for function in functions(tree):
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "setattr" and call.args:
+                target = call.args[0]
+                by_text = isinstance(target, ast.Constant) and str(target.value).rpartition(".")[0] in MODULES
+                if by_text or (isinstance(target, ast.Name) and target.id in imported):
+                    found.add(function.name)
+    return found
+
+
+def test_a_test_that_replaces_a_name_of_a_compiled_module_is_listed() -> None:
+    """Compiled code does not look such a name up: the test would fail in the compiled pass of scripts/test."""
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = file.relative_to(ROOT).as_posix()
+        assert {f"{name}::{function}" for function in replaced(ast.parse(file.read_text()))} <= sources_only(), name
+
+
 def test_the_build_that_was_asked_for_is_the_one_under_test() -> None:
     """tests/conftest.py activates the build; nothing of it may have been imported as a source by then."""
     assert compiled.active() is (os.environ.get("GATEHOUSE_TEST_COMPILED") == "1")
