@@ -1,8 +1,8 @@
-"""The hot path compiled: the modules of MODULES as machine code by mypyc, where scripts/compile has built them from these very sources.
+"""The compiled hot path: the modules of MODULES as machine code by mypyc, if scripts/compile.py has built them from these very sources.
 
-The sources are the truth. A build is used only as a whole and only while every file it was made from (the modules and what they import)
-has the SHA-256 that the build's manifest notes; else the sources run, slower and the same. So a build cannot go stale, and nothing
-depends on there being one. GATEHOUSE_COMPILED=0 switches it off; GATEHOUSE_COMPILED=DIRECTORY looks for the build there.
+The sources are the truth. A build is used only as a whole, and only while every file it was made from (the modules and what they import)
+has the SHA-256 in the build's manifest. Otherwise the sources run, slower but the same. So a build cannot go stale, and nothing depends on
+there being one. GATEHOUSE_COMPILED=0 switches it off; GATEHOUSE_COMPILED=DIRECTORY looks for the build there.
 
 Compiled code differs from the sources in a few ways; the tests therefore run on both (scripts/test):
 - a slice of bytes whose start lies behind its end raises SystemError;
@@ -87,8 +87,8 @@ MODULES = (
     "policies.patterns",
     "policies.rbac",
 )
-"""What a request with a key, limits and guardrails runs through. Modules that define msgspec's Structs cannot be compiled, and a class that
-stays in a source must not inherit from a compiled one: what it overrides would not be seen there."""
+"""What a request with a key, limits and guardrails runs through. Modules that define msgspec Structs cannot be compiled, and an interpreted
+class must not inherit from a compiled one: compiled code would not see what it overrides."""
 GROUP = "gatehouse"
 """mypyc's name for the library that all modules share: it is imported as `gatehouse__mypyc`."""
 VARIABLE = "GATEHOUSE_COMPILED"
@@ -110,12 +110,12 @@ class CompiledFinder(MetaPathFinder):
 
 
 def extension(directory: Path, name: str) -> Path:
-    """Where a build has a module."""
+    """Where a build keeps a module."""
     return directory.joinpath(*name.split(".")).with_suffix(EXTENSION_SUFFIXES[0])
 
 
 def place(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path | None:
-    """The directory in which a build is looked for; None: switched off."""
+    """The directory in which a build is looked for, or None if that is switched off."""
     given = environ.get(VARIABLE, "")
     if given == "0":
         return None
@@ -123,7 +123,7 @@ def place(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path | Non
 
 
 def fault(directory: Path, root: Path = ROOT) -> str | None:
-    """Why the build in a directory cannot be used for the sources below `root`; None when it can."""
+    """Why the build in a directory cannot be used for the sources below `root`, or None."""
     try:
         manifest = json.loads((directory / MANIFEST).read_bytes())
         sources: dict[str, str] = manifest["sources"]
@@ -140,7 +140,7 @@ def fault(directory: Path, root: Path = ROOT) -> str | None:
 
 
 def activate() -> str | None:
-    """Puts the build in front of the sources for this process, before any of its modules is imported. Why not, or None when it was done."""
+    """Puts the build in front of the sources, before any of its modules is imported. Returns why not, or None."""
     directory = place()
     if directory is None:
         return f"switched off by {VARIABLE}"

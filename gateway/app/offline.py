@@ -21,7 +21,7 @@ from gateway.transport.address import tls_context as client_tls
 
 
 def check(file: Path, environ: Mapping[str, str]) -> tuple[int, str]:
-    """What `gatehouse check-config` says: the exit code and one line."""
+    """The exit code and the line of `gatehouse check-config`."""
     try:
         plugins = installed()
         loaded = load(file, environ, plugins.schemas())
@@ -36,7 +36,7 @@ def check(file: Path, environ: Mapping[str, str]) -> tuple[int, str]:
 
 
 def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
-    """What `serve` would refuse while it builds, as far as that shows without writing, connecting or starting. Raises ConfigError."""
+    """Raises ConfigError for what `serve` would refuse, as far as that shows without writing, connecting or starting anything."""
     model_files.resolve(spec, base)
     local_sink(spec.audit, spec.state_dir, "0")
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
@@ -70,6 +70,6 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
 
 
 def verify_audit_log(directory: Path, public_key: Path, first_segment: int) -> dict[str, Any]:
-    """Verifies an audit log with nothing but its files and the public key. Raises ConfigError, OSError."""
+    """Verifies an audit log from its files and the public key alone. Raises ConfigError, OSError."""
     verifier: CheckpointVerifier = load_verifier(public_key)
     return verify_log(directory, verifier, first_segment=first_segment).as_dict()

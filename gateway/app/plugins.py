@@ -41,7 +41,7 @@ from gateway.store.database import STORES
 
 @contextmanager
 def at(path: str, prefix: str = "") -> Iterator[None]:
-    """Gives a ConfigError that is raised within the path of the setting that it is about."""
+    """Adds the path of the setting to a ConfigError raised inside."""
     try:
         yield
     except ConfigError as error:
@@ -96,7 +96,7 @@ class Plugins:
         return built(row.build, row.settings, spec.settings, ExporterContext(name=spec.type, read=read, scrape=scrape))
 
     def logins(self, identity: IdentitySpec) -> list[tuple[str, AuthenticatorRow, Any]]:
-        """(path, row, settings) of every authenticator that is configured, in the order in which they are asked."""
+        """(path, row, settings) of every configured authenticator, in the order in which they are asked."""
         found = []
         for row in sorted(self.authenticators, key=lambda row: row.last):
             ours = row.name in IdentitySpec.__struct_fields__

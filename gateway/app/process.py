@@ -1,4 +1,4 @@
-"""One run of `gatehouse serve`: reads the configuration, binds, builds, serves, drains. Knows nothing of the command line's libraries."""
+"""One run of `gatehouse serve`: reads the configuration, binds, builds, serves, drains. Loads nothing of the command line's libraries."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ log = logging.getLogger("gatehouse")
 
 
 def fail(message: str) -> int:
-    """One line on standard error; the exit code 1."""
+    """Prints one line on standard error; returns the exit code 1."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return 1
 
 
 def serve(config: Path, *, quickstart: bool = False) -> int:
-    """Serves in the foreground until a signal ends it; the exit code. quickstart: make keys at the first start, print how to use them."""
+    """Serves in the foreground until a signal ends it; returns the exit code. quickstart: make keys at the first start and print them."""
     environ = dict(os.environ)
     credentials: Credentials | None = None
     if quickstart:
@@ -101,11 +101,11 @@ class Process:
         self.stop = asyncio.Event()
         self.fatal: ConfigError | None = None
         self.gateway: Gateway | None = None
-        """What runs, once it has its first configuration in force."""
+        """Set once the first configuration is in force."""
         self.reload_asked = False
 
     async def run(self) -> int:
-        """The exit code; raises ConfigError when the start fails. Nothing is left running either way."""
+        """Returns the exit code. Raises ConfigError if the start fails. Leaves nothing running either way."""
         self._signals()
         self._prepare_state_dir()
         data = bind(self.spec.listen.data, "listen.data")
@@ -168,13 +168,13 @@ class Process:
         if not await plane.drained(drain_timeout):
             for exchange in list(plane.exchanges):
                 exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
-        gateway.feed.publish(STOPPING, {})  # streams of events end, or they would hold the admin listener
+        gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
         admin_side.end()
         data_side.force_exit = admin_side.force_exit = True
         await asyncio.wait(running, timeout=5.0)
 
     def _signals(self) -> None:
-        """From the beginning: a signal that comes while the gateway starts counts as soon as it has."""
+        """Handles signals from the beginning; one that comes during the start counts as soon as the gateway has started."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop.set)
@@ -194,7 +194,7 @@ class Process:
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
 
     def _start_ended(self, start: asyncio.Task[None], gateway: Gateway) -> None:
-        """A start that fails, however it does, ends the process: nobody would ever hear that it is ready."""
+        """A start that fails in whatever way ends the process: it would never become ready."""
         error = None if start.cancelled() else start.exception()
         if error is None:
             return

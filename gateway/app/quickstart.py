@@ -1,4 +1,4 @@
-"""What `gatehouse serve --quickstart` adds: keys that are made at the first start and kept, and lines that show how to use them."""
+"""What `gatehouse serve --quickstart` adds: keys made at the first start, and lines that show how to use them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Credentials:
 
 
 def environment(environ: dict[str, str]) -> Credentials:
-    """Reads or makes the keys, and puts them and GATEHOUSE_PORT, GATEHOUSE_ADMIN_PORT and GATEHOUSE_STATE_DIR where the
-    configuration finds them. Raises OSError when the state directory cannot be used, ConfigError for what is damaged or no port."""
+    """Reads or makes the keys, and puts them and GATEHOUSE_PORT, GATEHOUSE_ADMIN_PORT and GATEHOUSE_STATE_DIR where the configuration finds
+    them. Raises OSError if the state directory cannot be used, ConfigError for a damaged file or an invalid port."""
     state_dir = environ.setdefault("GATEHOUSE__STATE_DIR", environ.get("GATEHOUSE_STATE_DIR") or "./var")
     for name, setting, default in (("GATEHOUSE_PORT", "DATA", "8080"), ("GATEHOUSE_ADMIN_PORT", "ADMIN", "8081")):
         port = environ.get(name) or default

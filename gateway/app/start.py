@@ -1,4 +1,4 @@
-"""Where the console script begins: puts the compiled hot path in place before anything of it is imported. Import it for that only."""
+"""Where the console script begins: puts the compiled hot path in place before any of it is imported."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ __all__ = ["main"]
 
 
 def plain_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
-    """The configuration file and whether it is the quickstart, where the arguments are those of `serve` and nothing needs to be said
-    about them; else None: help, mistakes and every other command belong to the command line."""
+    """(configuration file, quickstart) of a `serve` without help or mistakes. None for everything else, which is the command line's."""
     if arguments[:1] != ["serve"]:
         return None
     config: list[str] = []
@@ -44,8 +43,10 @@ def main() -> None:
 
         command_line()
     else:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it is served: the file is read soon, and a reload must never end the process
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then nothing needs to be put in order, and nobody wants a traceback
+        signal.signal(
+            signal.SIGHUP, signal.SIG_IGN
+        )  # until the process handles it: a reload must never end the process, and the file is about to be read anyway
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then there is nothing to clean up, and a traceback would help nobody
         from gateway.app.process import serve  # noqa: PLC0415 - as above
 
         sys.exit(serve(asked[0], quickstart=asked[1]))

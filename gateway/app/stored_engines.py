@@ -1,4 +1,4 @@
-"""Engines of the store: from the body that the store holds to settings with the secrets opened.
+"""Engines of the store: turns the stored body into settings with the secrets opened.
 
 An external engine's key and header values are sealed in the store, or written as `${env:GATEHOUSE_SECRET_NAME}`, which each replica
 reads from its own environment. No other variable may be named: whoever writes engines could otherwise read the process's secrets. For the
@@ -26,7 +26,7 @@ Unseal = Callable[[str, str], Secret]
 
 
 def reference(text: str) -> str | None:
-    """The variable that a text names, or None when it is no reference. Raises ConfigError for one that may not be named."""
+    """The variable that a text refers to, or None if it is not a reference. Raises ConfigError for a variable that may not be named."""
     if "${" not in text:
         return None
     found = _REFERENCE.fullmatch(text)
@@ -66,5 +66,5 @@ def engine_of(name: str, body: Mapping[str, Any], environ: Mapping[str, str], un
 
 
 def _bare(message: str) -> str:
-    """An error of msgspec names types and paths, but no values; a very long one is cut."""
+    """Errors of msgspec name types and paths, never values; a very long one is cut."""
     return message[:200]

@@ -1,7 +1,7 @@
-"""Nodes to settings, led by the types of gateway.core.specs: every error names file, line, path, what is wrong and what is right.
+"""Converts nodes to settings by the types of gateway.core.specs. Every error names file, line, path, what is wrong and what would be right.
 
-The types are read from the specs themselves (msgspec's inspection), so that a new setting needs nothing here. msgspec makes
-the final objects and has the last word.
+The types are read from the specs (msgspec's inspection), so a new setting needs nothing here. msgspec makes the final objects and checks
+them once more.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gateway.core.units import DURATION, SIZE
 T = TypeVar("T")
 _DURATIONS = tuple(map(inspect.type_info, DURATIONS))
 _type_info = functools.cache(inspect.type_info)
-"""To look through all settings takes ten times as long as to read a file, and would hold the interpreter at each reload."""
+"""Cached: inspecting all settings takes ten times as long as reading a file, and would hold the interpreter at each reload."""
 _PATTERNS = {
     getattr(
         inspect.type_info(Name), "pattern", ""
@@ -55,11 +55,11 @@ _PATTERNS = {
 
 @dataclass(frozen=True, slots=True)
 class PluginSchemas:
-    """The settings' schema of each plug-in by its name, handed in by the composition root. A plug-in that is absent is unknown.
+    """The schema of each plug-in's settings by the plug-in's name, handed in by the composition root. An absent plug-in is unknown.
 
-    authenticators: those without a section of their own stand under `identity.plugins`. engines: the `options` of each runtime,
-    `external` apart; empty: the runtimes are not known here, and options are left as they are. selectors: the `settings` of each routing
-    policy; empty: they are not known here. roles: the names that `roles` of a key may have; None where they are not known.
+    authenticators: those without a section of their own are configured under `identity.plugins`. engines: `options` by runtime, without
+    `external`; if empty, options are not checked. selectors: `settings` by routing policy; if empty, they are not checked. roles: the names
+    that a key's `roles` may have, or None to accept any.
     """
 
     authenticators: Mapping[str, type[Spec]] = field(default_factory=dict)
@@ -77,8 +77,8 @@ NO_PLUGINS: Final = PluginSchemas()
 
 @dataclass(frozen=True, slots=True)
 class _Plugin:
-    """Which field of a spec names its plug-in, which one holds the plug-in's settings, and their schemas. free: these names may be used
-    without a schema; None: any."""
+    """Which field of a spec names its plug-in (`kind`), which one holds that plug-in's settings, and their schemas. free: names that need
+    no schema, or None if none does."""
 
     what: str
     kind: str
@@ -88,8 +88,8 @@ class _Plugin:
 
 
 class Converter:
-    """Converts one tree. Afterwards `places` holds where each path was written and `hidden` the texts that came from outside
-    the file and must not be shown, both for the errors of later checks."""
+    """Converts one tree. Afterwards, for the errors of later checks, `places` says where each path was written, and `hidden` holds texts
+    that came from outside the file and must not be shown."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path, schemas: PluginSchemas) -> None:
         self._environ, self._directory = environ, directory
@@ -107,7 +107,7 @@ class Converter:
         self.hidden: set[str] = set()
 
     def convert(self, root: Node, target: type[T]) -> T:
-        """The settings. Raises ConfigError for the first thing that is wrong."""
+        """Returns the settings. Raises ConfigError for the first thing that is wrong."""
         data = self._value(root, _type_info(cast(Any, target)), "")
         return self._construct(data, target, "", root.origin)
 
@@ -126,7 +126,7 @@ class Converter:
         return self.places.get(path, default)
 
     def error(self, path: str, message: str, root: Origin) -> ConfigError:
-        """The error of a later check, with its place; hidden texts are taken out of the message."""
+        """An error of a later check, with its place and without hidden texts."""
         for text in self.hidden:
             message = message.replace(text, "(not shown)")
         return self.place(path, root).error(path, message)
@@ -142,7 +142,7 @@ class Converter:
         return self._read(self._resolved(node, path) if node.kind == "scalar" else node, target, path)
 
     def _read(self, node: Node, target: inspect.Type, path: str) -> Any:
-        """A node whose own text is resolved: to resolve it again would read references in what came from outside."""
+        """Converts a node whose own text is resolved. Resolving it again would follow references in text from outside."""
         if isinstance(target, inspect.UnionType):
             return self._union(node, target, path)
         if isinstance(target, inspect.StructType):
@@ -205,7 +205,7 @@ class Converter:
         return data
 
     def _member(self, node: Node, owner: type, name: str, target: inspect.Type, path: str) -> Any:
-        """One field: durations and sizes are read by what the field is."""
+        """One field. Its declared type decides whether a text is a duration or a size."""
         bare = _without_none(target)
         reader: Callable[[str], float | None] | None = None
         if bare in _DURATIONS or (owner is RateSpec and name == "per"):
@@ -222,7 +222,7 @@ class Converter:
         return _bounded(value, bare, node, path, "a size" if reader is values.size else "a duration")
 
     def _settings(self, node: Node, kind: str, plugin: _Plugin, path: str) -> dict[str, Any]:
-        """The settings of a plug-in, by its own schema; what was written is kept, in plain values."""
+        """Checks a plug-in's settings by its own schema; returns them in plain values as they were written."""
         schema = plugin.schemas.get(kind)
         if schema is None:
             named = join(path, plugin.kind)
@@ -243,7 +243,7 @@ class Converter:
         return {key: self.checked(_or_empty(value), schemas[key], join(path, key)) for key, value in node.entries.items()}
 
     def checked(self, node: Node, schema: type[Spec], path: str) -> dict[str, Any]:
-        """What was written, in plain values, once it is known that a schema takes it. Raises ConfigError."""
+        """What was written, in plain values, after checking it against a schema. Raises ConfigError."""
         data: dict[str, Any] = self._value(node, _type_info(schema), path)
         self._construct(data, schema, path, node.origin)
         return data
@@ -258,9 +258,9 @@ class Converter:
 
 
 def with_plain_settings(spec: Spec, schemas: PluginSchemas) -> Spec:
-    """A guardrail, an engine or a model that was written nowhere (in the store), its plug-in's settings read as those of a file are.
+    """A guardrail, engine or model of the store, with its plug-in's settings read as those of a file are.
 
-    Raises ConfigError with a path within it. What names a guardrail that is not known is left as it is, for whoever would build it.
+    Raises ConfigError with a path within it. A guardrail of an unknown type is returned unchanged: building it raises the error.
     """
     if isinstance(spec, EngineSpec) and schemas.engines:
         if (schema := schemas.engines.get(spec.runtime)) is not None:
@@ -285,18 +285,19 @@ def _default(target: inspect.StructType, name: str) -> Any:
 
 
 def _or_empty(node: Node) -> Node:
-    """Settings that are left out (`name:`) are the defaults."""
+    """An empty value (`name:`) means the defaults."""
     return Node("mapping", node.origin) if node.is_null else node
 
 
 def plain_settings(values: Mapping[str, Any], schema: type[Spec], path: str) -> dict[str, Any]:
-    """Settings that were written nowhere (JSON), read as those of a file are, durations and sizes too; but a text names no variable and no
-    file. Raises ConfigError with a path below the given one."""
+    """Reads settings given as JSON like those of a file, durations and sizes included, except that `${...}` refers to nothing.
+
+    Raises ConfigError with a path below the given one."""
     return Converter({}, Path(), PluginSchemas()).checked(node_of(values, path), schema, path)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint: the nearest of the known words, or all of them."""
+    """A hint for an unknown word: the nearest known one, or all of them."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, 1, 0.6)
     if close:
@@ -332,7 +333,7 @@ def _scalar(node: Node, target: inspect.Type, path: str) -> Any:
 
 
 def _bounded(value: Any, target: inspect.Type, node: Node, path: str, measure: str = "") -> Any:
-    """The value, if it lies within the type's bounds. measure: what it is, where it is written with a unit."""
+    """The value, if it lies within the type's bounds. measure: the quantity, if it is written with a unit."""
     if isinstance(target, inspect.IntType | inspect.FloatType):
         below = (target.ge is not None and value < target.ge) or (target.gt is not None and value <= target.gt)
         above = (target.le is not None and value > target.le) or (target.lt is not None and value >= target.lt)
@@ -367,12 +368,12 @@ def _without_none(target: inspect.Type) -> inspect.Type:
 
 
 def quoted(text: str) -> str:
-    """A value in an error; whatever is as long as a key is not shown."""
+    """A value for an error. Texts as long as a key are not shown."""
     return f"'{text}'" if len(text) <= MAX_SHOWN else f"a text of {len(text)} characters"
 
 
 def _shown(node: Node) -> str:
-    """A value in an error. What came from outside the file is not shown."""
+    """A value for an error. Texts from outside the file are not shown."""
     return "the value (not shown)" if node.hidden else quoted(node.text)
 
 
@@ -388,7 +389,7 @@ def _close(text: str, target: inspect.Type) -> str:
 
 
 def _expected(target: inspect.Type) -> str:
-    """What would be right, in words."""
+    """Says in words what would be right."""
     bare = _without_none(target)
     if isinstance(bare, inspect.LiteralType):
         return " or ".join(str(value) for value in bare.values) if len(bare.values) < 3 else "one of " + ", ".join(map(str, bare.values))

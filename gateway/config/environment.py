@@ -1,8 +1,8 @@
-"""What comes into the configuration from outside its file: overrides by environment variables, and references to secrets.
+"""What enters the configuration from outside its file: overrides by environment variables, and references to secrets.
 
 `GATEHOUSE__LISTEN__DATA=0.0.0.0:8080` overrides `listen.data`; numbers pick members of lists
 (`GATEHOUSE__ENGINES__0__SLOTS`). `${env:NAME}` and `${file:PATH}` inside a value are replaced by a variable or a file;
-`$${` is a literal `${`. What was replaced is never shown in an error.
+`$${` is a literal `${`. Replaced text is never shown in an error.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _index(segment: str, node: Node, origin: Origin, path: str) -> int:
 
 
 def _own(node: Node) -> Node:
-    """A copy of one level: an anchored value that stands in several places is changed in one of them only."""
+    """Copies one level, so that a value used in several places (an anchor) changes in one of them only."""
     return Node(node.kind, node.origin, node.text, node.plain, node.hidden, list(node.items), dict(node.entries), dict(node.key_origins))
 
 
@@ -79,7 +79,7 @@ def _value(text: str, origin: Origin) -> Node:
 
 
 def resolve(node: Node, path: str, environ: Mapping[str, str], directory: Path) -> Node:
-    """A scalar with its references replaced; the same node when it has none. Raises ConfigError, never showing a value."""
+    """Replaces the references in a scalar; returns the same node if it has none. Raises ConfigError, never showing a value."""
     if "${" not in node.text:
         return node
     hidden = False
@@ -107,8 +107,9 @@ def _variable(name: str, node: Node, path: str, environ: Mapping[str, str]) -> s
 
 
 def read_file(target: Path, limit: int) -> bytes | None:
-    """At least `limit` + 1 bytes of a file that is longer than `limit`, else all of it; None for what is no regular file: a pipe could be
-    waited for without end, and a device has none. Raises OSError."""
+    """All of a file, or at least `limit` + 1 bytes if it is longer than `limit`. Raises OSError.
+
+    None if it is not a regular file: reading a pipe could wait for ever, and a device has no end."""
     descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -122,7 +123,7 @@ def read_file(target: Path, limit: int) -> bytes | None:
 
 
 def _file(name: str, node: Node, path: str, directory: Path) -> str:
-    """The text of a file, relative to the configuration's folder, without one line end at its end."""
+    """The text of a file, relative to the configuration's folder, without its last line break."""
     target = directory / name
     try:
         data = read_file(target, MAX_FILE_BYTES)

@@ -1,7 +1,7 @@
 """The configuration file: strict YAML, overrides by environment, references to secrets, checked settings.
 
-A wrong configuration gives one ConfigError: `file:line: path: what is wrong; what would be right`. No error and no dump
-shows a secret.
+A wrong configuration raises one ConfigError: `file:line: path: what is wrong; what would be right`. Neither errors nor dumps show
+secrets.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Loaded:
     places: Mapping[str, nodes.Origin] = field(default_factory=dict, repr=False)
 
     def place(self, error: ConfigError) -> None:
-        """Tells an error of a later check where its setting was written, or the section that it has its default in."""
+        """Adds to an error of a later check where its setting was written, or where the section is that leaves it out."""
         path = error.path
         if path is None or error.file is not None:
             return
         while path not in self.places:
-            if not path or path.endswith("]"):  # a member of a list that stands elsewhere
+            if not path or path.endswith("]"):  # a member of a list that is written elsewhere
                 return
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         found = self.places[path].error(path, "")
@@ -47,7 +47,7 @@ class Loaded:
 
 
 def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS) -> Loaded:
-    """Reads and parses a file. Raises ConfigError, also when it cannot be read."""
+    """Reads and parses a file. Raises ConfigError, also if the file cannot be read."""
     file = Path(path)
     try:
         data = read_file(file, nodes.MAX_BYTES)
@@ -67,9 +67,9 @@ def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = 
 def parse(
     text: str, *, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas = NO_PLUGINS, folder: Path | None = None
 ) -> ConfigSpec:
-    """Settings from a text. `file` names it in errors; `${file:...}` is relative to `folder`, which is the file's own where none is given.
+    """Settings from a text. `file` names it in errors; `${file:...}` is relative to `folder`, by default the file's own.
 
-    Raises ConfigError with path, line and what would be right, for the first thing that is wrong.
+    Raises ConfigError for the first thing that is wrong.
     """
     return _parsed(text, file, environ, schemas, folder)[0]
 
@@ -86,10 +86,9 @@ def _parsed(
 
 
 def describe(spec: msgspec.Struct) -> dict[str, Any]:
-    """The settings as plain values for a dump or the admin API, every secret as ********.
+    """The settings as plain values for a dump or the admin API, with every secret masked as ********.
 
-    Masked are: secret settings, header values for engines, passwords inside URLs, and free-form settings whose name says
-    that they are secret.
+    Masked are secret settings, header values for engines, passwords in URLs, and free-form settings with a name such as `token`.
     """
     masked: dict[str, Any] = _masked(msgspec.to_builtins(spec, enc_hook=_mask), "")
     return masked

@@ -1,8 +1,8 @@
-"""What the store adds, behind what the file says: what fits is taken, what does not is left out with the reason.
+"""Merges the store's part of the configuration behind the file's: what fits is taken, what does not is left out with the reason.
 
-The file wins over the same name. Engines and models are checked by the file's own rules (gateway.config.validate); one that breaks them
-is left out alone. Writes are checked before they are stored, so here that is what two replicas wrote at the same moment, or a model whose
-engine a change of the file removed. A limit or a guardrail that cannot be used refuses the whole: without it, less would be protected.
+For the same name, the file wins. Engines and models are checked by the file's own rules (gateway.config.validate), and one that breaks them
+is left out alone. Writes are checked before they are stored, so this concerns what two replicas wrote at the same moment, or a model whose
+engine a change of the file removed. A limit or guardrail that cannot be used refuses the whole: without it, less would be protected.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Merged:
 
 
 def merge(file: ConfigSpec, additions: Additions) -> Steps[Merged]:
-    """Steps of about the same size, each far below a millisecond. Raises ConfigError for a limit or guardrail that cannot be used."""
+    """Yields about evenly, far more often than once a millisecond. Raises ConfigError for a limit or guardrail that cannot be used."""
     limits, guardrails = _policies("limits", additions, LimitSpec), _policies("guardrails", additions, GuardrailSpec)
     left_out = {(kind, name): one.error for kind in ("engines", "models") for name, one in additions[kind].items() if one.error}
     engines = yield from _engines(file, _specs(additions["engines"], EngineSpec), left_out)
@@ -130,7 +130,7 @@ def _models(
 
 
 def _with_fallbacks(fitting: dict[str, ModelSpec], own: set[str], left_out: dict[Which, ConfigError]) -> Steps[tuple[ModelSpec, ...]]:
-    """Those whose fallbacks lead to models that are there, and never back to themselves (Kahn's ordering, 1962)."""
+    """The models whose fallbacks exist and never lead back to themselves (topological order by Kahn's algorithm, 1962)."""
     open_ends = {name: len({f for f in model.fallbacks if f not in own}) for name, model in fitting.items()}
     leaning: dict[str, list[str]] = {}
     for name, model in fitting.items():
@@ -138,7 +138,7 @@ def _with_fallbacks(fitting: dict[str, ModelSpec], own: set[str], left_out: dict
             leaning.setdefault(fallback, []).append(name)
     yield
     settled = [name for name, count in open_ends.items() if not count]
-    for name in settled:  # grows while it is walked
+    for name in settled:  # grows during the loop
         for other in leaning.get(name, ()):
             open_ends[other] -= 1
             if not open_ends[other]:
@@ -156,7 +156,7 @@ def _no_fallback(model: ModelSpec, fitting: Mapping[str, ModelSpec], own: set[st
         if name not in own and name not in fitting:
             return _error(f"fallbacks[{place}]", f"there is no model {quoted(name)}; {nearest(name, (*own, *fitting))}")
     trail = [model.name]
-    while True:  # each has one that leads on, as none of them is good
+    while True:  # each has one that leads on, because none of them is good
         following = next(name for name in fitting[trail[-1]].fallbacks if name not in own and name not in good)
         if following not in fitting:
             return _error("fallbacks", f"the fallback {quoted(trail[-1])} cannot be used itself")

@@ -1,7 +1,7 @@
-"""YAML text to a tree of nodes, each of which knows where it stands. Types come later (gateway.config.convert).
+"""Reads YAML text into a tree of nodes that know their line. Types come later (gateway.config.convert).
 
-Built from the parser's events and not by the YAML library's constructors: no tag makes an object, `no` and `12:30` stay the
-texts they are, a key that stands twice is an error, and anchors cost what they expand to, within bounds.
+Built from the parser's events instead of the YAML library's constructors: no tag makes an object, `no` and `12:30` stay texts, a duplicate
+key is an error, and aliases count with all that they expand to, within bounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 100_000
 MAX_SHOWN = 31
-"""What is longer is not shown in errors: keys of callers have 32 characters or more."""
+"""Longer texts are not shown in errors: API keys have 32 characters or more."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq"))
 
@@ -43,7 +43,7 @@ class Origin:
 class Node:
     """One YAML value. `text` for scalars (`plain`: written without quotes), `items` for sequences, `entries` for mappings.
 
-    `hidden`: the text came out of a reference and may be a secret; it is never shown.
+    `hidden`: the text came from a reference and may be a secret, so it is never shown.
     """
 
     kind: Literal["scalar", "sequence", "mapping"]
@@ -61,7 +61,7 @@ class Node:
 
 
 def node_of(value: Any, path: str = "", depth: int = 0) -> Node:
-    """The tree of plain values, which stand nowhere. Texts stay what they are: they refer to nothing. Raises ConfigError: too deep."""
+    """The tree of plain values, without places. Texts are not searched for references. Raises ConfigError if it is nested too deeply."""
     nowhere = Origin(None, None)
     if depth > MAX_DEPTH:
         raise nowhere.error(path, f"nested more than {MAX_DEPTH} levels deep")
@@ -76,7 +76,7 @@ def node_of(value: Any, path: str = "", depth: int = 0) -> Node:
 
 
 def read(text: str, *, file: str | None, variable: str | None = None) -> Node:
-    """The tree of a YAML (or JSON) text. Raises ConfigError, with file and line, for everything that is not a plain tree."""
+    """The tree of a YAML (or JSON) text. Raises ConfigError, with file and line, for anything but a plain tree."""
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the configuration has {len(text)} characters; at most {MAX_BYTES} are read", file=file)
     try:
@@ -91,7 +91,7 @@ def read(text: str, *, file: str | None, variable: str | None = None) -> Node:
 
 
 class _Builder:
-    """Turns events into nodes; counts what it makes, so that aliases cannot multiply without bound."""
+    """Turns events into nodes and counts them, so that aliases cannot multiply without bound."""
 
     def __init__(self, file: str | None, variable: str | None) -> None:
         self._file, self._variable = file, variable

@@ -1,7 +1,7 @@
 """Changing the configuration while traffic flows: read, build beside what is in force, swap in one step, drain the old.
 
-One change at a time; a change that fails anywhere before the swap changes nothing, and its error is kept for the status.
-The reloader knows neither engines nor pipelines: what is built, swapped and drained is handed in.
+There is one change at a time. One that fails before the swap changes nothing, and its error is kept for the status. The reloader knows
+neither engines nor pipelines: what is built, swapped and drained is handed in.
 
 idle -> reading -> building -> swapping -> idle        a change is applied
         reading | building -> idle, with an error      nothing has changed
@@ -32,13 +32,13 @@ log = logging.getLogger("gatehouse.config")
 
 @dataclass(frozen=True, slots=True)
 class Steps(Generic[T]):
-    """What the composition root hands in. A change is built even when no setting differs: files that settings name (phrases,
+    """What the composition root hands in. A change is built even if no setting differs, because files that settings name (phrases,
     certificates) may have changed.
 
-    read: the file again. parse: a text. Both block, run in a thread, and raise ConfigError. check: for a dry run, raises ConfigError for
-    what `build` would refuse, as far as can be said without starting anything. build: everything new beside the
-    old, in slices that leave the loop free; raises ConfigError and has then undone its own work. swap: puts the built
-    object into force, synchronously and without failing. drain: retires what was in force before.
+    read: reads the file. parse: parses a text. Both block, run in a thread, and raise ConfigError. check: for a dry run; raises ConfigError
+    for what `build` would refuse, as far as that shows without starting anything. build: builds everything new beside the old, in slices
+    that leave the loop free; undoes its own work and raises ConfigError if it fails. swap: puts the built object into force at once; must
+    not fail. drain: retires what was in force before.
     """
 
     read: Callable[[], Loaded]
@@ -51,8 +51,8 @@ class Steps(Generic[T]):
 
 @dataclass(slots=True)
 class Status:
-    """What operators see. Times in seconds since the epoch. until_restart: what is in force is not what the file said when it was last
-    read, so a restart, or reading the file, ends it."""
+    """What operators see. Times in seconds since the epoch. until_restart: the configuration in force is not what the file said when it was
+    last read, so a restart, or reading the file again, ends it."""
 
     state: State = "idle"
     version: int = 1
@@ -91,7 +91,7 @@ class Reloader(Generic[T]):
         return self._spec
 
     def current(self) -> dict[str, Any]:
-        """The configuration in force, secrets masked. Made once for each configuration: nobody may change it."""
+        """The configuration in force, secrets masked. Made once for each configuration; not to be changed."""
         if self._described is None or self._described[0] is not self._spec:
             self._described = (self._spec, describe(self._spec))
         return self._described[1]
@@ -104,7 +104,7 @@ class Reloader(Generic[T]):
         """
 
         def read() -> ConfigSpec:
-            spec = self._steps.parse(text)  # what is invalid is said first (RFC 9110, section 13.2.1)
+            spec = self._steps.parse(text)  # an invalid text is refused before a wrong version (RFC 9110, section 13.2.1)
             if expected is not None and expected != self.version:
                 error = VersionMismatch(f"The configuration has version {self.version} by now: read it again.")
                 error.current = self.version
@@ -123,13 +123,13 @@ class Reloader(Generic[T]):
         return await self._change(read, source)
 
     async def reload(self) -> dict[str, Any]:
-        """Reads the file again. Requests that come while one is waiting for its turn share that one's outcome."""
+        """Reads the file again. Calls made while another one waits for its turn share its outcome."""
         if self._queued is None:
             self._queued = self._owner.spawn(self._reload(), name="reload")
         return await asyncio.shield(self._queued)
 
     async def refresh(self, source: str) -> dict[str, Any]:
-        """Builds the configuration in force again, because something that is built with it has changed elsewhere (the store)."""
+        """Builds the configuration in force again, because something else that goes into it (the store) has changed."""
         return await self._change(None, source)
 
     def request_reload(self) -> None:
@@ -137,7 +137,7 @@ class Reloader(Generic[T]):
         self._owner.spawn(self._reload_and_log(), name="reload on request")
 
     def watch(self, on: bool) -> None:
-        """Follows the file, or stops following it: looks at it each second and reloads once it has changed and come to rest."""
+        """Starts or stops watching the file: looks at it each second and reloads once it has changed and come to rest."""
         if on and self._watching is None:
             self._watching = self._owner.every(POLL_SECONDS, self.poll, name="watch the configuration")
         elif not on and self._watching is not None:
@@ -145,7 +145,7 @@ class Reloader(Generic[T]):
             self._watching = None
 
     async def poll(self) -> None:
-        """One look at the file. It must look the same twice before it is read, so that a file that is being written is not."""
+        """Looks at the file once. It must look the same twice before it is read, lest it is still being written."""
         stamp = await asyncio.to_thread(_stamp, self._file)
         at_rest, self._candidate = stamp == self._candidate, stamp
         if stamp == self._seen or not at_rest or stamp is None:
@@ -170,7 +170,7 @@ class Reloader(Generic[T]):
             return await self._run(read, self._file, from_file=True)
 
     async def _change(self, read: Callable[[], ConfigSpec] | None, source: str) -> dict[str, Any]:
-        """One change. It is a task of the owner: a caller that goes away does not leave it half done. read: in a thread, if at all."""
+        """Makes one change in a task of the owner, so that a caller that goes away does not leave it half done. read: runs in a thread."""
 
         async def locked() -> dict[str, Any]:
             async with self._lock:
@@ -200,7 +200,7 @@ class Reloader(Generic[T]):
         if not again:
             status.until_restart = not from_file and spec != self._in_file
         status.source, status.applied_at = source, self._clock.wall()
-        if not again or status.failed_source == source:  # what is built again tells nothing about a file that was refused
+        if not again or status.failed_source == source:  # a rebuild says nothing about a file that was refused
             status.error = status.failed_at = status.failed_source = None
         self._owner.spawn(self._drain(old), name="drain")
         if status.until_restart and not again:
@@ -214,7 +214,7 @@ class Reloader(Generic[T]):
 
 
 def changes(before: ConfigSpec, after: ConfigSpec) -> list[str]:
-    """The paths that differ, by name where members have one: `listen.data`, `engines.chat-a` , `limits`. Never a value."""
+    """The paths that differ, never a value; members that have names are shown by name: `listen.data`, `engines.chat-a`, `limits`."""
     found: list[str] = []
     for name in ConfigSpec.__struct_fields__:
         old, new = getattr(before, name), getattr(after, name)
@@ -239,7 +239,7 @@ def _changed_members(path: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> l
 
 
 def _stamp(file: str) -> tuple[int, int, int] | None:
-    """What changes with a file: time, size, inode. None when it is not there."""
+    """What changes with a file: time, size, inode. None if the file does not exist."""
     try:
         found = os.stat(file)
     except OSError:

@@ -1,6 +1,6 @@
-"""What single settings cannot know of each other: names that must be unique or must exist, and what must not be missing.
+"""Checks across settings: names that must be unique or must exist, settings that need one another.
 
-A security setting that this version cannot honour is refused; nothing is ignored in silence.
+A security setting that this version cannot honour is refused; nothing is silently ignored.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MIN_KEY_LENGTH = 32
 OWN_HEADERS = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade"}
 )
-"""What a request to an engine has from Gatehouse itself; another one beside it would make the request ambiguous."""
+"""Headers that Gatehouse sets on a request to an engine; a second one would make the request ambiguous."""
 _ORIGIN = re.compile(r"https?://[a-z0-9._-]+(:[0-9]{1,5})?|https?://\[[0-9a-f:.]+\](:[0-9]{1,5})?")
 _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 
 def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None) -> None:
-    """Raises ConfigError for the first contradiction. roles: the names of all roles; None where they are not known."""
+    """Raises ConfigError for the first contradiction. roles: the names of all roles, or None to accept any."""
     _unavailable(spec, error)
     _listeners(spec, error)
     _upstreams(spec, error)
@@ -123,7 +123,7 @@ def _upstreams(spec: ConfigSpec, error: ErrorAt) -> None:
 
 
 def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
-    """What the settings of one engine promise to one another."""
+    """Checks the settings of one engine against one another."""
     if spec.runtime != "external":
         if spec.model is None:
             raise error(path, f"'model' is missing; an engine with the runtime {quoted(spec.runtime)} needs the path of its model")
@@ -191,7 +191,7 @@ def _models(spec: ConfigSpec, error: ErrorAt) -> None:
 
 
 def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) -> None:
-    """Whether a model's pool names engines that are there, each once."""
+    """Checks that a model's pool names existing engines, each once."""
     if not model.pool:
         raise error(f"{path}.pool", "is empty; name at least one engine")
     seen = set()
@@ -208,7 +208,7 @@ def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) 
 
 
 def _no_cycle(models: tuple[ModelSpec, ...], error: ErrorAt) -> None:
-    """Depth-first over the fallbacks, without recursion; a model that is under way again closes a cycle."""
+    """Searches the fallbacks depth-first, without recursion; meeting a model that is still being visited is a cycle."""
     fallbacks = {model.name: model.fallbacks for model in models}
     position = {model.name: index for index, model in enumerate(models)}
     done: set[str] = set()
@@ -257,7 +257,7 @@ def _key_text(text: str, path: str, error: ErrorAt) -> None:
 
 
 def bounds(limit: LimitSpec, path: str, error: ErrorAt) -> None:
-    """Whether a limit limits something, and lets something pass."""
+    """Checks that a limit limits something and lets something pass."""
     if limit.requests is None and limit.tokens is None and limit.concurrent is None:
         raise error(path, "limits nothing; give it 'requests', 'tokens' or 'concurrent'")
     for name, rate in (("requests", limit.requests), ("tokens", limit.tokens)):

@@ -19,7 +19,7 @@ def truth(text: str) -> bool | None:
 
 
 def untyped(text: str, plain: bool) -> Any:
-    """A value where no type is known (free-form settings): by YAML 1.2's core schema when it is written without quotes."""
+    """A value of free-form settings, where no type is known: without quotes, YAML 1.2's core schema decides."""
     if not plain:
         return text
     if text in NULLS:

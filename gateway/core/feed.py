@@ -8,7 +8,7 @@ from typing import Any
 from gateway.core.ports import Change
 
 STOPPING = "stopping"
-"""The last change that is published: whoever follows the feed for somebody else lets go."""
+"""The last change that is published. Streams that relay the feed end with it."""
 
 
 class LocalFeed:
@@ -19,7 +19,7 @@ class LocalFeed:
         self._subscribers: list[Callable[[Change], None]] = []
 
     def publish(self, kind: str, payload: Any) -> int:
-        """Numbers the change, calls every subscriber, returns the number. Raises what the first one raised, when all have been called."""
+        """Numbers the change, calls every subscriber and returns the number. Then raises the first exception that a subscriber raised."""
         self.sequence += 1
         change = (self.sequence, kind, payload)
         failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""What may be the name of a model file, of an upload, and of a file in a model's folder. Strict: what is not here is refused.
+"""Names of model files, of uploads, and of files in a model's folder. Strict: everything else is refused.
 
 A name that ends in .gguf or .onnx is a file; every other name is a folder (an ONNX model with its tokenizer and configuration), which
 travels as a tar archive.
@@ -20,7 +20,7 @@ FOLDER_FILES: Final = 1000
 """Files of a model's folder."""
 FOLDER_DEPTH: Final = 4
 FOLDER_SUFFIXES: Final = frozenset({".onnx", ".onnx_data", ".data", ".pb", ".weight", ".json", ".jsonl", ".txt", ".model", ".jinja", ".md"})
-"""What a model's folder may hold. No code, no pickles: nothing of a model is ever executed, and nothing should look as if it were."""
+"""What a model's folder may hold. No code and no pickles: nothing in a model is ever executed."""
 FOLDER_NAMES: Final = frozenset({"LICENSE", "NOTICE", "README"})
 _NAME: Final = re.compile(PATTERN)
 _SPLIT: Final = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -39,14 +39,14 @@ class UploadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def kind_of(name: str) -> Literal["file", "folder"]:
-    """What a name stands for. Raises RequestError for what is none."""
+    """Whether a name is that of a file or a folder. Raises RequestError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise RequestError("A name has 1 to 120 letters, digits or any of '._-' and begins with a letter or digit.", param="name")
     return "file" if name.endswith(FILE_SUFFIXES) else "folder"
 
 
 def member_problem(path: str) -> str | None:
-    """Why a file of a model's folder is refused; None when it is not. `path` is relative, with slashes."""
+    """Why a file of a model's folder is refused, or None. `path` is relative, with slashes."""
     parts = path.split("/")
     if len(parts) > FOLDER_DEPTH:
         return f"lies more than {FOLDER_DEPTH} folders deep"
@@ -60,7 +60,7 @@ def member_problem(path: str) -> str | None:
 
 
 def split_of(name: str) -> tuple[str, int, int] | None:
-    """(stem, number, count) of a part of a split GGUF model, `STEM-00001-of-00003.gguf`; None for every other name."""
+    """(stem, number, count) of a part of a split GGUF model, `STEM-00001-of-00003.gguf`, or None."""
     found = _SPLIT.fullmatch(name)
     if found is None:
         return None
@@ -69,11 +69,11 @@ def split_of(name: str) -> tuple[str, int, int] | None:
 
 
 def split_name(stem: str, part: int, count: int) -> str:
-    """The name of a part, the first is 1."""
+    """The name of a part; the first is number 1."""
     return f"{stem}-{part:05d}-of-{count:05d}.gguf"
 
 
 def model_of(name: str) -> str:
-    """The model that a file belongs to: of a split model the first part, of everything else the name itself."""
+    """The model that a file belongs to: the first part of a split model, otherwise the name itself."""
     split = split_of(name)
     return name if split is None else split_name(split[0], 1, split[2])

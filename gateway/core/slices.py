@@ -1,7 +1,7 @@
-"""Long work on the event loop, in slices: whoever has requests under way gets the loop back after half a millisecond.
+"""Long work on the event loop in slices: after half a millisecond, requests get the loop back.
 
-The work is a generator that yields wherever it may be interrupted. A thread would not help: while it runs Python it holds the
-interpreter each time the loop wants it, and takes it back as soon as it may.
+The work is a generator that yields wherever it may be interrupted. A thread would not help: while it runs Python code, it competes with the
+loop for the interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.core.waiting import Signal
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 SLICE = 0.0005
-"""Seconds of work between two turns of the loop, as far as the steps are shorter than that."""
+"""Seconds of work before the loop gets a turn. A longer step makes the slice longer."""
 
 
 async def in_slices(steps: Steps[T]) -> T:
@@ -79,7 +79,7 @@ class Turns:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """The same without a pause, where no loop has to go on."""
+    """Runs the work without pausing, where no event loop is waiting."""
     while True:
         try:
             next(steps)

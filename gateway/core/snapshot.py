@@ -1,7 +1,7 @@
-"""The Snapshot: an immutable configuration together with everything that was built from it. A request pins one for its whole life.
+"""The Snapshot: an immutable configuration with everything built from it. A request pins one for its whole life.
 
-What must survive a reload (connection pools, breakers, buckets, meters) is owned by registries outside, keyed by identity and
-settings; a Snapshot only refers to it.
+What must survive a reload (connection pools, breakers, buckets, meters) belongs to registries outside, keyed by identity and settings; a
+Snapshot only refers to it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Meter(Protocol):
 
 
 class ModelEntry:
-    """One public model, ready to serve: what the pipeline needs without another look-up.
+    """One public model, ready to serve, with everything that the pipeline needs of it.
 
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it.
@@ -53,8 +53,8 @@ class ModelEntry:
             self.routing_header = key[7:].lower().encode() if key.startswith("header:") else None
 
     def in_place_of(self, asked: ModelEntry) -> ModelEntry:
-        """This model as a fallback of the one that was asked for: answers pass the guardrails of both; requests, which have passed the
-        other's, those that are left."""
+        """This model as a fallback for the one asked for. Answers pass the guardrails of both models. Requests have already passed those of
+        the model asked for, so only the others are left."""
         return ModelEntry(
             self.spec,
             self.route,

@@ -1,7 +1,7 @@
-"""Settings as frozen, parsed objects: what the configuration file (and the store) says, and nothing that was built from it.
+"""Settings as frozen, parsed objects: what the configuration file and the store say, and nothing built from it.
 
 Names and defaults are those of docs/configuration.md. Durations are seconds (float), sizes bytes (int); the YAML forms
-"1s", "50ms", "64MiB" are turned into these by gateway.config.load. A field that is absent has the default written here.
+"1s", "50ms", "64MiB" are converted by gateway.config. An absent field has the default written here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from gateway.core.secret import Secret
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
 Timeout = Annotated[float, Meta(ge=0.001, le=86400 * 366)]
-"""Seconds of what cannot be done in no time: a deadline, a period."""
+"""Seconds, more than zero: a deadline or a period."""
 Overlap = Annotated[float, Meta(ge=0, le=86400 * 90)]
-"""Seconds for which two keys are accepted beside one another."""
+"""Seconds for which the old secret of a key is accepted beside the new one."""
 DURATIONS = (Seconds, Timeout, Overlap)
-"""What may be written as a duration ("1m30s")."""
+"""The types that may be written as a duration ("1m30s")."""
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
 Amount = Annotated[float, Meta(ge=1e-6, le=1e12)]
-"""Units of a limit: what is beyond could not be counted, nor said in a header."""
+"""Units of a limit. Larger amounts could be neither counted nor written in a header."""
 DEFAULT_SLOTS = 8
-"""Requests that run at once in a sidecar when neither the configuration nor the sidecar says."""
+"""Requests that run at once in a sidecar if neither the configuration nor the sidecar says."""
 EXTERNAL_SLOTS = 256
-"""Requests that run at once in an external engine when neither the configuration nor the engine says: it batches, and queues, by itself."""
+"""Requests that run at once in an external engine, which batches and queues by itself, if neither the configuration nor the engine says."""
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +42,7 @@ class CorsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Server side TLS of a listener. `client_ca` asks clients for a certificate; `require_client` insists."""
+    """Server-side TLS of a listener. `client_ca` asks clients for a certificate; `require_client` insists."""
 
     cert: str
     key: str
@@ -74,9 +74,9 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where tenants, keys and models that must last are kept: `sqlite` (in the state directory) or a PostgreSQL URL.
+    """Where what operators decide is kept: `sqlite` (in the state directory) or a PostgreSQL URL.
 
-    upstreams: networks and patterns of host names in which external engines of the store may be.
+    upstreams: networks and host-name patterns where external engines of the store may be.
     """
 
     url: str = "sqlite"
@@ -183,7 +183,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def process_settings(self) -> tuple[Any, ...]:
-        """What a sidecar is started with: another value means another process. All other settings change while it runs."""
+        """What a sidecar is started with: a change needs another process. All other settings can change while it runs."""
         return (
             self.runtime, self.version, self.model, self.device, self.fallback, self.slots, self.context, self.queue, self.threads,
             self.sha256, self.batching, self.options,
@@ -191,14 +191,14 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def start_slots(self) -> int:
-        """Requests that run at once, as long as an engine for which nothing is configured has said nothing itself."""
+        """Requests that run at once until the engine has reported its own number, if none is configured."""
         if self.slots is not None:
             return self.slots
         return EXTERNAL_SLOTS if self.runtime == "external" else DEFAULT_SLOTS
 
 
 class BreakerSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Circuit breaker of every endpoint: opens after consecutive failures, stays open with growing time."""
+    """Circuit breaker of every endpoint: opens after consecutive failures, for longer each time."""
 
     failures: Annotated[int, Meta(ge=1, le=5)] = 5
     open_for: Seconds = 1.0
@@ -215,7 +215,7 @@ class QueueSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Retries before the first byte, inside a budget that is a share of the requests in flight."""
+    """Retries before the first byte, within a budget: a share of the requests in flight."""
 
     attempts: Annotated[int, Meta(ge=1, le=10)] = 3
     budget: Annotated[float, Meta(ge=0, le=1)] = 0.2
@@ -235,7 +235,7 @@ class RoutingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class PoolMemberSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One member of a pool: an engine, with its weight and the model name it knows itself (where it differs)."""
+    """One member of a pool: an engine, its weight, and its own name for the model if that differs."""
 
     engine: Name
     weight: Annotated[float, Meta(ge=0, le=1000)] = 1.0
@@ -269,7 +269,7 @@ class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """API keys: those of the configuration; all others live in the store. rely_on_store: those of the store are enough."""
+    """API keys of the configuration; all others live in the store. rely_on_store: start without a key in the configuration."""
 
     static: tuple[StaticKeySpec, ...] = ()
     rely_on_store: bool = False
@@ -348,7 +348,7 @@ class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The audit log; `write` survives kill -9 of the process, `fsync` survives power loss. `body_hashes`: records prove bodies."""
+    """The audit log. `write` survives a kill -9 of the process, `fsync` a power loss. `body_hashes`: records prove what the bodies were."""
 
     durability: Literal["async", "write", "fsync"] = "write"
     sinks: tuple[SinkSpec, ...] = (SinkSpec(type="file"),)
@@ -375,7 +375,7 @@ class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Streams towards clients: comments while an engine is silent, and the bound on what one stream may hold."""
+    """Streams to clients: comments while an engine is silent, and how many bytes one stream may hold."""
 
     keep_alive: Seconds = 15.0
     buffer_bytes: Annotated[int, Meta(ge=16 * 1024, le=256 * 1024)] = 64 * 1024
@@ -383,7 +383,7 @@ class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class UploadsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Model files sent to the admin API. `reserve_bytes` of the disk stay free; one that gets no byte for `expire_after` is removed."""
+    """Model files sent to the admin API. `reserve_bytes` of the disk stay free; one without progress for `expire_after` is removed."""
 
     max_bytes: Annotated[int, Meta(ge=1, le=1 << 42)] = 64 * 1024**3
     max_open: Annotated[int, Meta(ge=1, le=1000)] = 8
@@ -417,11 +417,11 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SidecarSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a supervisor tells a sidecar it starts: one JSON line on standard input, which then stays open as the lifeline.
+    """What a supervisor tells a new sidecar: one JSON line on standard input, which then stays open as its lifeline.
 
-    `device` is the device as the sidecar sees it after placement (`cpu`, or `cuda:0` with one visible device); `wanted`
-    is what the configuration asked for, so that health can show a fallback; `fallback` is what the runtime may use instead
-    where it cannot use the device (its library has no support for it). `socket` is a Unix socket path (mode 0600).
+    `device`: as the sidecar sees it after placement (`cpu`, or `cuda:0` with one visible device). `wanted`: what the configuration
+    asked for, so that health can show a fallback. `fallback`: what the runtime may use if its library does not support the device.
+    `socket`: the path of a Unix socket (mode 0600).
     """
 
     name: str

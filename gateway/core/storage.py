@@ -1,7 +1,7 @@
 """What the store keeps, as frozen records, and the Protocol by which the control plane and the admin API reach it.
 
-The store (gateway.store) implements `ControlStore`; the admin API, the key cache and the feed know these records only. Times
-are seconds since the epoch. Tenants are names; "" is no tenant (what belongs to the installation as a whole).
+The store (gateway.store) implements `ControlStore`; the admin API, the key cache and the feed know only these records. Times are seconds
+since the epoch. Tenants are names; "" means the installation as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Resource(Struct, frozen=True):
-    """One thing that operators manage. `version` is its ETag: 1 at first, one more with each write. `actor` wrote it last."""
+    """One thing that operators manage. `version` is its ETag: 1 at first, then one more for each write. `actor` wrote it last."""
 
     kind: str
     name: str
@@ -72,7 +72,7 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
     last_used: float | None = None
 
     def ends(self) -> float | None:
-        """The first moment at which the key is not accepted any more; None: it does not end."""
+        """The first moment at which the key is no longer accepted, or None."""
         replaced = self.overlap_until if self.rotated_to is not None else None
         moments = [moment for moment in (self.expires, replaced, self.revoked) if moment is not None]
         return min(moments, default=None)
@@ -92,7 +92,7 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
 
 
 def engine_secret(engine: str, url: str | None, field: str) -> str:
-    """What a sealed secret of an engine belongs to: one field, at one address. It is not sent anywhere else."""
+    """The purpose of a sealed secret of an engine: one field, at one address. It is sent nowhere else."""
     return f"engines/{engine} {url or ''} {field}"
 
 
@@ -130,8 +130,8 @@ class Page(Struct, Generic[T], frozen=True):
 
 
 class ChangePage(Struct, frozen=True):
-    """Changes after a sequence number, oldest first. `head`: the newest number. `gap`: what came right after is not kept any more
-    (or the store was set back): fetch the whole state and go on from `head`."""
+    """Changes after a sequence number, oldest first. `head`: the newest number. `gap`: the next changes are no longer kept, or a backup was
+    restored, so fetch the whole state and go on from `head`."""
 
     changes: tuple[StoreChange, ...]
     head: int
@@ -139,7 +139,7 @@ class ChangePage(Struct, frozen=True):
 
 
 class Idempotent(Struct, frozen=True):
-    """What is known of an idempotency key. status 0: the first request is still under way."""
+    """What is known about an idempotency key. status 0: the first request is still under way."""
 
     status: int
     body: str
@@ -151,8 +151,8 @@ class ControlStore(Protocol):
 
     Errors (gateway.core.errors): StoreUnavailable (503) when the database does not answer; NotFound (404); AlreadyExists (409);
     VersionMismatch (412) for a lost update; RequestError (400) for a name, cursor or value that cannot be stored.
-    `dry_run=True` runs a write to its end and takes it back: the same errors, the same answer, no change.
-    `actor` is who asked for it. `version` is the expected one (If-Match); None writes over whatever is there.
+    `dry_run=True` runs a write and rolls it back: the same errors, the same answer, no change.
+    `actor` is who asked for it. `version` is the expected one (If-Match); None overwrites any version.
     """
 
     # --- resources
@@ -162,7 +162,7 @@ class ControlStore(Protocol):
     async def list(
         self, kind: str, *, tenant: str | Sequence[str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
     ) -> Page[Resource]:
-        """tenant: of this one, or of one of these; None: all. prefix: of the name. limit: 1 to 1000."""
+        """tenant: one or several, or None for all. prefix: of the name. limit: 1 to 1000."""
         ...
 
     async def create(
@@ -180,7 +180,7 @@ class ControlStore(Protocol):
         tenant: str | None = None,
         dry_run: bool = False,
     ) -> Resource:
-        """Replaces the whole body. tenant: None leaves it."""
+        """Replaces the whole body. tenant: None leaves it unchanged."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
@@ -192,8 +192,8 @@ class ControlStore(Protocol):
     async def create_key(
         self, tenant: str, settings: KeySettings, *, actor: str, id: str | None = None, dry_run: bool = False
     ) -> tuple[KeyRecord, Secret]:
-        """The record and the key itself, which is not kept anywhere: it cannot be shown again (do not put it into an idempotency record).
-        id: a name for it; None makes one."""
+        """Returns the record and the key itself, which is kept nowhere and cannot be shown again (never put it into an idempotency record).
+        id: a name for it, or None to make one."""
         ...
 
     async def get_key(self, id: str) -> KeyRecord: ...
@@ -226,15 +226,15 @@ class ControlStore(Protocol):
         ...
 
     async def delete_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
-        """Removes the record as well; usage stays."""
+        """Deletes the key with its record; its usage stays."""
         ...
 
     async def find_key(self, digest: bytes, key: str) -> KeyRecord | None:
-        """The record of a key that somebody presented (whatever its state), by its HMAC. `digest` (SHA-256) is not used here."""
+        """The record of a presented key, whatever its state, or None. `digest` is the key's SHA-256, for stores that need it."""
         ...
 
     async def touch_keys(self, used: Mapping[str, float]) -> None:
-        """last_used of many keys at once: id to the moment. Never sets one back; unknown ids are ignored."""
+        """Sets last_used of many keys (id to time). Never moves one back; ignores unknown ids."""
         ...
 
     # --- usage
@@ -264,33 +264,33 @@ class ControlStore(Protocol):
     async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage: ...
 
     def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
-        """Calls back, on the event loop, with each change that this process has committed, before the write returns. Returns the way
-        to unsubscribe. Changes of other processes come through the feed (gateway.store.feed)."""
+        """Calls back on the event loop with each change that this process commits, before the write returns. Returns a function that
+        unsubscribes. Changes of other processes come through the feed (gateway.store.feed)."""
         ...
 
     # --- idempotency keys
 
     async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
-        """None: this is the first request with the key, and it is noted as under way, for `ttl` seconds at most (its process may die).
-        Otherwise what the first one left. fingerprint: a hash of the request, to recognise a key that is used for something else."""
+        """None if this is the first request with the key; it then counts as under way for at most `ttl` seconds, in case its process dies.
+        Otherwise what the first request left. fingerprint: a hash of the request, which tells a reused key."""
         ...
 
     async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
-        """The answer to repeat for `ttl` seconds. A body must hold no secret."""
+        """Keeps the answer to repeat for `ttl` seconds. The body must hold no secret."""
         ...
 
     async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
-        """The request failed in a way that may be tried again: the key is free."""
+        """Frees the key of a request that failed and may be tried again."""
         ...
 
     # --- secrets within bodies
 
     def seal(self, secret: Secret, purpose: str) -> str:
-        """The secret encrypted, to be stored in a body. purpose: what it belongs to; it opens for nothing else."""
+        """Encrypts a secret to be stored in a body. purpose: what it belongs to; it opens for nothing else."""
         ...
 
     def unseal(self, sealed: str, purpose: str) -> Secret:
-        """Raises ConfigError for what was sealed with another pepper, or for another purpose."""
+        """Raises ConfigError for a text sealed with another pepper or for another purpose."""
         ...
 
     # --- health

@@ -59,7 +59,7 @@ class TaskOwner:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
-        if isinstance(error, GatehouseError):  # whoever awaits the task says it
+        if isinstance(error, GatehouseError):  # the caller that awaits the task reports it
             log.debug("%s failed: %r", task.get_name(), error)
         else:
             log.error("%s failed: %r", task.get_name(), error, exc_info=error)

@@ -16,17 +16,17 @@ SIZE = "a size such as 65536, 64KiB or 8MiB"
 
 
 def integer(text: str) -> int | None:
-    """A whole number, or None when the text is none."""
+    """The whole number that the text is, or None."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def number(text: str) -> float | None:
-    """A finite number, or None."""
+    """The finite number that the text is, or None."""
     return float(text) if _BARE.fullmatch(text) else None
 
 
 def duration(text: str) -> float | None:
-    """Seconds: a bare number, or one or more of us, ms, s, m, h, d ("1m30s"). None when it is no duration."""
+    """Seconds: a bare number, or one or more of us, ms, s, m, h, d ("1m30s"). None if it is not a duration."""
     if (bare := number(text)) is not None:
         return bare
     if not _DURATION.fullmatch(text):

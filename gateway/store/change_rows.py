@@ -1,4 +1,4 @@
-"""Statements on the changes and on idempotency keys: what is written beside the resources."""
+"""Statements on the tables of changes and idempotency keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.store import rows
 from gateway.store.tables import changes, counters, idempotency
 
 KEPT = 100_000
-"""Changes that are kept. A replica that was away for longer fetches the whole state."""
+"""How many changes are kept. A replica that missed more fetches the whole state."""
 MAX_CHANGES = 10_000
 _HEAD = sa.select(counters.c.value).where(counters.c.name == "changes")
 _MOST = sa.bindparam("most", type_=sa.Integer)
@@ -17,7 +17,7 @@ _SINCE = sa.select(changes).where(changes.c.seq > sa.bindparam("after")).order_b
 
 
 def since(connection: sa.Connection, seq: int, limit: int) -> ChangePage:
-    """The head is read first: a change that is committed in between belongs to the page, or to the next one."""
+    """Reads the head first, so that a change committed in between is in this page or in the next one."""
     head = int(connection.execute(_HEAD).scalar_one())
     if seq == head:
         return ChangePage((), head)
@@ -30,7 +30,7 @@ def since(connection: sa.Connection, seq: int, limit: int) -> ChangePage:
 
 
 def prune(connection: sa.Connection, now: float, kept: int = KEPT) -> None:
-    """Forgets old changes and idempotency keys that have expired."""
+    """Deletes old changes and expired idempotency keys."""
     newest = sa.select(counters.c.value - kept).where(counters.c.name == "changes").scalar_subquery()
     connection.execute(sa.delete(changes).where(changes.c.seq <= newest))
     connection.execute(sa.delete(idempotency).where(idempotency.c.expires <= now))
@@ -41,7 +41,7 @@ def _here(key: str, actor: str, route: str) -> sa.ColumnElement[bool]:
 
 
 def begin(connection: sa.Connection, key: str, actor: str, route: str, fingerprint: str, now: float, ttl: float) -> Idempotent | None:
-    """Raises IntegrityError when another process begins with the same key at the same moment: then ask again."""
+    """Raises IntegrityError if another process begins with the same key at the same moment; the caller tries again."""
     for what, value in (("idempotency-key", key), ("actor", actor), ("route", route), ("fingerprint", fingerprint)):
         rows.text(value, what)
     row = connection.execute(sa.select(idempotency).where(_here(key, actor, route))).first()

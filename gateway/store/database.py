@@ -1,7 +1,7 @@
-"""One way to SQLite and PostgreSQL: transactions in a few threads of their own, each under a deadline that frees the thread too.
+"""SQLite and PostgreSQL alike: transactions in a few threads, each with a deadline that also frees its thread.
 
-The event loop never waits for a database. A call past its deadline fails with StoreUnavailable, and what its thread hangs on
-is broken off: SQLite is interrupted, PostgreSQL's socket is shut down (a frozen server answers no cancel request).
+The event loop never waits for a database. A call past its deadline fails with StoreUnavailable, and whatever blocks its thread is broken
+off: SQLite is interrupted, PostgreSQL's socket is shut down (a frozen server does not answer a cancel request).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ log = logging.getLogger("gatehouse.store")
 FILE = "gatehouse.db"
 THREADS = 4
 MAX_PENDING = 512
-"""Calls under way or waiting for a thread; more than that are refused at once."""
+"""Calls that may be under way or waiting for a thread; more are refused at once."""
 BUSY_SHARE = 0.8
-"""SQLite waits for another process' write for this share of a call's deadline."""
+"""The share of a call's deadline for which SQLite waits for another process's write."""
 CONNECT_TIMEOUT = 2
 WRITING = "gatehouse_write"
 
 
 def make_engine(url: str, state_dir: Path, statement_timeout: float, stores: Table[StoreRow] | None = None) -> sa.Engine:
-    """An engine for a URL, by its scheme. Connects to nothing yet. Raises ConfigError."""
+    """An SQLAlchemy engine for a URL, by its scheme. Does not connect yet. Raises ConfigError."""
     stores = STORES if stores is None else stores
     scheme = url.partition(":")[0].partition("+")[0]
     scheme = "postgresql" if scheme == "postgres" else scheme
@@ -95,13 +95,13 @@ def _sqlite(path: Path, busy_timeout: float) -> sa.Engine:
     )
 
     def connected(connection: Any, record: Any) -> None:
-        connection.isolation_level = None  # no implicit transactions: `begun` says when one begins, and how
+        connection.isolation_level = None  # no implicit transactions: `begun` says when and how one begins
         for pragma in ("synchronous=FULL", "foreign_keys=ON", "trusted_schema=OFF"):
             connection.execute(f"PRAGMA {pragma}").close()
         _write_ahead(connection, busy_timeout)
 
     def begun(connection: sa.Connection) -> None:
-        # A write takes its lock first: one that begins by reading would fail, without waiting, when another has written since.
+        # A write takes its lock first. Otherwise a transaction that reads before it writes fails at once if another one has written since.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get(WRITING) else "BEGIN")
 
     event.listen(engine, "connect", connected)
@@ -110,7 +110,7 @@ def _sqlite(path: Path, busy_timeout: float) -> sa.Engine:
 
 
 def _write_ahead(connection: Any, seconds: float) -> None:
-    """Of several processes that meet a new file, one turns the log on. SQLite does not let the others wait for that: they ask again."""
+    """If several processes open a new file, one turns the log on. SQLite does not make the others wait for that, so they retry."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -150,7 +150,7 @@ def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
 
 
 class Job:
-    """One transaction and the way to break it off. Thread-safe."""
+    """One transaction and how to break it off. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,7 +159,7 @@ class Job:
         self.abandoned = False
 
     def attach(self, driver: Any) -> None:
-        """The driver's connection that the job works on. The socket is duplicated, so that no other can be meant by its number later."""
+        """The driver's connection that the job works on. The socket is duplicated, so that its number cannot mean another one later."""
         with self._lock:
             if self.abandoned:
                 raise StoreUnavailable(LATE)
@@ -174,7 +174,7 @@ class Job:
             try:
                 self._own.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it is closed already
+                pass  # already closed
 
     def detach(self) -> None:
         with self._lock:
@@ -184,7 +184,7 @@ class Job:
                 self._own = None
 
     def abandon(self) -> None:
-        """Nobody waits for it any more."""
+        """The caller has stopped waiting."""
         with self._lock:
             self.abandoned = True
             if self._abort is not None:
@@ -202,7 +202,7 @@ class Database:
         self.available = True
         self._readers = self._writers = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-store")
         if engine.dialect.name == "sqlite":
-            # One writes at a time anyway; those that wait in a queue of ours do not sleep and retry, nor keep readers from a thread.
+            # SQLite has one writer at a time anyway. Waiting in our queue costs no sleeping and retrying, and takes no thread from readers.
             self._writers = ThreadPoolExecutor(1, thread_name_prefix="gatehouse-store-write")
         self._jobs: set[Job] = set()
         self._closed = False
@@ -220,9 +220,10 @@ class Database:
         committed: Callable[[T], None] | None = None,
         deadline: float | None = None,
     ) -> T:
-        """What `work` returns, once its transaction is committed. Raises StoreUnavailable, and what `work` raises: nothing is changed.
+        """Runs `work` in a transaction and returns its result after the commit. Raises StoreUnavailable, and what `work` raises; then
+        nothing has changed.
 
-        committed: called on the loop after the commit, even when nobody waits any more.
+        committed: called on the loop after the commit, even if the caller no longer waits.
         """
         if self._closed:
             raise StoreUnavailable("The store is closed.")
@@ -267,9 +268,9 @@ class Database:
                 log.error("the store does not answer: %s", why)
 
     def _transaction(self, work: Callable[[sa.Connection], T], write: bool, job: Job) -> T:
-        """In a thread. A connection that was lost while it lay in the pool is found out by its first use: then once more, on a new one.
+        """Runs in a thread. The first use of a pooled connection may show that it was lost; the work is then done again on a new one.
 
-        That is safe before the commit only: a server that loses a connection takes its open transaction back.
+        That is safe only before the commit: a server that loses a connection rolls its open transaction back.
         """
         for last in (False, True):
             try:
@@ -298,7 +299,7 @@ class Database:
                 job.detach()
 
     async def aclose(self) -> None:
-        """Breaks off what is under way and closes every connection."""
+        """Breaks off the calls under way and closes every connection."""
         for job in tuple(self._jobs):
             job.abandon()
         self._closed = True
@@ -310,7 +311,7 @@ class Database:
 
 
 def _bare(error: Exception) -> Exception:
-    """The driver's error without the statement and its parameters, which do not belong into a log."""
+    """The driver's error without the statement and its parameters, which do not belong in a log."""
     original = getattr(error, "orig", None)
     if original is None:
         return RuntimeError(type(error).__name__)
@@ -319,5 +320,4 @@ def _bare(error: Exception) -> Exception:
 
 
 STORES: Final = Table(StoreRow, (StoreRow(name="sqlite", build=_sqlite_engine), StoreRow(name="postgresql", build=_postgresql_engine)))
-"""The databases that Gatehouse can keep its store in. To add one: a row here, one in tests/contract/store/conftest.py, a heading in
-docs/store.md."""
+"""The databases that can hold the store. To add one: a row here, one in tests/contract/store/conftest.py, a heading in docs/store.md."""

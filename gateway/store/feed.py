@@ -1,7 +1,7 @@
-"""Changes of the store onto the feed: those of this process at once, those of other replicas by asking for what is new.
+"""Publishes the store's changes on the feed: this process's at once, those of other replicas by polling.
 
-Every subscriber hears each change exactly once and in order, or `resync`: then changes were missed, and it fetches anew
-whatever it keeps of the store.
+Every subscriber hears each change exactly once and in order, or hears `resync`: changes were missed, and it must fetch again whatever it
+keeps of the store.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.core.tasks import TaskOwner
 log = logging.getLogger("gatehouse.store")
 
 CHANGE = "store"
-"""The kind on the feed of one change; its payload is the StoreChange."""
+"""Kind on the feed: one change. The payload is the StoreChange."""
 RESYNC = "resync"
-"""The kind on the feed when changes were missed; its payload is the newest sequence number."""
+"""Kind on the feed: changes were missed. The payload is the newest sequence number."""
 PAGE = 1000
 
 
 class Changes(Protocol):
-    """Where the numbered changes are."""
+    """A source of numbered changes."""
 
     async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage: ...
 
@@ -33,7 +33,7 @@ class Changes(Protocol):
 class ChangePoller:
     """Asks for new changes every `interval` seconds and publishes them. `position`: the last number that was published.
 
-    Life: `start` before anything is read from the store that must be kept up to date; `aclose`.
+    Life: `start`, before anything that must be kept up to date is read from the store; `aclose`.
     """
 
     def __init__(self, store: Changes, feed: Feed, interval: float) -> None:
@@ -44,7 +44,7 @@ class ChangePoller:
         self._tasks = TaskOwner("store feed")
 
     async def start(self) -> None:
-        """From now on: what was written before is not published. Raises StoreUnavailable."""
+        """Begins at the newest change; earlier ones are not published. Raises StoreUnavailable."""
         self.position = (await self._store.changes_since(0, 1)).head
         self._tasks.spawn(self._run(), name="poll")
 
@@ -52,8 +52,8 @@ class ChangePoller:
         await self._tasks.aclose()
 
     def written(self, change: StoreChange) -> None:
-        """A write of this process was committed. The next in order is published at once; one that is further on shows that other
-        replicas have written: all of it is fetched now. One that a poll was quicker with is known already."""
+        """A write of this process was committed. If it is the next in order, it is published at once. A higher number shows that other
+        replicas have written, so everything up to it is fetched now. A lower number was already polled."""
         if change.seq == self.position + 1:
             self._publish(change)
         elif change.seq > self.position:
@@ -64,10 +64,10 @@ class ChangePoller:
         self._tell(CHANGE, change)
 
     def _tell(self, kind: str, payload: StoreChange | int) -> None:
-        """Publishes. When one that hears it fails, the next poll has all fetched anew: no revocation may stay unheard."""
+        """Publishes. If a subscriber fails, the next poll makes all of them fetch again: no revocation may go unheard."""
         try:
             self._feed.publish(kind, payload)
-        except Exception:  # boundary: the write is committed, and the next poll says `resync` until all have heard it
+        except Exception:  # boundary: the write is committed; each poll says `resync` until all subscribers have heard it
             log.exception("a change of the store could not be put into force: everything is fetched anew")
             self._missed = True
 
@@ -83,12 +83,12 @@ class ChangePoller:
                 while await self.poll():
                     pass
             except GatehouseError as error:
-                log.debug("changes could not be fetched: %s", error.message)  # the store itself says when it is lost and found
-            except Exception:  # boundary: nothing was passed over, the next poll asks for the same again
+                log.debug("changes could not be fetched: %s", error.message)  # the store itself logs when it is lost and found
+            except Exception:  # boundary: no change was skipped; the next poll asks for the same ones
                 log.exception("changes could not be fetched")
 
     async def poll(self) -> bool:
-        """Fetches and publishes one page. True: there may be more."""
+        """Fetches and publishes one page; returns whether there may be more."""
         if self._missed:
             self._missed = False
             self._tell(RESYNC, self.position)
@@ -100,6 +100,6 @@ class ChangePoller:
             self._tell(RESYNC, page.head)
             return False
         for change in page.changes:
-            if change.seq == self.position + 1:  # not those that were written here meanwhile
+            if change.seq == self.position + 1:  # not those written here in the meantime
                 self._publish(change)
         return len(page.changes) >= PAGE

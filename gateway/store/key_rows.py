@@ -1,4 +1,4 @@
-"""Statements on the table of API keys. The key itself is never written: only its HMAC-SHA256 with the pepper."""
+"""Statements on the table of API keys. A key is stored only as its HMAC-SHA256 with the pepper, never itself."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def create(
 
 
 def _write(tx: Transaction, new: KeyRecord, action: str, fingerprint: bytes | None = None) -> KeyRecord:
-    """fingerprint: of another secret than before."""
+    """fingerprint: of the new secret, if there is one."""
     fixed = {"id", "tenant", "created", "last_used"}
     values = {name: getattr(new, name) for name in _KEPT if name not in fixed}
     if fingerprint is not None:
@@ -191,7 +191,7 @@ def rotate(
 
 
 def _shorten(tx: Transaction, id: str, until: float) -> None:
-    """No former secret of the key is accepted for longer than until then."""
+    """Limits how long former secrets of the key are accepted."""
     mine = former_secrets.c.key == id
     tx.connection.execute(sa.delete(former_secrets).where(mine, sa.or_(former_secrets.c.until <= tx.now, sa.literal(until) <= tx.now)))
     tx.connection.execute(sa.update(former_secrets).where(mine, former_secrets.c.until > until).values(until=until))
@@ -215,7 +215,7 @@ def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
 
 
 def find(connection: sa.Connection, fingerprint: bytes) -> KeyRecord | None:
-    """By the HMAC of the whole key: what the index compares tells nothing about a key to whoever lacks the pepper.
+    """Finds a key by the HMAC of the whole secret, so that the timing of the index tells nothing to anyone without the pepper.
 
     The record of a former secret expires when that secret does.
     """
@@ -233,17 +233,17 @@ def find(connection: sa.Connection, fingerprint: bytes) -> KeyRecord | None:
 
 
 def prune(connection: sa.Connection, now: float) -> None:
-    """Forgets former secrets that are not accepted any more."""
+    """Deletes former secrets that have ended."""
     connection.execute(sa.delete(former_secrets).where(former_secrets.c.until <= now))
 
 
 def naming(connection: sa.Connection, limit: str) -> list[str]:
-    """Ids of the keys that name a limit, revoked ones left out, in order."""
+    """Ids of the keys that name a limit, without revoked ones, in order."""
     quoted = sa.cast(keys.c.limits, sa.Text).contains(f'"{limit}"', autoescape=True)
     query = sa.select(keys.c.id, keys.c.limits).where(quoted, keys.c.revoked.is_(None)).order_by(keys.c.id)
     return [row.id for row in connection.execute(query) if limit in row.limits]
 
 
 def touch(connection: sa.Connection, used: Mapping[str, float]) -> None:
-    # In one order, so that two replicas that touch the same keys wait for one another and do not lock each other out.
+    # Always in the same order, so that two replicas that touch the same keys cannot deadlock.
     connection.execute(_TOUCH, [{"the_id": id, "moment": moment} for id, moment in sorted(used.items())])

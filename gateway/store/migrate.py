@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema, inside the caller's transaction. Several processes may try at once: one does it."""
+"""Brings a database to the newest schema, inside the caller's transaction. If several processes try at once, one of them does it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.store.upgrade import upgrade
 
 HEAD = "0003"
 """The newest revision in migrations/versions."""
-LOCK = 0x67617465686F7573  # "gatehous": PostgreSQL's advisory lock of whoever migrates
+LOCK = 0x67617465686F7573  # "gatehous": the PostgreSQL advisory lock that a migration holds
 _VERSION = sa.table("alembic_version", sa.column("version_num"))
 
 
@@ -21,7 +21,7 @@ def migrate(connection: sa.Connection) -> None:
 
 
 def revisions(connection: sa.Connection) -> set[str]:
-    """What the database says of its schema; nothing when it has none."""
+    """The revisions that the database has; empty if it has no schema."""
     if not sa.inspect(connection).has_table(_VERSION.name):
         return set()
     return set(connection.scalars(sa.select(_VERSION.c.version_num)))

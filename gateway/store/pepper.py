@@ -1,7 +1,7 @@
-"""The pepper: the secret with which API keys are hashed. Without it the table of keys does not even allow a key to be confirmed.
+"""The pepper: the secret with which API keys are hashed. A stolen table of keys does not even confirm a guessed key without it.
 
-In the state directory (0600), made at the first start. Machines that share a PostgreSQL must share it, either as that file or through the
-environment (GATEHOUSE_PEPPER). Losing it makes every stored key useless.
+It is a file of the state directory (0600), made at the first start. Machines that share a PostgreSQL must share it, either as that file or
+through the environment (GATEHOUSE_PEPPER). Losing it makes every stored key useless.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MIN_LENGTH = 32
 
 
 def peppers(state_dir: Path, entropy: Entropy, given: str | None = None) -> tuple[bytes, ...]:
-    """32 bytes each: the pepper, and how earlier versions read the same text.
+    """The pepper, and what earlier versions took the same text for; 32 bytes each.
 
     given: the value of GATEHOUSE_PEPPER: the content of a pepper file, or a passphrase, which is hashed.
-    Raises ConfigError when it is short, or when the file is damaged or open to others.
+    Raises ConfigError if the variable is short, or if the file is damaged or readable by others.
     """
     if given is None:
         path = state_dir / FILE
@@ -44,9 +44,9 @@ def peppers(state_dir: Path, entropy: Entropy, given: str | None = None) -> tupl
 
 
 def choose_pepper(connection: sa.Connection, marks: Sequence[str]) -> int:
-    """Which of these made the keys of the store; notes the first where nothing is noted. marks: an HMAC with each pepper.
+    """The number of the pepper by which the store's keys were hashed; in a new store, notes the first. marks: an HMAC with each pepper.
 
-    Raises ConfigError when none of them did: no key of the store would be known here.
+    Raises ConfigError if it is none of them, because no key of the store would be accepted here.
     """
     noted = connection.execute(sa.select(facts.c.value).where(facts.c.name == "pepper")).scalar_one_or_none()
     if noted is None:
@@ -83,7 +83,7 @@ def _read(path: Path) -> bytes:
 
 
 def _made(path: Path, entropy: Entropy) -> bytes:
-    """Written beside, synced and linked into place: no reader ever sees half a file, and of two makers one wins."""
+    """Writes the file beside its place, syncs it and links it into place: no reader sees half a file, and of two writers one wins."""
     new = path.with_name(f"{FILE}.{os.getpid()}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

@@ -26,7 +26,7 @@ _DELETE = sa.delete(resources).where(_HERE)
 
 
 def body_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A body that JSON can hold, as it will be read again. Raises RequestError."""
+    """The body as it will be read back. Raises RequestError if JSON cannot hold it."""
     try:
         encoded = json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -47,7 +47,7 @@ def _here(kind: str, name: str) -> dict[str, str]:
 
 
 def get(connection: sa.Connection, kind: str, name: str, *, lock: bool = False) -> Resource:
-    """Raises NotFound. lock: nobody else can change it until this transaction ends."""
+    """Raises NotFound. lock: until this transaction ends, no other one can change it."""
     found = None
     if rows.storable(kind) and rows.storable(name):
         found = connection.execute(_LOCK if lock else _SELECT, _here(kind, name)).first()

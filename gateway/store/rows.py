@@ -1,4 +1,4 @@
-"""What all tables have in common: checked texts, pages by name, numbered changes, and the expected version of a write."""
+"""What all tables share: checked texts, pages by name, numbered changes, the expected version of a write."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _STEP = (
     .returning(counters.c.value)
 )
 _INSERT = sa.insert(changes)
-# Statements are made once, here and in the modules beside this one: to make one takes longer than to run it, and while a thread of the
-# store does so, it has the interpreter.
+# Here and in the modules beside this one, statements are built once: building one takes longer than running it, and holds the interpreter
+# while it does.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", re.ASCII)
 
 
 class Transaction:
-    """A connection in a transaction, the time of the write, and the changes it makes; `number` gives them their numbers at its end."""
+    """A connection in a transaction, the time of the write, and its changes, which get their numbers at the end (`number`)."""
 
     def __init__(self, connection: sa.Connection, now: float) -> None:
         self.connection, self.now = connection, now
@@ -38,8 +38,8 @@ class Transaction:
         self._made.append((kind, name, action))
 
     def number(self) -> tuple[StoreChange, ...]:
-        """The last statements of a write: the counter's row stays locked until the commit, so numbers are committed in order, without
-        gaps, and a reader that has seen one has seen all before it."""
+        """The last statements of a write. The counter's row stays locked until the commit, so numbers are committed in order and without
+        gaps: a reader that has seen one has seen all before it."""
         if not self._made:
             return ()
         head = int(self.connection.execute(_STEP, {"step": len(self._made)}).scalar_one())
@@ -71,7 +71,7 @@ def tenant_name(value: str) -> str:
 
 
 def storable(value: str) -> bool:
-    """Whether a filter can match anything at all (and may be handed to a database)."""
+    """Whether a database can hold the text at all; a filter by any other text matches nothing."""
     return len(value) <= NAME_LENGTH and "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
@@ -84,7 +84,7 @@ def of_tenants(column: sa.Column[Any], tenant: str | Sequence[str] | None) -> sa
 
 
 def begins(column: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
-    """Bytewise, as LIKE is not on SQLite."""
+    """Compares bytewise; SQLite's LIKE does not."""
     if not prefix:
         return sa.true()
     return sa.func.substr(column, 1, len(prefix)) == prefix if storable(prefix) else sa.false()
@@ -97,7 +97,7 @@ def page_size(limit: int) -> int:
 
 
 def cursor_after(last: str) -> str:
-    """An opaque cursor for what comes after this name."""
+    """An opaque cursor for the page after this name."""
     return base64.urlsafe_b64encode(last.encode()).decode().rstrip("=")
 
 
@@ -115,7 +115,7 @@ def after(column: sa.Column[Any], cursor: str | None) -> sa.ColumnElement[bool]:
 
 
 def check_version(current: int, expected: int | None) -> None:
-    """Raises VersionMismatch when something else than the expected version is there."""
+    """Raises VersionMismatch if the current version is not the expected one."""
     if expected is not None and expected != current:
         error = VersionMismatch("Somebody else has changed it since it was read; read it again.")
         error.current = current

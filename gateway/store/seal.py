@@ -1,7 +1,7 @@
 """Secrets of stored resources (the API key of an external engine), encrypted with a key that is derived from the pepper.
 
-AES-256-GCM (NIST SP 800-38D) under a key from HKDF-SHA256 (RFC 5869). What a secret is for is authenticated with it: moved to
-another resource, or to another address, it does not open. Every replica that knows the pepper opens it; the database alone does not.
+AES-256-GCM (NIST SP 800-38D) under a key from HKDF-SHA256 (RFC 5869). The purpose of a secret is authenticated with it: moved to another
+resource or address, it does not open. Every replica that knows the pepper can open it; the database alone does not suffice.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Sealer:
         self._cipher, self._entropy = AESGCM(key), entropy
 
     def seal(self, secret: Secret, purpose: str) -> str:
-        """A text that may be stored; another one each time."""
+        """A text to be stored; different each time."""
         nonce = self._entropy.bytes(_NONCE)
         return PREFIX + base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, secret.reveal().encode(), purpose.encode())).decode()
 
     def unseal(self, sealed: str, purpose: str) -> Secret:
-        """Raises ConfigError for what was not sealed with this pepper and for this purpose."""
+        """Raises ConfigError unless the text was sealed with this pepper and for this purpose."""
         try:
             data = base64.urlsafe_b64decode(sealed.removeprefix(PREFIX).encode("ascii"))
             return Secret(self._cipher.decrypt(data[:_NONCE], data[_NONCE:], purpose.encode()).decode())

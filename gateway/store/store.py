@@ -1,7 +1,7 @@
 """The store: everything that operators decide and that must last. SQLite embedded, PostgreSQL for several machines, one code path.
 
-Each write is one transaction together with its numbered change. The data plane does not read the store per request: it keeps
-what it needs (gateway.identity.stored) and hears of changes (gateway.store.feed).
+A write and its numbered change are one transaction. The data plane does not read the store per request: it caches what it needs
+(gateway.identity.stored) and hears of changes (gateway.store.feed).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from gateway.store.seal import Sealer
 
 T = TypeVar("T")
 DEADLINE = 5.0
-"""Seconds within which every call ends."""
+"""Seconds after which a call fails."""
 MIGRATION_DEADLINE = 60.0
 SHOWN_KEYS = 5
 """Keys that an error names."""
 
 
 class _TakenBack(Exception):
-    """Ends the transaction of a dry run; carries what the write would have answered."""
+    """Rolls back the transaction of a dry run and carries the answer of the write."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
 
 
 def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:
-    """Without the limit, these keys would be refused (policies.limits)."""
+    """Deleting the limit would make the data plane refuse these keys (policies.limits)."""
     named = ", ".join(keys[:SHOWN_KEYS]) + (f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else "")
     return VersionMismatch(f"Keys still name the limit {limit!r}: {named}. Change them first.", code="in_use", status=409, param="name")
 
@@ -50,7 +50,7 @@ class Store:
     """Implements gateway.core.storage.ControlStore; its docstrings say what the methods do.
 
     url: its scheme names a row of `stores`: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the
-    module gateway.identity.keys). given_pepper: the value of GATEHOUSE_PEPPER. Life: `start`, `aclose`. Raises ConfigError when the
+    module gateway.identity.keys). given_pepper: the value of GATEHOUSE_PEPPER. Life: `start`, `aclose`. Raises ConfigError if the
     settings cannot be used.
     """
 
@@ -79,7 +79,7 @@ class Store:
 
     async def start(self) -> None:
         """Connects, brings the schema up to date, checks the pepper. Raises StoreUnavailable, and ConfigError for a schema of a newer
-        Gatehouse or a pepper that is not the one of the store's keys."""
+        Gatehouse or a pepper other than the one that hashed the store's keys."""
 
         def open_it(connection: sa.Connection) -> int:
             migrate(connection)
@@ -261,7 +261,7 @@ class Store:
         return await self._database.run(lambda connection: change_rows.since(connection, seq, limit))
 
     async def prune(self) -> None:
-        """Forgets old changes, expired idempotency keys and former secrets; any replica may do it at any time."""
+        """Deletes old changes, expired idempotency keys and ended secrets. Any replica may do it at any time."""
         now = self._clock.wall()
 
         def forget(connection: sa.Connection) -> None:
@@ -282,7 +282,7 @@ class Store:
             try:
                 return await self._database.run(begin, write=True)
             except sa.exc.IntegrityError:
-                continue  # another process was first, between our look and our insert: look again
+                continue  # another process inserted between our look and our insert: look again
         raise StoreUnavailable("The idempotency key is contended.", retry_after=1.0)
 
     async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:

@@ -72,7 +72,7 @@ former_secrets = sa.Table(
     sa.Index("ix_former_secrets_key", "key"),
     sa.Index("ix_former_secrets_until", "until"),
 )
-"""Secrets of keys that were rotated, accepted until then; the key's own row has its present secret."""
+"""Former secrets of rotated keys, accepted until `until`. The present secret is in the key's own row."""
 
 usage_daily = sa.Table(
     "usage_daily",
@@ -104,7 +104,7 @@ counters = sa.Table(
     sa.Column("name", sa.String(32), primary_key=True),
     sa.Column("value", sa.BigInteger, nullable=False),
 )
-"""One row, `changes`: the newest sequence number. Its row lock orders the writers, so numbers are committed in their order."""
+"""One row, `changes`: the newest sequence number. Its lock orders the writers, so numbers are committed in order."""
 
 facts = sa.Table(
     "facts",
@@ -112,7 +112,7 @@ facts = sa.Table(
     sa.Column("name", sa.String(32), primary_key=True),
     sa.Column("value", sa.Text, nullable=False),
 )
-"""What the database knows of itself: `pepper`, by which one its keys were hashed (an HMAC with it)."""
+"""What the database knows about itself. `pepper`: an HMAC that recognises the pepper by which its keys were hashed."""
 
 idempotency = sa.Table(
     "idempotency",

@@ -54,7 +54,7 @@ PHASE_BOUNDS: Final[tuple[float, ...]] = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 2
 
 
 def _slot(bounds: tuple[float, ...], value: float) -> int:
-    """Where a value is counted: the first bound that it does not exceed. Compiled, it costs a tenth of a call of bisect."""
+    """The index of the first bound that the value does not exceed. Compiled, it costs a tenth of a call of bisect."""
     slot = 0
     for bound in bounds:
         if value <= bound:
@@ -64,7 +64,7 @@ def _slot(bounds: tuple[float, ...], value: float) -> int:
 
 
 class Histogram:
-    """Counts by bucket and a sum. `bounds` ascending; one more bucket for what lies above."""
+    """Counts by bucket and a sum. `bounds` ascend; one more bucket counts the values above."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -97,7 +97,7 @@ class Tally:
 
 
 class ModelMeter:
-    """The sums of one public model. Survives reloads: it is kept by name in Metrics. `tallies`: by operation."""
+    """The sums of one public model, kept by name in Metrics, so that they survive reloads. `tallies`: by operation."""
 
     __slots__ = ("cached_tokens", "completion_tokens", "duration", "model", "overhead", "prompt_tokens", "retries", "tallies", "ttft")
 
@@ -113,7 +113,7 @@ class ModelMeter:
         self.retries = 0
 
     def record(self, operation: str, status: int, outcome: str, overhead_us: float, seconds: float, usage: Usage | None) -> None:
-        """One settled exchange."""
+        """Counts one settled exchange."""
         self._tally(operation, status, outcome).count += 1
         overhead, duration = self.overhead, self.duration
         overhead.counts[_slot(OVERHEAD_BOUNDS, overhead_us)] += 1
@@ -137,12 +137,12 @@ class ModelMeter:
         return tally
 
     def first_chunk(self, seconds: float) -> None:
-        """The first chunk of a stream has been forwarded, so long after the request's first byte."""
+        """Counts a stream's first chunk. seconds: since the request's first byte."""
         self.ttft.observe(seconds)
 
 
 class Metrics(Collector):
-    """All that is counted in this process, and its scrape.
+    """Everything counted in this process, and its scrape.
 
     `gauges`: callables that give families when scraped (endpoints, queues, audit), added by the composition root.
     """
@@ -161,14 +161,14 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def meter(self, model: str) -> ModelMeter:
-        """The meter of a configured model; the caller bounds the names."""
+        """The meter of a configured model. The caller bounds the number of names."""
         found = self.models.get(model)
         if found is None:
             found = self.models[model] = ModelMeter(model)
         return found
 
     def denied(self, status: int, code: str) -> None:
-        """A request that was refused before it had a model."""
+        """Counts a request that was refused before its model was known."""
         key = (status, code)
         self.denials[key] = self.denials.get(key, 0) + 1
 

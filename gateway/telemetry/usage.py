@@ -1,4 +1,4 @@
-"""What each key used of each model on each day, counted on the way of an outcome to the audit log and taken for the store's reports."""
+"""What each key used of each model on each day. Outcomes are counted on their way to the audit log, and taken for the store's reports."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gateway.core.types import OutcomeRecord
 
 DAY: Final = 86400
 MAX_USAGE_ROWS: Final = 100_000
-"""Bound on what is counted between two writes, in rows."""
+"""Rows that may be counted between two writes."""
 
 Counts = dict[tuple[int, str, str, str], list[int]]
 """(day since the epoch, tenant, key, model) to requests, prompt, completion and cached tokens."""
 
 
 class UsageLedger:
-    """Counts what each key used of each model on each day, until it is taken. Synchronous, cheap, bounded."""
+    """Counts until it is taken. Synchronous, cheap, bounded."""
 
     def __init__(self) -> None:
         self._counts: Counts = {}
         self.lost = 0
 
     def add(self, record: OutcomeRecord) -> None:
-        """One exchange that reached an engine; a denied one uses nothing."""
+        """Counts an exchange if it reached an engine; a denied one uses nothing."""
         if record.attempts:
             key = (int(record.time) // DAY, record.tenant, record.principal, record.model)
             counts = self._counts.get(key)
