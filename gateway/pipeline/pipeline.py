@@ -237,7 +237,6 @@ def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memory
     if len(body) < LARGE:
         x.client.send(answer_head + body)
     else:
-        x.client.reserve(len(body))
         x.client.send(answer_head)
         x.client.send(body)
     x.head_sent = True

@@ -13,6 +13,7 @@ from gateway.core.errors import EngineError
 from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
+from gateway.pipeline.memory import STEP, UNCOUNTED
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 256 * 1024
@@ -24,9 +25,12 @@ _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
 
 
 class AnswerRelay:
-    """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried."""
+    """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried.
 
-    __slots__ = ("_parts", "_size", "done", "exchange", "head")
+    What is gathered counts against the memory budget until the client has taken it.
+    """
+
+    __slots__ = ("_parts", "_reserved", "_size", "done", "exchange", "head")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
@@ -34,6 +38,7 @@ class AnswerRelay:
         self.head: ResponseHead | None = None
         self._parts: list[bytes] = []
         self._size = 0
+        self._reserved = 0
 
     @property
     def started(self) -> bool:
@@ -47,6 +52,10 @@ class AnswerRelay:
         self._size += len(data)
         if self._size > MAX_ANSWER_BYTES:
             raise EngineError(f"The engine's answer is larger than {MAX_ANSWER_BYTES} bytes.")
+        if self._size > UNCOUNTED and self._size > self._reserved:
+            more = max(STEP, self._size - self._reserved)
+            self.exchange.client.reserve(more)
+            self._reserved += more
         self._parts.append(data)
 
     def on_end(self) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from gateway.core.errors import EngineError
 from gateway.core.types import Principal
 from gateway.core.waiting import Signal
 from gateway.pipeline.memory import STEP, UNCOUNTED
@@ -168,6 +169,18 @@ def test_an_answer_for_which_there_is_no_memory_is_an_error() -> None:
     wire.world.call.answer(large_answer())
     assert wire.status == 503 and code(wire.transport) == "overloaded"
     assert wire.plane.memory.held == 0
+
+
+def test_an_answer_counts_while_it_is_gathered() -> None:
+    wire = Wire()
+    wire.receive(post(CHAT, BODY))
+    call = wire.world.call.head()
+    call.body(b"{" + b" " * UNCOUNTED)
+    assert wire.plane.memory.held == wire.plane.memory.share("acme/api_key/k") == STEP
+    call.body(b" " * (3 * STEP))
+    assert wire.plane.memory.held >= 3 * STEP
+    call.fail(EngineError("gone"))
+    assert wire.status == 502 and wire.plane.memory.held == 0
 
 
 def test_an_answer_that_is_not_taken_is_cut() -> None:
