@@ -5,6 +5,9 @@ GATEHOUSE_TEST_CHANCE=1 draws new examples in each run, to look for what the usu
 """
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,3 +40,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if COMPILED:
         config.hook.pytest_deselected(items=[item for item in items if sources_only(item.nodeid)])
         items[:] = [item for item in items if not sources_only(item.nodeid)]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name below it, even where pytest's own `tmp_path` does not."""
+    with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
+        yield Path(name)

@@ -70,7 +70,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/llamacpp/generation.py": ("tests/unit/engines/llamacpp/test_batcher.py", "Batcher"),
     "engines/llamacpp/responses.py": ("tests/integration/llamacpp/test_serving.py", "finish_reason"),
     "engines/llamacpp/sampling.py": ("tests/unit/engines/llamacpp/test_batcher.py", "sampling"),
-    "engines/onnx/build_bert.py": ("tests/integration/test_onnx_minilm.py", "build_bert"),
+    "engines/onnx/build_bert.py": ("tests/integration/test_onnx_bert.py", "build_bert"),
     "engines/onnx/classification.py": ("tests/unit/engines/onnx/test_app.py", "classif"),
     "engines/onnx/embeddings.py": ("tests/unit/engines/onnx/test_text.py", "embeddings"),
     "engines/onnx/options.py": ("tests/unit/engines/onnx/test_session.py", "OnnxOptions"),
@@ -95,6 +95,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/core/storage.py": ("tests/contract/store/test_resources.py", "gateway.core.storage"),
     "gateway/core/types.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/values.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
+    "gateway/core/wire.py": ("tests/unit/gateway/wire/test_table.py", "gateway.wire.table"),
     "gateway/limits/headers.py": ("tests/unit/gateway/limits/test_local.py", "x-ratelimit"),
     "gateway/pipeline/fetch.py": ("tests/e2e/test_tensors.py", "v2/models/"),
     "gateway/pipeline/pipeline.py": ("tests/unit/gateway/pipeline/test_exchange.py", "World"),
@@ -110,10 +111,9 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/store.py": ("tests/contract/store/test_resources.py", "Store"),
     "gateway/store/tables.py": ("tests/contract/store/test_life.py", "tables"),
     "gateway/store/usage_rows.py": ("tests/contract/store/test_usage_and_changes.py", "usage"),
+    "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
-    "gateway/wire/openai/answers.py": ("tests/unit/gateway/pipeline/test_answer_texts.py", "gateway.wire.openai.answers"),
-    "gateway/wire/openai/passages.py": ("tests/unit/gateway/wire/openai/test_requests.py", "passages"),
-    "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_requests.py", "Request"),
+    "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_api.py", "Request"),
 }
 # What made the demo models and runs at no other time: the artefacts are tested (tests/integration/test_demo_model.py, test_onnx_demo.py).
 RUN_ONCE = {"engines/demo/export.py", "engines/demo/train.py", "engines/demo/transformer.py"}

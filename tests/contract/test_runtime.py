@@ -42,8 +42,8 @@ def runtime(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
-    made = Supervisor(tmp_path / "state", Traffic(), lambda *event: None)
+async def supervisor(short_path: Path) -> AsyncIterator[Supervisor]:
+    made = Supervisor(short_path / "state", Traffic(), lambda *event: None)
     yield made
     await made.aclose()
 
@@ -73,12 +73,12 @@ def test_its_models_are_found_and_described(tmp_path: Path, runtime: str) -> Non
         assert inspection.look(found.path, RUNTIMES[runtime]).problem
 
 
-async def test_its_sidecar_loads_answers_and_drains(tmp_path: Path, supervisor: Supervisor, runtime: str) -> None:
+async def test_its_sidecar_loads_answers_and_drains(tmp_path: Path, short_path: Path, supervisor: Supervisor, runtime: str) -> None:
     wanted = spec(runtime, MODELS[runtime](tmp_path))
     await supervisor.apply((wanted,), wait=True)
     (engine,) = supervisor.engines()
     assert (engine["state"], engine["runtime"], engine["device"]) == ("ready", runtime, "cpu")
-    (socket,) = (tmp_path / "state" / "run").glob("*/s.sock")
+    (socket,) = (short_path / "state" / "run").glob("*/s.sock")
     assert socket.stat().st_mode & 0o777 == 0o600
     method, path, body = request_for(RUNTIMES[runtime], wanted, engine)
     assert (await asked(f"unix:{socket}", method, path, b"" if body is None else msgspec.json.encode(body))).head.status == 200

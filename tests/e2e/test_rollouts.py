@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import yaml
 
 from tests.e2e.adminapi import KEYS, admin, problem
@@ -34,13 +32,6 @@ def config(directory: Path, model: Path | str = DEMO, **settings: Any) -> dict[s
     key = {"id": "a-admin", "key": KEYS["admin"], "tenant": "acme", "models": ["*"], "roles": ["admin"]}
     made["identity"]["api_keys"]["static"].append(key)
     return made
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path leaves room for a socket's name below it; pytest's own may not."""
-    with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
-        yield Path(name)
 
 
 def chat(gatehouse: Gatehouse) -> httpx.Response:
