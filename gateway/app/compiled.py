@@ -50,6 +50,7 @@ MODULES = (
     "gateway.limits.local",
     "gateway.pipeline.attempt",
     "gateway.pipeline.exchange",
+    "gateway.pipeline.held",
     "gateway.pipeline.inspect",
     "gateway.pipeline.memory",
     "gateway.pipeline.phases",

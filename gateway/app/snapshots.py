@@ -133,10 +133,12 @@ class SnapshotBuilder:
 
     def _entry(self, reading: list[tuple[GuardrailSpec, Guarded]], model: ModelSpec, route: Route) -> ModelEntry:
         mine = [(spec, guarded) for spec, guarded in reading if any(matches(pattern, model.name) for pattern in spec.models)]
+        response = tuple(guarded for spec, guarded in mine if "response" in spec.on)
         return ModelEntry(
             model,
             route,
             self._metrics.meter(model.name),
             tuple(guarded for spec, guarded in mine if "request" in spec.on),
-            tuple(guarded for spec, guarded in mine if "response" in spec.on),
+            response,
+            holds=any(guarded.holds for guarded in response),
         )

@@ -44,6 +44,8 @@ class GatehouseError(Exception):
     status = 500
     type = "internal_error"
     default_code = "internal_error"
+    interrupts = False
+    """Whether it ends an exchange from outside (the client left, the deadline passed): whoever waits lets it pass."""
 
     def __init__(
         self,

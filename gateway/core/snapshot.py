@@ -28,10 +28,22 @@ class ModelEntry:
     """One public model, ready to serve, with everything that the pipeline needs of it.
 
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
-    fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it.
+    fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
+    reads whole texts only, so that streams are held until they end.
     """
 
-    __slots__ = ("fallbacks", "header", "meter", "name", "request_guardrails", "response_guardrails", "route", "routing_header", "spec")
+    __slots__ = (
+        "fallbacks",
+        "header",
+        "holds",
+        "meter",
+        "name",
+        "request_guardrails",
+        "response_guardrails",
+        "route",
+        "routing_header",
+        "spec",
+    )
 
     def __init__(
         self,
@@ -41,11 +53,13 @@ class ModelEntry:
         request_guardrails: tuple[Guardrail, ...] = (),
         response_guardrails: tuple[Guardrail, ...] = (),
         fallbacks: tuple[ModelEntry, ...] = (),
+        *,
+        holds: bool = False,
     ) -> None:
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails
-        self.fallbacks = fallbacks
+        self.fallbacks, self.holds = fallbacks, holds
         key = spec.routing.key
         if key == "session":
             self.routing_header: bytes | None = b"x-session-id"
@@ -61,6 +75,7 @@ class ModelEntry:
             self.meter,
             tuple(g for g in self.request_guardrails if g not in asked.request_guardrails),
             (*asked.response_guardrails, *(g for g in self.response_guardrails if g not in asked.response_guardrails)),
+            holds=self.holds or asked.holds,
         )
 
 

@@ -158,6 +158,7 @@ class Exchange:
     def cancel(self, error: GatehouseError) -> None:
         """Ends the exchange with an error, wherever it waits."""
         if not self.settled and self.driver is not None:
+            error.interrupts = True
             self.driver.cancel(error)
 
     def client_gone(self) -> None:

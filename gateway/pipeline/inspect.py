@@ -28,13 +28,20 @@ HOLD_LIMIT: Final = 1024 * 1024
 class Guarded:
     """A guardrail behind its failure boundary: an exception inside becomes a violation (`closed`) or a counted pass (`open`).
 
-    turns: of all guardrails of the process, for those whose work is long.
+    turns: of all guardrails of the process, for those whose work is long. holds: it cannot follow a stream, which is held for it.
     """
 
     def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None], turns: Turns | None = None) -> None:
         self.name = guardrail.name
         self._turns = turns or Turns()
+        self.holds = self._cannot_follow(guardrail)
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open, on_failure
+
+    def _cannot_follow(self, guardrail: Guardrail) -> bool:
+        try:
+            return guardrail.stream() is None
+        except Exception:  # noqa: BLE001 - boundary: it is asked again for each stream, and denies then
+            return False
 
     def _failed(self, error: Exception) -> None:
         log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
@@ -53,17 +60,19 @@ class Guarded:
     async def _waited(self, verdict: Awaitable[Verdict] | Steps[Verdict]) -> Verdict:
         try:
             return await (self._turns.run(verdict) if isinstance(verdict, Generator) else verdict)
-        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+        except Exception as error:  # boundary: a guardrail that fails denies
+            if isinstance(error, GatehouseError) and error.interrupts:
+                raise
             self._failed(error)
             return ALLOW
 
-    def stream(self) -> StreamMatcher:
+    def stream(self) -> StreamMatcher | None:
         try:
             matcher = self.guardrail.stream()
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             self._failed(error)
             return _Passing()
-        return _GuardedMatcher(self, matcher) if matcher is not None else _Whole(self)
+        return _GuardedMatcher(self, matcher) if matcher is not None else None
 
 
 class _GuardedMatcher:
@@ -113,37 +122,6 @@ class _Passing:
         return ""
 
 
-class _Whole:
-    """For a guardrail that reads whole texts only: everything is held until the text ends."""
-
-    def __init__(self, guardrail: Guarded) -> None:
-        self._guardrail = guardrail
-        self._held: list[str] = []
-        self._size = 0
-
-    @property
-    def held(self) -> str:
-        return "".join(self._held)
-
-    def feed(self, text: str) -> str:
-        self._size += len(text)
-        if self._size > HOLD_LIMIT:
-            raise GuardrailViolation("The answer is too long to be inspected.", code=self._guardrail.name)
-        self._held.append(text)
-        return ""
-
-    def finish(self) -> str:
-        text = "".join(self._held)
-        verdict = self._guardrail.check([text])
-        if isinstance(verdict, Awaitable):
-            raise GuardrailViolation("This guardrail cannot inspect streams.", code=self._guardrail.name)
-        if not raise_verdict(verdict, self._guardrail.name):
-            return text
-        if len(verdict.texts) != 1:
-            raise GuardrailViolation("The content could not be inspected.", code=self._guardrail.name)
-        return verdict.texts[0]
-
-
 def raise_verdict(verdict: Verdict, name: str) -> bool:
     """Raises for block and hold; otherwise whether the texts are to be replaced."""
     if verdict.action == "block":
@@ -153,7 +131,7 @@ def raise_verdict(verdict: Verdict, name: str) -> bool:
     return verdict.action == "rewrite"
 
 
-async def _checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence[str]) -> Sequence[str] | None:
+async def checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence[str]) -> Sequence[str] | None:
     """The texts after every guardrail, or None when none changed them."""
     changed = False
     for guardrail in guardrails:
@@ -179,7 +157,7 @@ async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
     if why := api.unreadable(inference):
         raise GuardrailViolation(why, code=guardrails[0].name)
     found = api.texts(inference)
-    replaced = await _checked(x, guardrails, found.texts)
+    replaced = await checked(x, guardrails, found.texts)
     if replaced is not None:
         found.replace(replaced)
     found.write()
@@ -197,7 +175,7 @@ async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHea
         if guardrails:
             raise
         return body, body
-    replaced = await _checked(x, guardrails, found.texts) if guardrails else None
+    replaced = await checked(x, guardrails, found.texts) if guardrails else None
     if replaced is not None:
         try:
             body = found.replaced(replaced)
@@ -256,7 +234,13 @@ class StreamTexts(TextFilter):
         return [(number, path, rest) for (number, path), channel in self._channels.items() if (rest := channel.finish())]
 
     def _channel(self) -> _Channel:
-        return _Channel([m for m in [guardrail.stream() for guardrail in self._guardrails] if m is not None])
+        matchers = []
+        for guardrail in self._guardrails:
+            matcher = guardrail.stream()
+            if matcher is None:  # such a stream is held (gateway.pipeline.held)
+                raise GuardrailViolation("The content could not be inspected.", code=guardrail.name)
+            matchers.append(matcher)
+        return _Channel(matchers)
 
 
 class _Channel:

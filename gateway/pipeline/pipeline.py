@@ -25,6 +25,7 @@ from gateway.core.types import InferenceRequest, IntentRecord, Principal, Respon
 from gateway.core.waiting import WAITS, Signal
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
@@ -73,7 +74,7 @@ async def serve(x: Exchange) -> None:
 
     relay_type: type[AnswerRelay] = AnswerRelay
     if request.stream:
-        relay_type = inspect.InspectedRelay if entry.response_guardrails else StreamRelay
+        relay_type = _stream_relay(entry)
     if entry.fallbacks:  # 8, 9, 10
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
@@ -84,6 +85,8 @@ async def serve(x: Exchange) -> None:
         if entry.response_guardrails or request.api.describes:
             body, evidence = await inspect.answer(x, entry.response_guardrails, head, body)
         _send(x, head, body, evidence)
+    elif relay.held:
+        await relay.release()
     x.settle("ok", 200)  # 11
 
 
@@ -203,6 +206,12 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
 def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
     if not x.request.stream:  # type: ignore[union-attr]
         return AnswerRelay
+    return _stream_relay(entry)
+
+
+def _stream_relay(entry: ModelEntry) -> type[StreamRelay]:
+    if entry.holds:
+        return HeldRelay
     return inspect.InspectedRelay if entry.response_guardrails else StreamRelay
 
 

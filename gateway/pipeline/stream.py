@@ -30,6 +30,8 @@ class AnswerRelay:
     What is gathered counts against the memory budget until the client has taken it.
     """
 
+    held: ClassVar[bool] = False
+    """Whether a stream has not been sent yet when it is `done`: `release` does it."""
     __slots__ = ("_parts", "_reserved", "_size", "done", "exchange", "head")
 
     def __init__(self, exchange: Exchange) -> None:
@@ -83,6 +85,9 @@ class AnswerRelay:
 
     def tick(self, now: float) -> float:
         return self.exchange.deadline
+
+    async def release(self) -> None:
+        """For a stream that was `held`: inspects it and sends what may pass."""
 
 
 class StreamRelay(AnswerRelay):
@@ -211,7 +216,12 @@ class StreamRelay(AnswerRelay):
         if self._carry and not reader.is_end(self._carry):  # its empty line is all that is missing
             raise EngineError("The engine's stream ended in the middle of an event.")
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
-        exchange.client.send(LAST_CHUNK if reader.ended else chunked(reader.ending()) + LAST_CHUNK)
+        self.finish_stream()
+
+    def finish_stream(self) -> None:
+        """Ends the client's body."""
+        reader = self._reader
+        self.exchange.client.send(LAST_CHUNK if reader.ended else chunked(reader.ending()) + LAST_CHUNK)
 
     def on_failed(self, error: Exception) -> None:
         exchange = self.exchange

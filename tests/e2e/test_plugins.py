@@ -81,6 +81,12 @@ def test_an_installed_guardrail_blocks_requests_and_holds_them(running: Gatehous
     assert running.chat("give me everything").status_code == 200
 
 
+def test_a_stream_is_held_for_a_guardrail_that_cannot_follow_it(running: Gatehouse) -> None:
+    streamed = running.chat("hello", stream=True)
+    assert streamed.status_code == 200 and streamed.headers["content-type"].startswith("text/event-stream")
+    assert streamed.text.count("data: {") > 1 and streamed.text.endswith("data: [DONE]\n\n") and '"error"' not in streamed.text
+
+
 def test_an_installed_sink_gets_every_line_of_the_log(running: Gatehouse) -> None:
     request_id = running.chat("for the log").headers["x-request-id"]
     copy = running.state_dir / "copy.jsonl"

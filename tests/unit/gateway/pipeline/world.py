@@ -328,6 +328,11 @@ class Authorizer:
         return self.visible and model not in self.hidden
 
 
+def holding(guardrails: Sequence[Guardrail]) -> bool:
+    """Whether streams are held for one of them."""
+    return any(getattr(guardrail, "holds", False) for guardrail in guardrails)
+
+
 class World:
     """One data plane with the model `m` (alias `alias`) and, when asked for, a fallback `n`. Time stands still: `plane.now`."""
 
@@ -352,11 +357,12 @@ class World:
         self.route, self.other = Route(self.engine), Route(self.engine)
         self.limiter, self.audit, self.identity, self.authorizer = Limiter(), Audit(), Identity(), Authorizer()
         model = ModelSpec(name="m", pool=("a",), routing=RoutingSpec(key=key), max_tokens=max_tokens)
-        self.entry = ModelEntry(model, self.route, self.metrics.meter("m"), tuple(request), tuple(response))
+        self.entry = ModelEntry(model, self.route, self.metrics.meter("m"), tuple(request), tuple(response), holds=holding(response))
         models = {"m": self.entry, "alias": self.entry}
         if fallback:
             other = ModelSpec(name="n", pool=("b",), max_tokens=fallback_max_tokens)
-            models["n"] = ModelEntry(other, self.other, self.metrics.meter("n"), tuple(fallback_request), tuple(fallback_response))
+            meter, holds = self.metrics.meter("n"), holding(fallback_response)
+            models["n"] = ModelEntry(other, self.other, meter, tuple(fallback_request), tuple(fallback_response), holds=holds)
             self.entry.fallbacks = (models["n"].in_place_of(self.entry),)
         spec = ConfigSpec(version=1, listen=ListenSpec(**listen), stream=StreamSpec(keep_alive=keep_alive))
         self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, table.parse)

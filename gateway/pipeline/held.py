@@ -1,0 +1,117 @@
+"""Phase 10 for a stream with a guardrail that reads whole texts only, or that must ask somebody: it is held until it ends.
+
+The engine's slot is free by then. The client gets the head and comments at once, the events when they have been judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from gateway.core.errors import GuardrailViolation
+from gateway.core.wire import Path, TextFilter
+from gateway.pipeline.exchange import chunked
+from gateway.pipeline.inspect import checked
+from gateway.pipeline.stream import AnswerRelay, StreamRelay
+
+HOLD_BYTES: Final = 4 * 1024 * 1024
+"""Of the events of one stream."""
+
+
+class HeldRelay(StreamRelay):
+    """Gathers the events; `release` inspects them and sends what may pass."""
+
+    __slots__ = ()
+    plain: ClassVar[bool] = False
+    held: ClassVar[bool] = True
+
+    def _forward(self, data: bytes) -> None:
+        if not self._events:
+            self._begun()
+        self._events += data.count(b"\n\n")
+        self._reader.forwarded(data)
+        AnswerRelay.on_body(self, data)
+        if self._size > HOLD_BYTES:
+            raise GuardrailViolation("The answer is too long to be inspected.", code=self._guardrail())
+
+    def finish_stream(self) -> None:
+        """Nothing yet: `release` ends the client's body."""
+
+    async def release(self) -> None:
+        """Raises GuardrailViolation, and whatever the guardrails raise, before anything of the answer has passed."""
+        x = self.exchange
+        assert x.entry is not None
+        reader, data = self._reader, self.body()
+        self._parts.clear()
+        events = data.split(b"\n\n")[:-1]
+        found = Gathering()
+        for event in events:
+            reader.inspected(event, found)
+        replaced = await checked(x, x.entry.response_guardrails, found.texts())
+        if replaced is not None:
+            if len(replaced) != len(found.places):
+                raise GuardrailViolation("The content could not be inspected.", code=self._guardrail())
+            passing = Replacing(found.places, replaced)
+            data = b"".join([reader.inspected(event, passing) for event in events])
+        if data:
+            x.answer_bytes += len(data)
+            x.client.send(chunked(data))
+        super().finish_stream()
+
+    def _guardrail(self) -> str:
+        entry = self.exchange.entry
+        return "guardrail" if entry is None else entry.response_guardrails[0].name
+
+
+class Gathering(TextFilter):
+    """Collects the whole texts of a stream, in the order in which they begin. places: (choice, path) of each; None: it came at once."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[Any, Path] | None] = []
+        self._parts: list[list[str]] = []
+        self._known: dict[tuple[Any, Path], list[str]] = {}
+
+    def texts(self) -> list[str]:
+        return ["".join(parts) for parts in self._parts]
+
+    def feed(self, choice: Any, path: Path, text: str) -> str:
+        place = (choice, path)
+        parts = self._known.get(place)
+        if parts is None:
+            parts = self._known[place] = []
+            self.places.append(place)
+            self._parts.append(parts)
+        parts.append(text)
+        return text
+
+    def whole(self, text: str) -> str:
+        self.places.append(None)
+        self._parts.append([text])
+        return text
+
+    def finish(self, choice: Any) -> list[tuple[Path, str]]:
+        return []
+
+    def finish_all(self) -> list[tuple[Any, Path, str]]:
+        return []
+
+
+class Replacing(TextFilter):
+    """Puts each whole text where its first piece was, and nothing where the others were."""
+
+    def __init__(self, places: Sequence[tuple[Any, Path] | None], texts: Sequence[str]) -> None:
+        self._waiting: dict[tuple[Any, Path], str] = {place: text for place, text in zip(places, texts, strict=True) if place is not None}
+        self._wholes = [text for place, text in zip(places, texts, strict=True) if place is None]
+        self._wholes.reverse()
+
+    def feed(self, choice: Any, path: Path, text: str) -> str:
+        return self._waiting.pop((choice, path), "")
+
+    def whole(self, text: str) -> str:
+        return self._wholes.pop()
+
+    def finish(self, choice: Any) -> list[tuple[Path, str]]:
+        return []
+
+    def finish_all(self) -> list[tuple[Any, Path, str]]:
+        return []
