@@ -116,39 +116,40 @@ def verify_log(
     holds. Raises OSError.
     """
     source = checkpoints or directory
+    names = sorted(path.name.removeprefix("audit-").removesuffix(".journal") for path in directory.glob(journal_name("*")))
+    journals = {writer: _look_into_journal(directory, writer, patience) for writer in names}
     signed = {path.name: path.stat().st_size for path in source.iterdir() if path.match("checkpoints-*.jsonl")}
-    journals = {name: records_in(directory / name) for name in sorted(path.name for path in directory.glob(journal_name("*")))}
-    found = list_segments(directory)  # after the sizes and the journals: a writer at work has written, or soon writes, what they tell of
-    for name in signed:
-        found.setdefault(name.removeprefix("checkpoints-").removesuffix(".jsonl"), [])
-    for name in journals:
-        found.setdefault(name.removeprefix("audit-").removesuffix(".journal"), [])
+    found = list_segments(directory)  # after the sizes: a writer at work has written every line that those checkpoints cover
+    for writer in (*journals, *(name.removeprefix("checkpoints-").removesuffix(".jsonl") for name in signed)):
+        found.setdefault(writer, [])
     reports = []
     for writer in sorted(found):
         name = checkpoints_name(writer)
-        walk = _Walk(writer, verifier, source / name, signed.get(name, 0), first_segment)
-        report = walk.run(directory, found[writer])
-        if journal_name(writer) in journals:
-            _judge_journal(report, directory, *journals[journal_name(writer)], patience)
+        report = _Walk(writer, verifier, source / name, signed.get(name, 0), first_segment).run(directory, found[writer])
+        if (journal := journals.get(writer)) is not None:
+            report.journal = journal
+            report.problems += _journal_problems(writer, journal)
         reports.append(report)
     return Report(reports)
 
 
-def _judge_journal(report: WriterReport, directory: Path, records: list[bytes], unreadable: int, patience: float) -> None:
-    """Holds what the journal held when the verification began against the end of the log."""
+def _look_into_journal(directory: Path, writer: str, patience: float) -> JournalReport:
+    """Compares what a journal holds now with the end of the log now, before the log is read: a busy one would grow past its records."""
+    records, unreadable = records_in(directory / journal_name(writer))
     deadline = time.monotonic() + patience
     while True:
-        unchained = missing_from([path for _, path in list_segments(directory).get(report.writer, [])], records)
+        unchained = missing_from([path for _, path in list_segments(directory).get(writer, [])], records)
         if not unchained or time.monotonic() >= deadline:
-            break
+            return JournalReport(len(records), len(unchained), unreadable)
         time.sleep(patience / 10)
-    report.journal = JournalReport(len(records), len(unchained), unreadable)
-    name = journal_name(report.writer)
-    if unchained:
-        reason = f"{_count(len(unchained))} in the journal and not in the log; the next start of the gateway chains them"
-        report.problems.append(Problem(name, 0, reason))
-    if unreadable:
-        report.problems.append(Problem(name, 0, f"entries that are no records: {unreadable}"))
+
+
+def _journal_problems(writer: str, journal: JournalReport) -> Iterator[Problem]:
+    if journal.unchained:
+        reason = f"{_count(journal.unchained)} in the journal and not in the log; the next start of the gateway chains them"
+        yield Problem(journal_name(writer), 0, reason)
+    if journal.unreadable:
+        yield Problem(journal_name(writer), 0, f"entries that are no records: {journal.unreadable}")
 
 
 def _count(records: int) -> str:

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gateway.app.compiled import fault, place
+from gateway.audit.crypto import load_verifier
+from gateway.audit.verify import verify_log
 from loadtests.routing.bench import EngineProcess
 from tests.e2e.harness import KEY, ROOT, Gatehouse, configuration, external
 
@@ -140,6 +142,13 @@ def records(directory: Path) -> Iterator[dict[str, object]]:
             yield from map(json.loads, lines)
 
 
+def left(gatehouse: Gatehouse) -> None:
+    """What a kill leaves: a chain as it was written, and records in a journal."""
+    verifier = load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem")
+    report = verify_log(gatehouse.state_dir / "audit", verifier, patience=0.0)
+    print(f"after the last kill: journal {report.writers[0].journal}, problems {[problem.reason for problem in report.problems]}")
+
+
 def judge(found: Found, gatehouse: Gatehouse) -> None:
     """Ends the log cleanly, then reads all of it."""
     found.starts += 1
@@ -190,6 +199,7 @@ def main() -> None:
 
             cycles(found, fresh, options)
             if not found.failed:
+                left(fresh())
                 judge(found, fresh())
         finally:
             engine.kill()

@@ -347,6 +347,25 @@ def test_a_journal_whose_log_is_gone_is_verified_too(log_bench: Any, make: Any) 
     assert not report.ok and report.writers[0].journal == JournalReport(records=1, unchained=1, unreadable=0)
 
 
+def test_the_journal_is_compared_with_the_log_before_that_is_read(log_bench: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading a long log takes minutes, in which a busy one grows past the part that is searched for the journal's records."""
+    writer = log_bench.writer()
+    writer.open()
+    writer.write([make.intent("a")])
+    killed(log_bench, [entry(make, "a")])
+    monkeypatch.setattr(leftover, "RECENT", 2000)
+    walk = verify._Walk.run
+
+    def grows(*arguments: Any) -> Any:
+        writer.write([make.intent(f"later{number}") for number in range(20)])
+        return walk(*arguments)
+
+    monkeypatch.setattr(verify._Walk, "run", grows)
+    report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
+    assert report.ok and report.writers[0].journal == JournalReport(records=1, unchained=0, unreadable=0)
+    writer.abandon()
+
+
 async def test_what_a_writer_at_work_has_not_chained_yet_is_waited_for(roomy: Any, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = await proven(roomy, make)
     roomy.disk.released.clear()
