@@ -58,7 +58,7 @@ MAX_PIPELINED: Final = 16
 MAX_WAITING: Final = 256
 """Requests that may wait: one read can bring thousands of small ones, each forty times as large in memory."""
 MAX_PIPELINED_BODY: Final = 64 * 1024
-"""Bytes of a body from which no further request is read while this one waits for its turn."""
+"""Bytes of the bodies that wait for their turn, from which no further read is made."""
 
 
 class Application(Protocol):
@@ -259,7 +259,7 @@ class Connection(RequestReader):
         elif request is not self.serving:
             if self.serving is None:  # it waits for the client to take what was written
                 self.due = self.plane.now + self.limits.keep_alive_timeout
-            if request.size > MAX_PIPELINED_BODY:
+            if self._crowded():
                 self._hold()
 
     def body_grew(self, request: ParsedRequest) -> None:
@@ -278,6 +278,15 @@ class Connection(RequestReader):
         declared = request.declared()
         return (request.size if declared is None else declared) <= UNCOUNTED
 
+    def _crowded(self) -> bool:
+        """Whether so many requests wait, or so many bytes of bodies, that no further read is to be made."""
+        if len(self.waiting) >= MAX_PIPELINED:
+            return True
+        size = 0
+        for request in self.waiting:
+            size += request.size
+        return size > MAX_PIPELINED_BODY
+
     def _hold(self) -> None:
         """Stops reading until those that wait have had their turn: their memory, and that of their answers, is bounded."""
         if not self.held:
@@ -286,7 +295,7 @@ class Connection(RequestReader):
 
     def _read_on(self) -> None:
         """Reads again when there is room."""
-        if self.paused or len(self.waiting) >= MAX_PIPELINED or any(r.size > MAX_PIPELINED_BODY for r in self.waiting):
+        if self.paused or self._crowded():
             return
         if self.request is not None and not self._readable(self.request):
             return

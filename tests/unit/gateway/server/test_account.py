@@ -7,9 +7,12 @@ import json
 import pytest
 
 from gateway.core.errors import EngineError
+from gateway.core.specs import LimitSpec
 from gateway.core.types import Principal
 from gateway.core.waiting import Signal
+from gateway.limits.local import BucketRegistry, LocalLimiter
 from gateway.pipeline.memory import STEP, UNCOUNTED
+from policies.limits import LimitRules, charge, estimate
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
 from tests.unit.gateway.server.wires import Transport, Wire, get, post
 
@@ -144,6 +147,20 @@ def test_an_answer_counts_and_its_request_is_under_way_until_it_is_taken() -> No
     wire.transport.unsent = 1000
     wire.connection.resume_writing()
     assert len(reservation.settled) == 1 and wire.plane.memory.held == 0
+
+
+def test_a_concurrency_limit_counts_requests_whose_answers_are_not_taken() -> None:
+    wire = Wire()
+    limits = LimitRules([LimitSpec(name="one", per="key", concurrent=1)])
+    wire.world.snapshot.limiter = LocalLimiter(limits, BucketRegistry(), estimate=estimate, charge=charge)
+    unread(wire)
+    second, transport = wire.connect()
+    second.data_received(post(CHAT, BODY))
+    assert bytes(transport.written).startswith(b"HTTP/1.1 429 ") and code(transport) == "concurrency_exceeded"
+    wire.connection.resume_writing()
+    second.data_received(post(CHAT, BODY))
+    wire.world.call.answer()
+    assert b"HTTP/1.1 200 " in transport.written
 
 
 def test_an_unread_answer_is_freed_when_its_client_leaves() -> None:

@@ -44,6 +44,22 @@ def test_a_large_body_that_waits_is_the_last_one_read() -> None:
     assert wire.written == b"</1></2>"
 
 
+def test_many_bodies_that_wait_count_together() -> None:
+    wire = Wire()
+    wire.receive(get(b"/0"))
+    part = MAX_PIPELINED_BODY // 4
+    for i in range(1, 5):
+        wire.receive(post(b"/%d" % i, b"x" * part))
+    assert wire.transport.reading
+    wire.receive(post(b"/5", b"x"))
+    assert not wire.transport.reading
+    wire.application.handlers[0].answer()
+    assert wire.transport.reading
+    for i in range(1, 6):
+        wire.application.handlers[i].answer()
+    assert wire.written == b"</0></1></2></3></4></5>"
+
+
 def test_an_inference_is_not_started_for_a_client_that_does_not_read() -> None:
     wire = Wire()
     wire.connection.pause_writing()
