@@ -90,7 +90,7 @@ class LlamaRuntime:
             raise LoadError("model_invalid", f"options.pinned: {exc}") from None
 
     def _check_memory(self, metadata: Metadata) -> None:
-        """Refuse what cannot fit into main memory before llama.cpp tries (devices are the supervisor's placement)."""
+        """Refuse what cannot fit into main memory before llama.cpp tries. Devices are planned by the supervisor."""
         spec = self._spec
         share = 0.0 if self._gpu_layers(metadata) > metadata.layers else 1 - self._gpu_layers(metadata) / (metadata.layers + 1)
         cells = min(spec.context, metadata.context) * spec.slots
@@ -100,7 +100,7 @@ class LlamaRuntime:
             raise LoadError("insufficient_memory", f"{spec.model}: {wanted >> 20} MiB of memory needed, {free >> 20} MiB available")
 
     def _gpu_layers(self, metadata: Metadata) -> int:
-        """Layers on the device, the output counted as one more."""
+        """Layers on the device; the output counts as one more."""
         if self._spec.device == "cpu":
             return 0
         layers = self._options.gpu_layers
@@ -137,7 +137,7 @@ class LlamaRuntime:
         )  # fmt: skip
 
     def _defaults(self) -> Defaults:
-        """Sampling settings of requests that name none: the options', else the file's where they are possible, else llama.cpp's."""
+        """Sampling settings of requests that name none: those of the options, else the file's if they are valid, else llama.cpp's."""
         if self._options.sampling is not None or self._metadata is None:
             return self._options.sampling or Defaults()
         try:
@@ -146,7 +146,7 @@ class LlamaRuntime:
             return Defaults()
 
     def _build_embedder(self, model: Model, log: NativeLog) -> Embedder:
-        """A text must fit into one micro-batch: models that look both ways cannot be cut."""
+        """A text must fit into one micro-batch: models that attend in both directions cannot split it."""
         spec = self._spec
         batch = max(self._context_size(model), 512)
         threads = spec.threads or thread_count(model.size)
@@ -159,7 +159,7 @@ class LlamaRuntime:
 
     async def start(self) -> None:
         """Start the thread that runs llama.cpp."""
-        sys.setswitchinterval(0.0005)  # that thread waits for the interpreter no longer than this
+        sys.setswitchinterval(0.0005)  # the longest that the decode thread waits for the interpreter
         if self._engine is not None:
             self._engine.batcher.start()
             await self._engine.batcher.pin(self._pinned)
@@ -196,7 +196,7 @@ class LlamaRuntime:
         return self._engine
 
     def health(self) -> dict[str, Any]:
-        """Load and device figures; `state: failed` when the decode thread gave up."""
+        """Load and device figures; `state: failed` if the decode thread gave up."""
         gpu = self._gpu.read() if self._gpu is not None else GpuUse()
         report: dict[str, Any] = {
             "task": "generation" if self._embedder is None else "embeddings",
@@ -221,7 +221,7 @@ class LlamaRuntime:
         return report
 
     def _placement(self) -> dict[str, Any]:
-        """What is where: the plan the model was loaded by."""
+        """Where the model's parts are, by the plan it was loaded with."""
         data = self._metadata
         if data is None:
             return {}
@@ -267,13 +267,15 @@ def _converser(model: Model, configured: str | None) -> Converser:
     bos = model.special_piece(model.bos).decode("utf-8", "replace") if model.bos >= 0 else ""
     eos = model.special_piece(model.eos).decode("utf-8", "replace") if model.eos >= 0 else ""
     compiled = ChatTemplate(template, bos=bos, eos=eos) if template else None
-    if configured is not None and compiled is not None and compiled.error is not None:  # a broken one of the file's fails only chats
+    if (
+        configured is not None and compiled is not None and compiled.error is not None
+    ):  # a broken template in the file only makes chats fail
         raise LoadError("load_failed", f"options.template is broken: {compiled.error}")
     return Converser(model, compiled, bos)
 
 
 def check_file(path: Path) -> tuple[Metadata, list[Path]]:
-    """Check a model's file, or files, before anything native sees them. Raises LoadError naming what is wrong."""
+    """Check a model's files before native code sees them. Raises LoadError that names what is wrong."""
     if not path.is_file():
         raise LoadError("model_missing", f"{path}: no such model file")
     try:
@@ -286,7 +288,7 @@ def check_file(path: Path) -> tuple[Metadata, list[Path]]:
 
 
 def available_memory() -> int | None:
-    """Main memory that can be had without swapping, in bytes; None where the system does not say."""
+    """Main memory available without swapping, in bytes; None if the system does not tell."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

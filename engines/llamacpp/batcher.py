@@ -1,9 +1,9 @@
-"""Continuous batching: one decode thread that runs llama.cpp, one event loop that talks to clients.
+"""Continuous batching: one decode thread runs llama.cpp, one event loop talks to clients.
 
-The two meet at two places only. The loop appends to an inbox (new jobs, cancellations) and rings a bell; the decode thread
-empties it between two steps and never waits for the loop. After each step the decode thread hands all new tokens of all
-sequences over with one `call_soon_threadsafe`. Text, stop strings and HTTP are the loop's work and run while the decode
-thread is inside llama.cpp, which releases the GIL.
+They meet in two places only. The loop appends to an inbox (new jobs, cancellations) and rings a bell; the decode thread empties it between
+steps and never waits for the loop. After each step the decode thread hands over all new tokens of all sequences with one
+`call_soon_threadsafe`. Text, stop strings and HTTP are the loop's work, done while the decode thread is inside llama.cpp, which releases
+the GIL.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from engines.llamacpp.scheduler import Plan, StepCosts, Work, admit, reading, sh
 from engines.sidecar.shell import ApiError, overloaded
 
 BACKLOG = 256
-"""A client that has this many tokens unread stops generating until it reads."""
+"""Unread tokens after which a client's generation pauses until it reads."""
 MAX_FAULTS = 3
-"""Steps in a row that may fail before the engine calls itself failed (and is restarted by its supervisor)."""
+"""Consecutive failed steps after which the engine reports itself as failed, and its supervisor restarts it."""
 STUCK_SECONDS = 30.0
-"""A token that a grammar chooses for so long never comes: the engine calls itself failed, as nothing can end llama.cpp's search."""
+"""If a grammar takes this long to choose a token it never will. The engine then reports itself as failed: nothing can stop the search."""
 WARM_UP = 16
-"""Tokens of the largest step before the first client, few enough for every batch size."""
+"""Tokens of the largest warm-up step, few enough for every batch size."""
 _RATE_WINDOW = 2.0
 
 Finish = Literal["stop", "length"]
@@ -41,7 +41,7 @@ Finish = Literal["stop", "length"]
 
 @dataclass(slots=True)
 class Event:
-    """One step's result for one sequence: a token (None at a bare end), and why it ended, if it did."""
+    """One step's result for one sequence: a token (None if it only ends), and why it ended, if it did."""
 
     token: int | None
     piece: bytes = b""
@@ -52,7 +52,7 @@ class Event:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SequenceJob(Work):
-    """One sequence to generate. The first fields are the request, `mailbox` its reader, the rest belongs to the decode thread."""
+    """One sequence to generate. The first fields are the request, `mailbox` is its reader, the rest belongs to the decode thread."""
 
     index: int = 0
     tokens: list[int]
@@ -76,7 +76,7 @@ class SequenceJob(Work):
 
 
 class Mailbox:
-    """The loop's end of the jobs of one request: events in order, for one reader."""
+    """The loop's end of one request's jobs: events in order, for one reader."""
 
     __slots__ = ("_events", "_waiter")
 
@@ -92,7 +92,7 @@ class Mailbox:
             waiter.set_result(None)
 
     async def get(self) -> list[tuple[SequenceJob, Event]]:
-        """All events that have come since the last call, at least one."""
+        """All events since the last call; waits for at least one."""
         if not self._events:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -122,7 +122,7 @@ class Stats:
     _window: deque[tuple[float, int]] = field(default_factory=deque)
 
     def produced(self, count: int, now: float) -> None:
-        """So many tokens were generated in the step that ended at `now`."""
+        """Counts tokens generated in the step that ended at `now`."""
         self.generated_tokens += count
         window = self._window
         window.append((now, count))
@@ -132,7 +132,7 @@ class Stats:
         self.rate = sum(item[1] for item in window) / span if len(window) > 1 else 0.0
 
     def metrics(self) -> list[tuple[str, str, float]]:
-        """(name, kind, value) of everything that is counted."""
+        """(name, kind, value) of every counter and gauge."""
         return [
             ("prompt_tokens_total", "counter", self.prompt_tokens),
             ("cached_prompt_tokens_total", "counter", self.cached_tokens),
@@ -148,7 +148,7 @@ class Stats:
         ]
 
     def rate_at(self, now: float) -> float:
-        """Tokens a second over the last two seconds; 0 when nothing was generated lately."""
+        """Tokens a second over the last two seconds; 0 if none were generated lately."""
         return self.rate if self._window and now - self._window[-1][0] < _RATE_WINDOW else 0.0
 
 
@@ -186,35 +186,35 @@ class Batcher:
         self._thread.start()
 
     def warm_up(self) -> None:
-        """Read a few tokens and forget them: the weights are in memory then, and what steps cost is known. Blocking, before `start`.
+        """Read a few tokens and forget them: this brings the weights into memory and measures what steps cost. Blocking, before `start`.
 
-        Raises RuntimeError when llama.cpp cannot run the model.
+        Raises RuntimeError if llama.cpp cannot run the model.
         """
         costs = {}
-        for count in (1, 1, WARM_UP, WARM_UP):  # the first of each pays for what is made once
+        for count in (1, 1, WARM_UP, WARM_UP):  # the first of each pays for one-time setup
             self._batch.clear()
             last = self._batch.add(0, 0, [max(self._model.bos, 0)] * count, output_last=True)
             started = time.monotonic()
             self._decode()
-            self._context.logits(last)  # waits for a device that works on its own
+            self._context.logits(last)  # waits for an asynchronous device
             costs[count] = time.monotonic() - started
             self._context.clear()
         self.costs.observe(1, 0, costs[1])
         self.costs.observe(1, WARM_UP - 1, costs[WARM_UP])
 
     def stuck(self) -> bool:
-        """Whether the decode thread has been following a grammar for longer than any sensible one takes."""
+        """Whether the decode thread has followed a grammar for longer than any sensible one takes."""
         return time.monotonic() - self._choosing_since > STUCK_SECONDS
 
     def check_room(self, count: int = 1) -> None:
-        """Raise 503 when `count` more jobs do not fit into slots and queue. On the loop."""
+        """Raises 503 if `count` more jobs do not fit into slots and queue. Runs on the loop."""
         if self.failed is not None:
             raise ApiError(503, f"the engine failed: {self.failed}", kind="engine_error", code="engine_failed")
         if self._outstanding + count > self.slots + self.queue:
             raise overloaded(f"{self._outstanding} requests are running or waiting; no more are taken")
 
     def submit(self, jobs: Sequence[SequenceJob]) -> None:
-        """Queue jobs that belong together. On the loop; raises 503 when they do not fit, and then closes their samplers."""
+        """Queue jobs that belong together. Runs on the loop. Raises 503 if they do not fit, and closes their samplers."""
         try:
             self.check_room(len(jobs))
         except ApiError:
@@ -229,7 +229,7 @@ class Batcher:
         self._bell.set()
 
     async def pin(self, prompts: Sequence[list[int]]) -> None:
-        """Read these beginnings of prompts (system prompts) and keep their KV for ever. On the loop, before anything else runs."""
+        """Read these beginnings of prompts (system prompts) and keep their KV for good. Runs on the loop, before anything else."""
         for tokens in prompts:
             mailbox = Mailbox()
             sampler = Sampler(self._model, SamplingParams(), tokens)
@@ -242,19 +242,19 @@ class Batcher:
                     raise event.error
 
     def cancel(self, job: SequenceJob) -> None:
-        """Stop a job; its slot is free at the next step. No further events come. On the loop; harmless when it has ended."""
+        """Stop a job; its slot is free at the next step, and no more events come. Runs on the loop; harmless if the job has ended."""
         if not job.ended:
             self._inbox.append(("cancel", job))
             self._bell.set()
 
     def resume(self, job: SequenceJob) -> None:
-        """The reader has caught up. On the loop."""
+        """The reader has caught up. Runs on the loop."""
         if job.paused:
             self._inbox.append(("wake", job))
             self._bell.set()
 
     def close(self) -> None:
-        """End the decode thread after its step and wait for it; what runs is dropped."""
+        """End the decode thread after its step and wait for it; running jobs are dropped."""
         self._inbox.append(("close", None))
         self._bell.set()
         if self._thread.is_alive():
@@ -329,11 +329,11 @@ class Batcher:
             self._end(job, Event(None, error=ApiError(504, "the deadline has passed", kind="timeout_error", code="engine_timeout")))
         for job in admitted:
             self._waiting.remove(job)
-            self._running.append(job)  # first: a fault ends what runs, and whoever asked for it hears of it
+            self._running.append(job)  # first, so that a fault in placing it is reported to its client
             self._place(job)
 
     def _place(self, job: SequenceJob) -> None:
-        """Give the job a line and what can be reused of the KV memory."""
+        """Give the job a line and the reusable part of the KV memory."""
         if job.prompt_logprobs:
             placement = self._lines.place(job.tokens[:1], job.domain)
         else:
@@ -381,7 +381,7 @@ class Batcher:
         self.stats.cells_used = self._lines.used()
 
     def _decode(self) -> None:
-        """Run the batch; make room among the cached lines first, and once more when llama.cpp finds none."""
+        """Run the batch. Makes room among the cached lines first, and once more if llama.cpp finds none."""
         for line in self._lines.room(0):
             self._context.trim(line.seq, 0)
         status = self._context.decode(self._batch)
@@ -429,7 +429,7 @@ class Batcher:
             return 0
         finally:
             self._choosing_since = math.inf
-        if self._model.is_end(token) and not (job.ignore_eos and not job.sampler.constrained):  # after a grammar's end nothing can follow
+        if self._model.is_end(token) and not (job.ignore_eos and not job.sampler.constrained):  # nothing can follow a grammar's end
             self._end(job, Event(None, finish="stop"))
             return 0
         scores = logprobs_of(self._context.logits(job.output), token, job.logprobs) if job.logprobs is not None else None
@@ -462,7 +462,7 @@ class Batcher:
             self._outbox.append((job, event))
 
     def _fault(self, exc: Exception) -> None:
-        """A step failed: end every running job with an error and start again from an empty memory."""
+        """End every running job with an error after a failed step, and start over with an empty memory."""
         traceback.print_exception(exc, file=sys.stderr)
         self.stats.faults += 1
         self._faults += 1
@@ -478,7 +478,7 @@ class Batcher:
             self.failed = f"{type(exc).__name__}: {exc}"
 
     def _flush(self) -> None:
-        """Hand everything new over to the loop, in one call."""
+        """Hand everything new to the loop in one call."""
         if self._outbox:
             events, self._outbox = self._outbox, []
             self._call(self._deliver, events)
@@ -495,5 +495,5 @@ def _line(job: SequenceJob) -> Line:
 
 
 def new_seed() -> int:
-    """A seed for requests that name none."""
+    """A random seed."""
     return random.SystemRandom().randrange(2**32 - 1)

@@ -15,7 +15,7 @@ from engines.sidecar.shell import ApiError
 
 ROLES = frozenset({"system", "user", "assistant", "tool"})
 FIELDS = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"})
-"""Fields of a message that templates may show; another one is accepted when the model's template names it."""
+"""Message fields that templates may show; any other is accepted if the model's template names it."""
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 
 
@@ -33,9 +33,9 @@ def _now(form: str) -> str:
 
 
 class ChatTemplate:
-    """A compiled template. `render` is thread-safe and takes time that grows with the messages: not for the event loop.
+    """A compiled template. `render` is thread-safe and takes time that grows with the messages: do not call it on the event loop.
 
-    `error`: why it is no template, or None.
+    `error`: why the template is invalid, or None.
     """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
@@ -57,7 +57,7 @@ class ChatTemplate:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None,
         generate: bool = True, extra: Mapping[str, Any] | None = None,
     ) -> str:  # fmt: skip
-        """The prompt for these messages. Raises ApiError 400 when the template refuses them or fails."""
+        """The prompt for these messages. Raises ApiError 400 if the template refuses them or fails."""
         if self.error is not None:
             raise ApiError(400, f"the model's chat template is broken: {self.error}", param="messages", code="chat_template_failed")
         values = {**(extra or {}), **self._special, "messages": messages, "tools": tools, "add_generation_prompt": generate}

@@ -1,4 +1,4 @@
-"""From a chat request to what is generated: the rendered prompt's tokens, the grammar, and how the answer will be read."""
+"""From a chat request to a generation: the rendered prompt's tokens, the grammar, and how to read the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engines.llamacpp.output import REASONING_TAGS, Dialect
 from engines.llamacpp.params import ChatRequest, Common, unsupported
 from engines.sidecar.shell import ApiError
 
-_OPEN, _CLOSE = "\U000f5a01", "\U000f5a02"  # private use: stands for a control token's text inside a client's content
+_OPEN, _CLOSE = "\U000f5a01", "\U000f5a02"  # private use: a placeholder for the text of a control token inside a client's content
 _HOLDER = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
@@ -38,7 +38,7 @@ class Converser:
         source = template.source if template is not None else ""
         self._family = tools.family_of(source)
         controls = [text for text in model.control_texts() if text]
-        held = [*controls, _OPEN, _CLOSE]  # these two as well: a client's own are text, no holder
+        held = [*controls, _OPEN, _CLOSE]  # these two as well: in a client's text they are no placeholders
         self._control = re.compile("|".join(sorted(map(re.escape, held), key=len, reverse=True))) if controls else None
         self.markers = _markers(model)
         visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}
@@ -69,7 +69,7 @@ class Converser:
         return Conversation(self._tokens(text, texts), self._grammar(body, choice, constrained, parallel), dialect, parallel)
 
     def beginning(self, system: str) -> list[int]:
-        """The tokens with which every conversation with this system prompt starts. Raises ApiError when the template refuses."""
+        """The tokens that every conversation with this system prompt starts with. Raises ApiError if the template refuses it."""
         if self._template is None:
             return []
         messages = [{"role": "system", "content": system}, {"role": "user", "content": _OPEN}]
@@ -91,7 +91,7 @@ class Converser:
         return tools.call_grammar(self._family, choice, parallel=parallel) if constrained else own
 
     def _protect(self, value: Any, texts: list[str]) -> Any:
-        """The value with every control token's text in its strings replaced: what a client writes is never a control token."""
+        """The value with the text of every control token in its strings replaced: a client's text is never a control token."""
         control = self._control
         if control is None:
             return value

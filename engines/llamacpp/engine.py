@@ -21,14 +21,14 @@ from engines.sidecar.shell import ApiError, Request
 T = TypeVar("T")
 
 SCORED_CHUNK = 32
-"""Prompt tokens a step may read where each one's logits (the whole vocabulary) are wanted."""
+"""Most prompt tokens of a step if each one's logits (the whole vocabulary) are wanted."""
 BYTES_A_THREAD = 16 * 1024 * 1024
-"""A further thread is worth its barriers only for so many bytes of weights."""
+"""Bytes of weights per thread: with less, a further thread costs more in barriers than it gains."""
 
 
 @dataclass(slots=True)
 class Engine:
-    """What the handlers work with. `context_size` is the most tokens (prompt and answer) one request may have."""
+    """What the handlers work with. `context_size` is the most tokens of one request, prompt and answer together."""
 
     name: str
     model: Model
@@ -40,7 +40,7 @@ class Engine:
     executor: ThreadPoolExecutor
 
     async def prepare(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
-        """Run blocking work in the executor. When the caller is cancelled meanwhile, `undo` gets the result."""
+        """Run blocking work in the executor. If the caller is cancelled meanwhile, `undo` receives the result."""
         future = asyncio.get_running_loop().run_in_executor(self.executor, work)
         try:
             return await asyncio.shield(future)
@@ -49,14 +49,14 @@ class Engine:
             raise
 
     def check_room(self, count: int, param: str) -> None:
-        """Raise 400 when a request asks for more sequences than can ever run or wait, 503 when so many do not fit now. On the loop."""
+        """Raises 400 if a request asks for more sequences than can ever run or wait, 503 if they do not fit now. Runs on the loop."""
         most = self.batcher.slots + self.batcher.queue
         if count > most:
             raise ApiError(400, f"{param}: {count} sequences in one request; this engine takes at most {most}", param=param)
         self.batcher.check_room(count)
 
     def check_length(self, prompt: int, max_tokens: int | None, param: str) -> int:
-        """The number of tokens to generate at most. Raises ApiError 400 when prompt and answer do not fit into the context."""
+        """The most tokens to generate. Raises ApiError 400 if prompt and answer do not fit into the context."""
         limit = self.context_size
         if prompt >= limit:
             message = f"the prompt has {prompt} tokens; this model's context is {limit} tokens, prompt and answer together"
@@ -110,12 +110,12 @@ def build(
 
 
 def discard(generation: Generation) -> None:
-    """Free what `build` made for a request that was never submitted."""
+    """Free what `build` made for a request that is not submitted."""
     for job in generation.jobs:
         job.sampler.close()
 
 
 def thread_count(weights: int) -> int:
-    """Threads for a model of so many bytes: small ones lose more by waiting for each other than they gain."""
+    """Threads for a model of this many bytes: small models lose more in barriers than they gain."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return max(1, min(cores, weights // BYTES_A_THREAD))

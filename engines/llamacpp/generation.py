@@ -1,4 +1,4 @@
-"""The loop's side of a request: its choices, their text, and what of it may be sent. No HTTP, no JSON."""
+"""The loop's side of a request: its choices, their text, and how much of it may be sent. No HTTP, no JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engines.llamacpp.text import Assembler
 
 @dataclass(slots=True)
 class Delta:
-    """News of one choice: certain text, the tokens it was made of with their scores (when asked for), and the end."""
+    """News of one choice: text that is certain, the tokens it was made of with their scores (if requested), and the end."""
 
     index: int
     text: str
@@ -94,7 +94,7 @@ class Generation:
                 self._batcher.cancel(choice.job)
 
     async def deltas(self) -> AsyncGenerator[list[Delta], None]:
-        """What each hand-over of the decode thread brought, until every choice has ended. Raises ApiError."""
+        """Yields what each hand-over of the decode thread brought, until every choice has ended. Raises ApiError."""
         open_choices = len(self._choices)
         try:
             while open_choices:
@@ -102,7 +102,7 @@ class Generation:
                 for job, event in await self._mailbox.get():
                     choice = self._choices[id(job)]
                     if choice.finish is not None:
-                        continue  # tokens that were under way when a stop string was found
+                        continue  # tokens already under way when a stop string was found
                     delta = choice.take(event)
                     if delta.finish is not None:
                         open_choices -= 1

@@ -1,8 +1,8 @@
-"""The thin layer over llama.cpp's C interface: a model, a context, a batch. The only module that calls llama_cpp's functions
-besides `sampling`. Nothing here decides anything.
+"""The thin layer over llama.cpp's C interface: a model, a context, a batch. Besides `sampling`, the only module that calls llama_cpp's
+functions. It decides nothing.
 
-Threads: `Model.tokenize` and `Model.piece` only read the vocabulary and may run in any thread; everything of `Context` belongs to
-the decode thread. The C calls release the GIL.
+Threads: `Model.tokenize` and `Model.piece` only read the vocabulary and may run in any thread; `Context` belongs to the decode thread.
+The C calls release the GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NativeError(Exception):
 
 
 class NativeLog:
-    """Takes llama.cpp's log away from standard error and keeps the last errors, which say why a load failed."""
+    """Diverts llama.cpp's log from standard error and keeps the last errors, which say why a load failed."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=_LOG_KEEP)
@@ -37,7 +37,7 @@ class NativeLog:
             self._lines.append(line[:500])
 
     def last(self) -> str:
-        """The first error since the last call, which is the cause of those after it, or an empty string."""
+        """The first error since the last call (the cause of those after it), or an empty string."""
         line = self._lines[0] if self._lines else ""
         self._lines.clear()
         return line
@@ -72,7 +72,7 @@ class Model:
         self.n_vocab: int = llama_cpp.llama_vocab_n_tokens(self.vocab)
         self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self.handle)
         self.n_embd: int = llama_cpp.llama_model_n_embd_out(self.handle)
-        """Values of an embedding: the model's output width, which may differ from that of its input."""
+        """Values of an embedding: the model's output width, which may differ from its input's."""
         self.size: int = llama_cpp.llama_model_size(self.handle)
         self.has_encoder: bool = llama_cpp.llama_model_has_encoder(self.handle)
         self.has_decoder: bool = llama_cpp.llama_model_has_decoder(self.handle)
@@ -85,7 +85,7 @@ class Model:
         self._ends: dict[int, bool] = {}
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Tokens of a text. `add_special` adds BOS where the model wants it; `parse_special` reads control tokens in the text."""
+        """Tokens of a text. `add_special` adds BOS if the model wants it; `parse_special` recognises control tokens in the text."""
         data = text.encode("utf-8", "replace")
         size = len(data) + 8
         while True:
@@ -141,7 +141,7 @@ class Model:
 
 
 class Batch:
-    """A reusable llama_batch over numpy arrays, one sequence a token."""
+    """A reusable llama_batch over numpy arrays, one sequence per token."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -160,7 +160,7 @@ class Batch:
         self.count = 0
 
     def add(self, seq: int, position: int, tokens: Sequence[int], *, output_last: bool) -> int:
-        """Append consecutive tokens of one sequence; the index of the last one, whose logits can be asked for."""
+        """Append consecutive tokens of one sequence; returns the index of the last one, whose logits can be requested."""
         start, end = self.count, self.count + len(tokens)
         if end > self.capacity:
             raise ValueError("batch is full")
@@ -173,7 +173,7 @@ class Batch:
         return end - 1
 
     def add_one(self, seq: int, position: int, token: int) -> int:
-        """Append one token whose logits are wanted: the case of every step."""
+        """Append one token whose logits are wanted: the usual case."""
         at = self.count
         if at >= self.capacity:
             raise ValueError("batch is full")
@@ -229,7 +229,7 @@ class Context:
         self.pooling: int = llama_cpp.llama_pooling_type(self.handle)
         ranks = self.pooling == llama_cpp.LLAMA_POOLING_TYPE_RANK
         self.width: int = llama_cpp.llama_model_n_cls_out(model.handle) if ranks else model.n_embd
-        """Values that the context computes for a sequence: a reranker's are its classes, not an embedding."""
+        """Values that the context computes for a sequence: those of an embedding, or a reranker's classes."""
 
     def decode(self, batch: Batch) -> int:
         """Run the batch. 0: done; 1: no room in the KV memory; negative or 2: failed."""
@@ -255,7 +255,7 @@ class Context:
         return numpy.ctypeslib.as_array(pointer, shape=(self.width,)).copy()
 
     def trim(self, seq: int, keep: int) -> bool:
-        """Keep the first `keep` positions of a sequence. False: this memory cannot be cut there, and nothing was changed."""
+        """Keep the first `keep` positions of a sequence. Returns False, changing nothing, if this memory cannot be cut there."""
         return bool(llama_cpp.llama_memory_seq_rm(self.memory, seq, keep, -1))
 
     def copy(self, source: int, target: int, length: int) -> None:

@@ -1,4 +1,4 @@
-"""What this process uses of its GPUs, from NVIDIA's management library (package nvidia-ml-py, extra `nvml`); nothing on other devices."""
+"""This process's use of its GPUs, from NVIDIA's management library (package nvidia-ml-py, extra `nvml`); nothing on other devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class GpuMeter:
         self._handles = handles
 
     def read(self) -> GpuUse:
-        """The figures now; zeros when the driver does not answer."""
+        """The present figures; zeros if the driver does not answer."""
         used = free = 0
         busy = 0.0
         try:
@@ -46,7 +46,7 @@ class GpuMeter:
 
 
 def meter(device: str, environment: Mapping[str, str] | None = None, library: Any = pynvml) -> GpuMeter | None:
-    """A meter for a `cuda:...` device, where the library and a driver are there."""
+    """A meter for a `cuda:...` device, if library and driver are present."""
     if not device.startswith("cuda:") or library is None:
         return None
     visible = (os.environ if environment is None else environment).get("CUDA_VISIBLE_DEVICES", "")

@@ -1,4 +1,4 @@
-"""The `options` of a llama.cpp engine. Nothing of the runtime is imported: the gateway checks them before it starts a process."""
+"""The `options` of a llama.cpp engine. Imports nothing of the runtime: the gateway checks them before it starts a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Defaults(Spec, frozen=True):
-    """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` says otherwise."""
+    """Sampling settings of requests that name none; llama.cpp's own unless the GGUF or `options.sampling` differ."""
 
     temperature: Temperature = 0.8
     top_p: Share = 0.95
@@ -27,21 +27,21 @@ class Defaults(Spec, frozen=True):
 
 
 class LlamaOptions(Spec, frozen=True):
-    """Everything that `engines[].options` may say of an engine with `runtime: llama.cpp`."""
+    """The `options` of an engine with `runtime: llama.cpp`."""
 
     batch: Annotated[int, Meta(ge=32, le=8192)] = 512
     """Most tokens of one step."""
     cached_lines: Annotated[int, Meta(ge=0, le=255)] | None = None
-    """Sequences kept for prefix reuse beside the slots; default: as many as slots."""
+    """Sequences kept for prefix reuse in addition to the slots; default: as many as slots."""
     gpu_layers: Annotated[int, Meta(ge=-1)] | None = None
     """Layers on the device, as placement computed them; default: all."""
     tensor_split: tuple[Annotated[float, Meta(ge=0)], ...] = ()
-    """Each device's share of the layers, where there are several."""
+    """Each device's share of the layers, if there are several."""
     mmap: bool = True
     mlock: bool = False
     flash_attention: Literal["auto", "on", "off"] = "auto"
     stall: Annotated[float, Meta(ge=1.1, le=100)] = STALL
-    """How much longer than usual a step may become by prompts being read beside running streams."""
+    """How much longer than usual a step may take when it reads prompts beside running streams."""
     least_chunk: Annotated[int, Meta(ge=1, le=512)] = MIN_CHUNK
     """Prompt tokens that every step reads beside running streams, whatever `stall` says."""
     sampling: Defaults | None = None
@@ -50,9 +50,9 @@ class LlamaOptions(Spec, frozen=True):
     pinned: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
     """System prompts whose KV is computed at the start and never forgotten."""
     embeddings: bool | None = None
-    """Serve `/v1/embeddings` instead of text; default: when the file names a pooling."""
+    """Serve `/v1/embeddings` instead of text; default: if the file names a pooling."""
     working_interval: Seconds = 5.0
-    """Between comments in a stream that is silent while the engine works or the request waits; 0: none."""
+    """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""
     confine: bool = True
-    """Restrict the process to its own files, where the kernel can (engines.confinement)."""
+    """Restrict the process to its own files if the kernel can (engines.confinement)."""
     max_body_bytes: Annotated[int, Meta(ge=1024)] = DEFAULT_MAX_BODY

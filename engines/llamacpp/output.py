@@ -1,7 +1,7 @@
-"""What a model said, taken apart: reasoning, content, tool calls; from a stream of text that may be split anywhere.
+"""Takes a model's output apart into reasoning, content and tool calls; from a stream of text that may be split anywhere.
 
-Tags are those of the model's family (:class:`Dialect`). Text that could still become a tag is held back. A call whose JSON is
-broken, or that names no known function, is handed on as content: nothing a model says is lost.
+The tags are those of the model's family (:class:`Dialect`). Text that could still become a tag is held back. A call whose JSON is broken,
+or that names no known function, becomes content: nothing is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a model marks what. `tools` are the names that may be called; empty: calls are not looked for."""
+    """How a model marks its output. `tools` are the names that may be called; empty: calls are not looked for."""
 
     family: Family | None = None
     tools: frozenset[str] = frozenset()
@@ -40,7 +40,7 @@ class Dialect:
 
 
 class OutputParser:
-    """Feed text, get parts; `finish` gives the rest. Output does not depend on how the text was split (but for its chunking)."""
+    """Feed text, get parts; `finish` gives the rest. The output does not depend on how the text was split, except for its chunking."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -59,7 +59,7 @@ class OutputParser:
         return parts
 
     def finish(self) -> list[Part]:
-        """What was held when the generation ended."""
+        """The text still held when the generation ended."""
         parts = self.feed("")
         rest, self._buffer = self._buffer, ""
         if self._state == "reasoning":
@@ -74,7 +74,7 @@ class OutputParser:
         return bool(self._dialect.tools) and self._dialect.family in ("llama3", "generic")
 
     def _advance(self, parts: list[Part]) -> bool:
-        """One transition; False when more text is needed."""
+        """Makes one transition; returns False if more text is needed."""
         if self._state == "start":
             return self._start()
         if self._state == "reasoning":
@@ -84,7 +84,7 @@ class OutputParser:
         return self._call(parts)
 
     def _start(self) -> bool:
-        """Before the first visible character: reasoning, a message that is all JSON, or content."""
+        """Decides at the first visible character: reasoning, a message that is all JSON, or content."""
         text = self._buffer.lstrip()
         tags = None if self._thought else self._dialect.reasoning
         if tags is not None:
@@ -143,7 +143,7 @@ class OutputParser:
         return {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]"}.get(self._dialect.family or "")
 
     def _call(self, parts: list[Part]) -> bool:
-        """Hermes calls end with a tag and content may follow; the other families' run to the end."""
+        """Hermes calls end with a tag, and content may follow; those of the other families run to the end."""
         if self._dialect.family != "hermes":
             return False
         at = self._buffer.find("</tool_call>")
@@ -183,7 +183,7 @@ def _text(kind: Literal["content", "reasoning"], text: str) -> list[Part]:
 
 
 def _calls(body: str, dialect: Dialect) -> list[Part] | None:
-    """The calls in a body, or None when it is not (only) calls."""
+    """The calls in a body, or None if it contains anything else."""
     if dialect.family == "mistral":
         named = re.fullmatch(r"\s*(?:[A-Za-z0-9_.-]{1,64}\[ARGS\].*)", body, re.DOTALL)
         if named:
@@ -215,7 +215,7 @@ def _part(item: Any, dialect: Dialect) -> Part | None:
 
 
 def _mistral_named(body: str, dialect: Dialect) -> list[Part] | None:
-    """`name[ARGS]{...}`, again after another `[TOOL_CALLS]`."""
+    """`name[ARGS]{...}`, repeated after another `[TOOL_CALLS]`."""
     parts = []
     for piece in body.split("[TOOL_CALLS]"):
         name, found, arguments = piece.strip().partition("[ARGS]")

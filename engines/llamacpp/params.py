@@ -1,7 +1,7 @@
-"""What a client may ask: the bodies of the OpenAI paths as typed, bounded structures.
+"""The bodies of the OpenAI paths as typed, bounded structures.
 
-A parameter that is not listed here is refused by name (400 `unsupported_parameter`), never ignored. Those that cannot change the
-answer of a local model (`user`, `metadata`, ...) are listed and have no effect.
+A parameter that is not listed here is refused by name (400 `unsupported_parameter`), never ignored. Those that cannot change the answer of
+a local model (`user`, `metadata`, ...) are listed and have no effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
 
 
 class Common(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What chat and text completion share."""
+    """The parameters that chat and text completion share."""
 
     model: str = ""
     stream: bool | None = None
@@ -118,7 +118,7 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 def parse(body: bytes, kind: type[T]) -> T:
-    """Decode a body. A parameter that is null is one that is not sent, known or not. Raises ApiError 400 naming the parameter."""
+    """Decode a body. A parameter that is null counts as absent, known or not. Raises ApiError 400 that names the parameter."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as exc:
@@ -130,7 +130,7 @@ def parse(body: bytes, kind: type[T]) -> T:
 
 
 def _without_unknown_nulls(body: bytes, kind: type[Any]) -> bytes | None:
-    """The body without those of its parameters that are null and unknown; None where there is none."""
+    """The body without parameters that are null and unknown; None if there are none."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -154,7 +154,7 @@ def _invalid(message: str) -> ApiError:
 
 
 def unsupported(param: str, why: str) -> ApiError:
-    """400 for something this engine does not do."""
+    """A 400 for something that this engine does not do."""
     return ApiError(400, f"{param} is not supported: {why}", param=param, code="unsupported_parameter")
 
 
@@ -184,7 +184,7 @@ def check_common(body: Common) -> None:
 
 
 def sampling_params(request: Common, defaults: Defaults, n_vocab: int, seed: int, grammar: str | None) -> SamplingParams:
-    """The settings of one sequence; `seed` is used when the request names none. Raises ApiError 400."""
+    """The settings of one sequence; `seed` is used if the request names none. Raises ApiError 400."""
 
     def pick(value: float | None, default: float) -> float:
         return default if value is None else value

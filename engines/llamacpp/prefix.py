@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 import numpy
 
 MIN_REUSE = 8
-"""Shorter common beginnings (a BOS token, a template's first words) are not worth a copy."""
+"""Shorter common beginnings (a BOS token, a template's first words) are not worth copying."""
 
 
 SMALL_LOSS = 0.25
-"""A line is cut rather than copied when that loses less than this share of what the copy would replace."""
+"""A line is cut rather than copied if that loses less than this share of what the copy would replace."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(slots=True, frozen=True)
 class Placement:
-    """Where a prompt goes: keep `reuse` positions of `line`, after copying them from `source` where there is one."""
+    """Where a prompt goes: keep `reuse` positions of `line`, copied from `source` if there is one."""
 
     line: Line
     reuse: int
@@ -65,7 +65,7 @@ def common(left: array[int], right: array[int]) -> int:
 
 
 class Lines:
-    """All lines of a context. `partial`: the memory can be cut at any position (recurrent models cannot)."""
+    """All lines of a context. partial: the memory can be cut at any position (not so for recurrent models)."""
 
     def __init__(self, count: int, cells: int, *, partial: bool = True) -> None:
         self.cells = cells
@@ -89,7 +89,7 @@ class Lines:
         return self._take(target, length, domain, best if target is not best else None)
 
     def release(self, line: Line, *, keep: bool = True) -> None:
-        """The request has ended; its tokens stay for the next one, or are forgotten."""
+        """The request has ended; its tokens stay for the next one, unless not `keep`."""
         line.busy = False
         if not keep:
             line.tokens = array("i")
@@ -100,7 +100,7 @@ class Lines:
         line.busy, line.pinned = False, True
 
     def room(self, need: int) -> list[Line]:
-        """Forget least recently used lines until `need` cells are free; those forgotten, for the caller to clear."""
+        """Forget the least recently used lines until `need` cells are free; returns them for the caller to clear."""
         free = self.cells - self.used()
         if free >= need:
             return []
@@ -119,7 +119,7 @@ class Lines:
         return sum(len(line.tokens) for line in self._lines)
 
     def forget(self) -> None:
-        """Nothing is in the memory any more (it was cleared)."""
+        """Forget all lines: the memory was cleared."""
         for line in self._lines:
             line.tokens = array("i")
             line.busy = line.pinned = False
@@ -153,5 +153,5 @@ class Lines:
 
 
 def _worth(line: Line) -> tuple[bool, int]:
-    """Order of sacrifice: empty lines first, then the least recently used."""
+    """Sort key for eviction: empty lines first, then the least recently used."""
     return bool(line.tokens), line.stamp

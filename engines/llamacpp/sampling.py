@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from engines.llamacpp.native import Context, Model
 
 MAX_LAST_TOKENS = 4096
-"""Penalties look at no more than this many tokens."""
+"""Penalties look at no more tokens than this."""
 COLDEST = 1e-6
-"""Below this temperature the most likely token is taken: divided by less, logits leave the range of their type, and nothing is drawn."""
+"""Below this temperature the most likely token is taken: dividing by less, logits would overflow."""
 GRAMMAR_BURST, GRAMMAR_SHARE = 1.0, 0.05
-"""Seconds of the decode thread that a sequence's grammar may use at once, and for each token in the long run: what costs more would
-hold up everybody's next step."""
+"""Seconds of the decode thread that a sequence's grammar may use at once, and per token in the long run: what costs more would delay
+everybody's next step."""
 _CANDIDATE = numpy.dtype([("id", numpy.int32), ("logit", numpy.float32), ("p", numpy.float32)])
 
 
@@ -36,7 +36,7 @@ class GrammarError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Sampling settings of one request; the defaults switch everything off but the draw at temperature 1."""
+    """Sampling settings of one request; by default everything is off except the draw at temperature 1."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -112,13 +112,13 @@ class Sampler:
             llama_cpp.llama_sampler_chain_add(self._chain, repeat)
 
     def sample(self, context: Context, index: int) -> int:
-        """The next token from the logits at `index` of the last batch. Raises GrammarError when nothing can follow."""
+        """The next token from the logits at `index` of the last batch. Raises GrammarError if nothing can follow."""
         if self._grammar is None:
             return int(llama_cpp.llama_sampler_sample(self._chain, context.handle, index))
         logits = context.logits(index)
         started = time.thread_time()
         token = self._draw(logits, constrained=False)
-        if not self._allowed(token):  # rare; constraining the whole vocabulary first costs milliseconds
+        if not self._allowed(token):  # rare, and constraining the whole vocabulary first costs milliseconds
             token = self._draw(logits, constrained=True)
             if not self._allowed(token):  # accepting it would abort the process
                 raise GrammarError("the vocabulary has no token that continues the grammar")

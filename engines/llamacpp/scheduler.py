@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 MIN_CHUNK = 2
-"""Smallest prefill chunk beside running streams, in tokens, unless the settings say otherwise: a prompt must end some day."""
+"""Smallest prefill chunk beside running streams, in tokens, unless configured: every prompt must make progress."""
 EVEN = 2
-"""Tokens that llama.cpp's kernels for processors multiply at once: a single one left over costs as much as three or four others."""
+"""Tokens that llama.cpp's CPU kernels multiply at once: a single one left over costs as much as three or four others."""
 CROWD = 2.0
-"""What each of several waiting prompts counts against a stream that runs."""
+"""Weight of each of several waiting prompts against a running stream."""
 STALL = 2.0
-"""How much longer than a usual step one may become by prompts being read beside streams, unless the settings say otherwise."""
+"""How much longer than usual a step may take when it reads prompts beside streams, unless configured."""
 FREE_STEP = 0.025
 """A step this short, in seconds, never counts as a stall (a fast device reads whole prompts in it)."""
 FIRST_CHUNK = 16
-"""Chunk beside running streams while nothing has been measured yet, in tokens."""
+"""Chunk size beside running streams, in tokens, while nothing has been measured."""
 GROWTH = 1.5
-"""A chunk is at most so many times as large as those that have been measured: nothing vouches for a guess from small ones to large."""
+"""A chunk is at most this many times as large as those measured: costs of small chunks do not predict those of large ones."""
 SUDDEN = 2.0
-"""One step may raise what a token is believed to cost by this factor at most: most outliers are other processes, and pass."""
+"""The most that one step may raise the estimated cost of a token: most outliers are caused by other processes and pass."""
 _FORGET = 0.98
 _SPREAD = 64.0
 _ENOUGH = 8
@@ -62,7 +62,7 @@ W = TypeVar("W", bound=Work)
 
 @dataclass(slots=True)
 class Plan(Generic[W]):
-    """The next batch: one token each of `decode`, so many prompt tokens each of `prefill`."""
+    """The next batch: one token for each of `decode`, and a number of prompt tokens for each of `prefill`."""
 
     decode: list[W] = field(default_factory=list)
     prefill: list[tuple[W, int]] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Plan(Generic[W]):
 
 
 def admit(waiting: Iterable[W], free: int, now: float) -> tuple[list[W], list[W]]:
-    """(admitted, expired) among those that wait: at most `free` of them, by priority, then arrival; past deadlines never."""
+    """(admitted, expired) of the waiting: at most `free`, by priority, then arrival; never past their deadline."""
     admitted: list[W] = []
     expired: list[W] = []
     for work in sorted(waiting, key=lambda item: (item.priority, item.arrival)):
@@ -84,14 +84,14 @@ def admit(waiting: Iterable[W], free: int, now: float) -> tuple[list[W], list[W]
 
 
 def reading(running: Sequence[W]) -> list[W]:
-    """Those whose prompts are not read yet, in the order in which they will be: priority, then arrival."""
+    """Those whose prompts are not read yet, in the order of reading: priority, then arrival."""
     return sorted((item for item in running if not item.decoding), key=lambda item: (item.priority, item.arrival))
 
 
 def share(running: Sequence[W], capacity: int, budget: int) -> Plan[W]:
-    """The next batch of at most `capacity` tokens, of which at most `budget` are prompt tokens when streams are under way.
+    """The next batch of at most `capacity` tokens, at most `budget` of them prompt tokens if streams are running.
 
-    Prompts are read one after the other (priority, then arrival): the first is finished soonest, and none is later for it.
+    Prompts are read one after another (priority, then arrival): the first finishes soonest, and none is later for it.
     """
     plan: Plan[W] = Plan()
     for work in running:
@@ -124,7 +124,7 @@ class TokenCost:
         self._factor = 1.0
 
     def at(self, depth: float) -> float | None:
-        """Seconds for a token with `depth` tokens before it; None while nothing is known."""
+        """Seconds for a token with `depth` tokens before it; None if unknown."""
         line = self._line(depth)
         return None if line is None else line * self._factor
 
@@ -135,7 +135,7 @@ class TokenCost:
         return max(mean + self._slope * (depth - self._x / self._weight), mean * 0.1)
 
     def learn(self, depth: float, seconds: float, count: int) -> None:
-        """A step's `count` prompt tokens have added so many seconds each."""
+        """Learns that `count` prompt tokens have added this many seconds each."""
         believed = self.at(depth)
         if believed is not None:
             seconds = min(seconds, believed * SUDDEN)
@@ -169,7 +169,7 @@ class StepCosts:
         self._measured = 0.0
 
     def step(self, streams: int) -> float | None:
-        """Seconds of a step with so many streams and nothing else; None while nothing is known. Never more than is likely."""
+        """Seconds of a step with this many streams and nothing else; None if unknown. Never overestimates."""
         if streams in self._steps or not self._steps:
             return self._steps.get(streams)
         fewer = [known for known in self._steps if known < streams]
@@ -179,7 +179,7 @@ class StepCosts:
         return self._steps[more] * streams / more
 
     def observe(self, decode: int, prefill: int, seconds: float, depth: float = 0.0) -> None:
-        """Learn from a step with so many decoded sequences and prompt tokens, these with `depth` tokens before them (the mean)."""
+        """Learns from a step with this many decoded sequences and prompt tokens, the latter with `depth` tokens before them on average."""
         if prefill == 0:
             known = self._steps.get(decode)
             if known is not None:

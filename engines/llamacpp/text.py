@@ -19,8 +19,8 @@ def held(text: str, stops: tuple[str, ...]) -> int:
 class Assembler:
     """Turns the pieces of one generation into text that may be sent.
 
-    `feed` returns the text that is certain; `finish` what was still held when the generation ended by itself. After a
-    stop string was found `stopped` is its text and nothing more comes. The stop string itself is never returned.
+    `feed` returns text that is certain; `finish` returns what was still held when the generation ended by itself. Once a stop string
+    was found, `stopped` is its text and nothing more comes. The stop string itself is never returned.
     """
 
     __slots__ = ("_decoder", "_pending", "_stops", "stopped")
@@ -53,7 +53,7 @@ class Assembler:
             return ""
         pending = self._pending + text
         found = min(((at + len(stop), at) for stop in self._stops if (at := pending.find(stop)) >= 0), default=None)
-        if found is not None:  # the one complete first, however the text was split into tokens; the longest of those
+        if found is not None:  # the one completed first, however the text was split into tokens; of those the longest
             end, at = found
             self.stopped = pending[at:end]
             self._pending = ""

@@ -1,8 +1,8 @@
-"""Tool calling: what the client declared, how this model's family writes a call, and the grammar that makes it do so.
+"""Tool calling: what the client declared, how the model's family writes a call, and the grammar that makes it do so.
 
-Families are told by the chat template: Hermes and Qwen (`<tool_call>`), Mistral (`[TOOL_CALLS]`), Llama 3 (bare JSON with `parameters`).
-A template that knows nothing of tools gets the generic way: the tools are described in the system message and a grammar holds the
-model to a JSON object, either `tool_calls` or `response`.
+The chat template tells the family: Hermes and Qwen (`<tool_call>`), Mistral (`[TOOL_CALLS]`), Llama 3 (bare JSON with `parameters`). For a
+template without tools, the system message describes them and a grammar holds the model to a JSON object, either `tool_calls` or
+`response`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Choice:
 
 
 def family_of(template: str) -> Family:
-    """The family whose way of calling a chat template uses."""
+    """The family of a chat template, by how it writes calls."""
     if "<tool_call>" in template:
         return "hermes"
     if "[TOOL_CALLS]" in template:
@@ -90,7 +90,7 @@ def choose(tools: tuple[Tool, ...], choice: str | Mapping[str, Any] | None) -> C
 
 
 def call_grammar(family: Family, choice: Choice, *, parallel: bool) -> str:
-    """The grammar of a message that is nothing but calls. Raises ApiError 400 for parameters that it cannot express."""
+    """The grammar of a message that consists of calls. Raises ApiError 400 for parameters that it cannot express."""
     text = _call_grammar(family, choice, parallel)
     try:
         check_grammar(text)

@@ -29,9 +29,9 @@ from gateway.core.specs import SidecarSpec
 from gateway.wire.oip import codec
 
 TOLERANCE = 1e-5
-"""How far float32 results of a batch may be from those alone for a model to be batched."""
+"""How far a batch's float32 results may differ from those of single rows for a model to be batched."""
 HALF_TOLERANCE = 5e-3
-"""The same for models that compute in 16 bits."""
+"""The same for models that compute with 16 bits."""
 SERVER_NAME = "gatehouse-onnx"
 MODEL_PATHS = (
     "/v2/models/{a}",
@@ -89,7 +89,7 @@ class OnnxRuntime:
     # -- endpoints ---------------------------------------------------------------------------------------------------------
 
     def routes(self) -> Mapping[tuple[str, str], Handler]:
-        """Every path; what the loaded model does not do is refused when it is asked for."""
+        """Every path; what the loaded model does not do is refused when it is requested."""
         found: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/embeddings"): self._embeddings,
             ("POST", "/v1/classify"): self._classify,
@@ -233,7 +233,7 @@ class _Model:
                 raise LoadError("invalid_options", f"{folder.graph}: which output is the embedding? Name it in options.output")
             pooling = (folder.pooling or "auto") if options.pooling == "auto" else options.pooling
             if len(output.shape) == 2 and options.pooling == "auto":
-                pooling = "none"  # the graph pools itself
+                pooling = "none"  # the graph does its own pooling
             normalize = folder.normalize if options.normalize is None else options.normalize
             self._head = embeddings.Embedder(session, self.reader, output, pooling, normalize)
         else:
@@ -328,9 +328,9 @@ async def _protocol(work: Awaitable[Response]) -> Response:
 
 
 def runtime_error(cause: Exception) -> Exception:
-    """What a run that failed is answered with: memory (507), the device (502), values that the graph cannot take (400).
+    """The answer to a failed run: memory (507), the device (502), values that the graph cannot take (400).
 
-    Anything that is not the runtime's own is our fault and is returned as it is, for the shell to log and answer with 500.
+    Any other error is our fault and returned unchanged, for the shell to log and answer with 500.
     """
     if out_of_memory(cause):
         return ApiError(507, "the device has not enough memory for this request", kind="engine_error", code="insufficient_memory")

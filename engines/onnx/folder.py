@@ -1,7 +1,7 @@
-"""A model's folder: which file is the graph, which is the tokenizer, and what its configuration files say of pooling and labels.
+"""A model's folder: which file is the graph, which is the tokenizer, and what the configuration files say about pooling and labels.
 
-Understands the layout that Hugging Face and Sentence Transformers write (config.json, tokenizer.json, modules.json,
-1_Pooling/config.json, sentence_bert_config.json, tokenizer_config.json); every one of them may be absent.
+Understands the layout that Hugging Face and Sentence Transformers write (config.json, tokenizer.json, modules.json, 1_Pooling/config.json,
+sentence_bert_config.json, tokenizer_config.json); each of them may be absent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ GRAPH_NAMES = ("model.onnx", "onnx/model.onnx", "1/model.onnx")
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
 ABSURD_LENGTH = 1 << 20
-"""tokenizer_config.json says 1e30 where a tokenizer knows no limit."""
+"""tokenizer_config.json contains 1e30 if a tokenizer has no limit."""
 
 
 class ModelFolder(NamedTuple):
-    """What was found. `task` is None where only the graph can tell; `max_length` is in tokens, None where nothing says."""
+    """What was found. `task` is None if only the graph can tell; `max_length` is in tokens, None if unknown."""
 
     root: Path
     graph: Path
@@ -83,7 +83,7 @@ def _check_file(root: Path, name: str, expected: str) -> None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A configuration file, or an empty dictionary where there is none."""
+    """A configuration file, or an empty dictionary if it does not exist."""
     if not path.is_file():
         return {}
     if path.stat().st_size > MAX_CONFIG_BYTES:

@@ -1,8 +1,8 @@
-"""What can be said of an ONNX file before a runtime loads it: is it a whole protobuf, which opsets, which files beside it.
+"""What an ONNX file reveals before a runtime loads it: whether it is a whole protobuf, its opsets, the files beside it.
 
-Reads the protobuf wire format itself (field numbers from onnx.proto3) over a memory map: the
-`onnx` package is no dependency of a serving machine, and a file of gigabytes is neither read nor copied. Every length is
-checked against its enclosing message, so a truncated or foreign file is refused with the place, never half loaded.
+Reads the protobuf wire format itself (field numbers from onnx.proto3) over a memory map: a serving machine does not need the `onnx`
+package, and a file of gigabytes is neither read nor copied. Every length is checked against its enclosing message, so a truncated or foreign
+file is refused with the place, never half loaded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ExternalData(NamedTuple):
 
 
 class ModelFile(NamedTuple):
-    """What an ONNX file says of itself. `opsets` maps an operator domain ("" is ai.onnx) to its version."""
+    """The contents of an ONNX file's frame. `opsets` maps an operator domain ("" is ai.onnx) to its version."""
 
     path: Path
     ir_version: int
@@ -56,7 +56,7 @@ def read_model_file(path: Path) -> ModelFile:
         with path.open("rb") as file:
             if not path.stat().st_size:
                 raise LoadError("model_invalid", f"{path}: the file is empty")
-            # not closed by hand: views of it may live on in a traceback, and the last of them to go closes it
+            # not closed explicitly: views of it may live on in a traceback, and the last one closes it
             return _model(path, memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
     except OSError as exc:
         raise LoadError("model_missing", f"{path}: {exc.strerror or exc}") from None

@@ -1,4 +1,4 @@
-"""Work of a request beside the model (JSON, tokenising, packing): done in place when it is small, on a thread when it is not."""
+"""A request's work beside the model (JSON, tokenising, packing): done in place if small, on a thread if not."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SMALL = 1.0
-"""Cost up to which work is done on the event loop; 1 is about half a millisecond."""
+"""The most expensive work done on the event loop; 1 is about half a millisecond."""
 BYTES_PER_COST = 64 * 1024
-"""JSON bytes, or bytes to pack, of cost 1."""
+"""Bytes of JSON, or bytes to pack, that cost 1."""
 CHARACTERS_PER_COST = 2048
-"""Characters to tokenise of cost 1."""
+"""Characters to tokenise that cost 1."""
 NUMBERS_PER_COST = 8192
-"""Floats to write as JSON of cost 1."""
+"""Floats to write as JSON that cost 1."""
 THREADS = 2
 
 
 class Offload:
-    """Two threads for what would hold up the event loop."""
+    """Two threads for work that would block the event loop."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="aside")
@@ -34,5 +34,5 @@ class Offload:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     def close(self) -> None:
-        """Let the threads end after what they are doing."""
+        """Let the threads end after their present work."""
         self._pool.shutdown(wait=False, cancel_futures=True)

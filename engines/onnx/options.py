@@ -1,4 +1,4 @@
-"""The `options` of an ONNX engine: one frozen, checked structure, so that a misspelt option fails the load and not a request."""
+"""The `options` of an ONNX engine, checked before its process starts: a misspelt option fails the load and not a request."""
 
 from __future__ import annotations
 

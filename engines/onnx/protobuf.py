@@ -9,12 +9,12 @@ Value = int | memoryview
 
 
 class Broken(ValueError):
-    """The bytes are no protobuf of this kind."""
+    """The bytes are not a protobuf of this kind."""
 
 
 def fields(view: memoryview, what: str) -> Iterator[tuple[int, Value]]:
-    """(field number, value) of a message: an int for varints and fixed widths, a view for length-delimited fields. Raises Broken, as
-    everything here; `what` names the message in it."""
+    """(field number, value) of a message: an int for varints and fixed widths, a view for length-delimited fields. Raises Broken, as do all
+    functions here; `what` names the message in it."""
     position, end = 0, len(view)
     while position < end:
         key, position = varint(view, position, what)
@@ -39,7 +39,7 @@ def fields(view: memoryview, what: str) -> Iterator[tuple[int, Value]]:
 
 
 def varint(view: memoryview, position: int, what: str) -> tuple[int, int]:
-    """A number of variable length at a position, and the position after it."""
+    """A variable-length number at a position, and the position after it."""
     value = shift = 0
     for at in range(position, min(position + MAX_VARINT_BYTES, len(view))):
         byte = view[at]

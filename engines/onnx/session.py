@@ -36,7 +36,7 @@ NUMPY: dict[str, Any] = {
     "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "BF16": np.uint16, "FP32": np.float32,
     "FP64": np.float64, "BYTES": np.object_,
 }  # fmt: skip
-"""Datatype -> the numpy type that holds it here; BF16 travels as its bits in uint16, BYTES as str objects."""
+"""Datatype -> the numpy type that holds it here; BF16 as its bits in uint16, BYTES as str objects."""
 
 ONNX_BFLOAT16 = 16
 CACHE_LIMIT_BYTES = 1 << 30
@@ -48,21 +48,21 @@ LEVELS = {
     "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 QUIET = 4
-"""Log severity `fatal`: the runtime's messages quote values of tensors, which do not belong in a log; errors reach us as exceptions."""
+"""Log severity `fatal`: the runtime's messages quote tensor values, which must not be logged; errors reach us as exceptions."""
 
 NATIVE_ERRORS: tuple[type[Exception], ...] = (
     native.Fail, native.InvalidArgument, native.NoSuchFile, native.NoModel, native.EngineError, native.RuntimeException,
     native.InvalidProtobuf, native.NotImplemented, native.InvalidGraph, native.EPFail, native.NotFound,
 )  # fmt: skip
-"""The runtime's own exceptions; they have no base of their own."""
+"""The runtime's own exceptions; they have no common base class."""
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (*NATIVE_ERRORS, RuntimeError, ValueError, TypeError, MemoryError)
-"""What it may raise while a model is loaded: its Python layer uses built-in exceptions too."""
+"""Exceptions while a model is loaded: the runtime's Python layer raises built-in ones too."""
 DEVICE_ERRORS: tuple[type[Exception], ...] = (native.EPFail, native.EngineError, native.NotImplemented)
 MEMORY_WORDS = ("bad_alloc", "Failed to allocate", "out of memory", "Available memory of", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class Port(NamedTuple):
-    """An input or output of a graph. A dimension is a size, a symbol's name, or None where nothing is known of it."""
+    """An input or output of a graph. A dimension is a size, a symbol's name, or None if unknown."""
 
     name: str
     datatype: str
@@ -70,7 +70,7 @@ class Port(NamedTuple):
 
 
 class Session:
-    """A loaded graph. `inputs` and `outputs` are in the graph's order; `hidden` are outputs that are no tensors."""
+    """A loaded graph. `inputs` and `outputs` are in the graph's order; `hidden` are outputs that are not tensors."""
 
     def __init__(self, native_session: Any, device: str, io_binding: bool, shrink: bool) -> None:
         self._session = native_session
@@ -98,7 +98,7 @@ class Session:
         return found
 
     def _run_values(self, feeds: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
-        """With BF16, which numpy has not: its bits go in and come out as uint16."""
+        """Compute with BF16, which numpy lacks: its bits go in and come out as uint16."""
         values: dict[str, Any] = {
             name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, ONNX_BFLOAT16) if self._types[name] == "BF16" else array
             for name, array in feeds.items()
@@ -145,12 +145,12 @@ def supported_opsets() -> dict[str, int]:
         found[schema.domain] = max(found.get(schema.domain, 0), schema.since_version)
     for domain in ("com.microsoft", "ai.onnx.ml"):
         found.setdefault(domain, 1)
-    found["ai.onnx.training"] = found["ai.onnx.preview.training"] = 1  # named by exporters, without operators that are used
+    found["ai.onnx.training"] = found["ai.onnx.preview.training"] = 1  # named by exporters, although no operator of theirs is used
     return found
 
 
 class Loaded(NamedTuple):
-    """A session with what health shows of it. `fallback` says why the CPU is used instead of the device that was asked for."""
+    """A session with what health shows about it. `fallback` says why the CPU is used instead of the requested device."""
 
     session: Session
     sha256: str | None
@@ -159,7 +159,7 @@ class Loaded(NamedTuple):
 
 
 def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded:
-    """Check the file, then load it on the spec's device, or on the CPU where the spec allows it. Raises LoadError."""
+    """Check the file, then load it on the spec's device, or on the CPU if the spec allows it. Raises LoadError."""
     sha256 = verify_sha256(graph, spec.sha256)
     model = read_model_file(graph)
     check_model_file(model, supported_opsets())
@@ -186,7 +186,7 @@ def load_session(spec: SidecarSpec, graph: Path, options: OnnxOptions) -> Loaded
 
 
 def choose_device(device: str, providers: Sequence[str], fallback: str | None) -> tuple[str, str | None]:
-    """(device to use, why it is not the one asked for). Raises LoadError where it cannot be had and no fallback is allowed."""
+    """(device to use, why it is not the requested one). Raises LoadError if it is unavailable and no fallback is allowed."""
     kind = device.partition(":")[0]
     if kind == "cpu":
         return "cpu", None
@@ -244,7 +244,7 @@ def _open(spec: SidecarSpec, model: ModelFile, sha256: str | None, device: str, 
         try:
             return _native(cache, made, device, options), True
         except LoadError:
-            made.graph_optimization_level = LEVELS[options.optimization]  # a cache that will not load is written anew
+            made.graph_optimization_level = LEVELS[options.optimization]  # a cache that does not load is written again
     if cache is None:
         return _native(model.path, made, device, options), False
     fresh = cache.with_suffix(f".{os.getpid()}.tmp")
@@ -264,14 +264,14 @@ def _native(path: Path, made: Any, device: str, options: OnnxOptions) -> Any:
         code = "insufficient_memory" if out_of_memory(exc) else "model_invalid"
         raise LoadError(code, f"{path}: {runtime_message(exc)}") from None
     session.disable_fallback()
-    # the runtime goes on with the CPU when CUDA's libraries do not load; that is for the configuration to decide
+    # if CUDA's libraries do not load, the runtime falls back to the CPU; that is for the configuration to decide
     if device != "cpu" and session.get_providers()[0] == "CPUExecutionProvider":
         raise LoadError("device_unavailable", f"device {device}: the CUDA provider did not start (are its libraries installed?)")
     return session
 
 
 def _cache_path(spec: SidecarSpec, model: ModelFile, sha256: str | None, device: str, options: OnnxOptions) -> Path | None:
-    """Where the optimised graph of this model, runtime and processor is kept; None where it is not to be cached."""
+    """Where the optimised graph of this model, runtime and processor is cached; None if it is not to be cached."""
     files = external_files(model)
     size = model.path.stat().st_size + sum(file.stat().st_size for file in files)
     if not options.cache or device != "cpu" or options.optimization == "off" or files or size > CACHE_LIMIT_BYTES:
@@ -295,7 +295,7 @@ def _processor() -> str:
 
 
 def _commit(fresh: Path, cache: Path) -> None:
-    """Put a complete file in place, its checksum beside it; a cache that cannot be written is no reason to fail."""
+    """Put a complete file in place, its checksum beside it. A cache that cannot be written is not an error."""
     try:
         fresh.chmod(0o600)
         cache.with_suffix(".sha256").write_text(sha256_of(fresh))

@@ -1,4 +1,4 @@
-"""What an ONNX graph takes and gives, read from the file without a runtime: names, types and shapes of its inputs and outputs."""
+"""The inputs and outputs of an ONNX graph, read from the file without a runtime: names, types and shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = (
 
 
 class Port(NamedTuple):
-    """An input or output. `shape`: a length, the name of a variable one, or None; no tensor has the type `other`."""
+    """An input or output. `shape`: lengths, names of variable ones, or None; anything but a tensor has the type `other`."""
 
     name: str
     type: str
@@ -34,7 +34,7 @@ class Port(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a graph takes and gives; weights that older files list among the inputs are left out."""
+    """The inputs and outputs of a graph, without the weights that older files list among the inputs."""
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

@@ -1,4 +1,4 @@
-"""What the sidecar counts: batches, rows, tokens, elements, seconds."""
+"""The sidecar's counters: batches, rows, tokens, elements, seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_MARKS = 4096
 
 
 class Stats:
-    """Counters, changed on the event loop only."""
+    """Counters; changed only on the event loop."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -25,7 +25,7 @@ class Stats:
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
 
     def batch(self, units: Sequence[Unit], seconds: float, now: float) -> None:
-        """A batch was run."""
+        """Counts a batch that was run."""
         tokens = sum(len(unit.payload.ids) for unit in units if isinstance(unit.payload, Tokens))
         self.batches += 1
         self.rows += sum(unit.rows for unit in units)
@@ -35,11 +35,11 @@ class Stats:
             self._marks.append((now, tokens))
 
     def elements(self, count: int) -> None:
-        """A request brought so many tensor elements."""
+        """Counts the tensor elements of a request."""
         self.element_count += count
 
     def tokens_per_second(self, now: float) -> float:
-        """Tokens read in the last seconds, per second."""
+        """Tokens read per second, over the last seconds."""
         while self._marks and self._marks[0][0] < now - WINDOW:
             self._marks.popleft()
         if not self._marks:

@@ -215,7 +215,7 @@ def unit_of(feeds: Feeds, max_batch: int) -> Unit:
 
 
 def rows_independent(session: Session, schema: Schema, tolerance: float, random: np.random.Generator) -> bool:
-    """Whether rows give the same alone as in company: tried with small random values, False where the graph will not take them."""
+    """Whether rows give the same alone and in company. Tries small random values; False if the graph rejects them."""
     if schema.batch_axis() is None:
         return False
     arrays = {port.name: _sample(port, PROBE_ROWS, random) for port in schema.inputs.values()}
@@ -223,13 +223,13 @@ def rows_independent(session: Session, schema: Schema, tolerance: float, random:
     try:
         together = session.run(arrays, names)
         alone = [session.run({name: array[row : row + 1] for name, array in arrays.items()}, names) for row in range(PROBE_ROWS)]
-    except RUNTIME_ERRORS:  # a graph that refuses the sample is simply not batched
+    except RUNTIME_ERRORS:  # a graph that rejects the sample is simply not batched
         return False
     return all(_same(whole, np.concatenate([row[index] for row in alone]), tolerance) for index, whole in enumerate(together))
 
 
 def warm_up(session: Session, schema: Schema, random: np.random.Generator) -> bool:
-    """Run once, so that the first request does not pay for the runtime's preparations; False where the graph refuses the sample."""
+    """Run once, so that the first request does not pay for the runtime's preparations; False if the graph rejects the sample."""
     try:
         session.run({port.name: _sample(port, 1, random) for port in schema.inputs.values()}, tuple(schema.outputs))
     except RUNTIME_ERRORS:  # the sample is a guess

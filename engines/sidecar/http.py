@@ -1,4 +1,4 @@
-"""What a sidecar's handlers see of HTTP: requests, responses, errors, the path table, and the care around one call."""
+"""The HTTP side of a sidecar's handlers: requests, responses, errors, the path table, and the care around each call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 WATCH_AFTER = 0.01
-"""Seconds after which the shell starts to watch a request's connection; shorter requests never pay for it."""
+"""After this many seconds the shell watches a request's connection for a client that leaves; shorter requests never pay for it."""
 
 PRIORITIES = {b"interactive": 0, b"standard": 1, b"batch": 2}
 """Value of ``x-gatehouse-priority`` -> rank; lower runs first."""
@@ -20,9 +20,9 @@ _SALT = re.compile(rb"[0-9a-f]{2,128}")
 JSON = b"application/json"
 SSE = b"text/event-stream; charset=utf-8"
 WORKING = b": working\n\n"
-"""A comment that clients ignore (WHATWG HTML 9.2.6): it keeps whoever waits for the stream from believing that the engine hangs."""
+"""An SSE comment, which clients ignore (WHATWG HTML 9.2.6): it tells whoever waits for the stream that the engine has not hung."""
 WORKING_SECONDS = 5.0
-"""Between two of them while a stream sends nothing else; ``options.working_interval`` overrides it, 0 switches them off."""
+"""Between two such comments while a stream sends nothing else; ``options.working_interval`` overrides it, 0 switches them off."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,7 +30,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ApiError(Exception):
-    """An error that the client reads as the contract's JSON body."""
+    """An error that the client receives as the contract's JSON body."""
 
     def __init__(
         self, status: int, message: str, *, kind: str = "invalid_request_error", code: str = "invalid_value", param: str | None = None,
@@ -57,7 +57,7 @@ def overloaded(message: str, retry_after: int = 1) -> ApiError:
 
 
 def internal_error(request_id: str) -> ApiError:
-    """500 that names only the request; what happened goes to the log."""
+    """A 500 that names only the request; the details go to the log."""
     return ApiError(500, f"internal error (request {request_id})", kind="internal_error", code="internal_error")
 
 
@@ -124,11 +124,11 @@ class Stream:
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
 Found = tuple[Handler, dict[str, str], str]
-"""A handler, the placeholders' values and the route's template (the label of metrics)."""
+"""A handler, the values of the placeholders, and the route's template (the label of metrics)."""
 
 
 class Router:
-    """Exact paths in one dictionary; templates with `{name}` segments by number of segments."""
+    """Finds handlers: exact paths in one dictionary, templates with `{name}` segments by their number of segments."""
 
     def __init__(self, routes: Mapping[tuple[str, str], Handler]) -> None:
         self._exact: dict[tuple[str, str], Handler] = {}
@@ -159,8 +159,8 @@ class Router:
 
 
 class HandlerRun:
-    """One run of a handler: its deadline, its client's connection, its response. working: seconds without a chunk after which a stream
-    says that it is alive; 0: never."""
+    """One run of a handler: its deadline, its client's connection, its response. working: seconds of silence after which a stream says
+    that the engine works; 0: never."""
 
     __slots__ = ("handler", "late", "pulse", "quiet_since", "receive", "request", "send", "started", "task", "watcher", "working")
 
@@ -178,7 +178,7 @@ class HandlerRun:
         self.task: asyncio.Task[Any] | None = None
 
     async def run(self) -> int:
-        """Run the handler and send what it returns; the status (499: the client left)."""
+        """Run the handler and send its answer; returns the status (499: the client left)."""
         loop = asyncio.get_running_loop()
         self.task = asyncio.current_task()
         timers = [loop.call_later(WATCH_AFTER, self._watch)]
@@ -188,7 +188,7 @@ class HandlerRun:
             return await self._respond()
         except asyncio.CancelledError:
             if not self.late:
-                return 499  # the client left: there is nobody to answer
+                return 499  # the client left: nobody to answer
             if self.task is not None:
                 self.task.uncancel()
             return await self._fail(ApiError(504, "the deadline has passed", kind="timeout_error", code="engine_timeout"))
@@ -230,7 +230,7 @@ class HandlerRun:
         return 200
 
     def _beat(self, response: Stream) -> asyncio.TimerHandle:
-        """Starts the pulse of a stream that lasts longer than the interval; shorter ones pay for a timer only."""
+        """Starts the pulse once a stream has lasted for the interval; shorter ones pay only for a timer."""
         loop = asyncio.get_running_loop()
         self.quiet_since = time.monotonic()
 
@@ -240,7 +240,7 @@ class HandlerRun:
         return loop.call_later(self.working, begin)
 
     async def _pulse(self, content_type: bytes) -> None:
-        """Says that the engine works, whenever nothing was sent for the interval. The status line goes with the first chunk or comment."""
+        """Sends a comment whenever nothing was sent for the interval. The status line goes out with the first chunk or comment."""
         while True:
             left = self.quiet_since + self.working - time.monotonic()
             if left > 0:
@@ -257,7 +257,7 @@ class HandlerRun:
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _fail(self, error: ApiError) -> int:
-        """An error before the first byte is a status, after it an SSE event and `[DONE]`."""
+        """Send an error: before the first byte as a status, after it as an SSE event and `[DONE]`."""
         if self.started:
             await self.send({"type": "http.response.body", "body": b"data: " + error.body() + b"\n\ndata: [DONE]\n\n"})
         else:

@@ -1,6 +1,6 @@
-"""What loading a model shares among the runtimes: the error, the checksum, the files that it may read and write.
+"""What the runtimes share in loading a model: the error, the checksum, the files that may be read and written.
 
-Imports nothing heavy: the gateway's process reads the runtimes' options, which refer to this.
+Imports nothing heavy: the gateway's process reads the runtimes' options, which refer to this module.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LoadError(Exception):
 
 
 def readable(model: Path) -> Iterator[Path]:
-    """What a sidecar may read of a model, links followed: its folder, or its file with what belongs to it. That is the other parts of a
-    split GGUF file, and the tokenizer, configuration and external data beside an ONNX file."""
+    """The files that a sidecar may read of a model, links followed: its folder, or its file and what belongs to it (the other parts of a
+    split GGUF file; the tokenizer, configuration and external data beside an ONNX file)."""
     yield _real(model)
     if model.is_dir():
         yield from (_real(path) for path in islice(model.rglob("*"), FOLDER_FILES) if path.is_symlink())
@@ -48,7 +48,7 @@ def _goes_with(model: Path, path: Path) -> bool:
 
 
 def cache_folder(state_dir: str, engine: str) -> Path:
-    """Where a sidecar may keep files from one start to the next. Each engine has a folder of its own, so that none can change another's."""
+    """Where a sidecar may keep files between starts. Each engine has a folder of its own, so that none can change another's."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", engine)[:40]
     return Path(state_dir) / "engine-cache" / f"{plain}-{hashlib.sha256(engine.encode()).hexdigest()[:8]}"
 
@@ -65,7 +65,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def sha256_of(*paths: Path) -> str:
-    """SHA-256 of a file, or of several one after the other, in hex."""
+    """SHA-256 of a file, or of several in sequence, in hex."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -74,9 +74,9 @@ def sha256_of(*paths: Path) -> str:
 
 
 def verify_sha256(path: Path, expected: str | None, further: Sequence[Path] = ()) -> str | None:
-    """The SHA-256 of a model's file, `further` ones following; raises `LoadError` when it is not `expected`.
+    """The SHA-256 of a model's file followed by `further` ones. Raises `LoadError` if it is not `expected`.
 
-    None for large files with nothing expected.
+    None for large files if nothing is expected.
     """
     files = (path, *further)
     if expected is None and sum(file.stat().st_size for file in files) > SHA256_EAGER_BYTES:

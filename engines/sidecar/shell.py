@@ -64,29 +64,29 @@ __all__ = ["ApiError", "Handler", "Request", "Response", "Runtime", "Sidecar", "
 FAILED_LINGER = 5.0
 """Seconds for which a sidecar that failed to load still answers ``/health``."""
 MAX_SOCKET_PATH = 99
-"""Longest Unix socket path in bytes (the kernel's limit is 107)."""
+"""Longest path of a Unix socket in bytes (the kernel's limit is 107)."""
 
 
 class Runtime(Protocol):
-    """What a sidecar runs. Constructed with the spec; must not do anything slow before `load`."""
+    """What a sidecar runs. Constructed with the spec; nothing slow may happen before `load`."""
 
     def load(self) -> None:
         """Check the files and load the model; blocking, called once in a thread of its own. Raises `LoadError`."""
 
     async def start(self) -> None:
-        """Called on the event loop after `load`: start the threads and tasks that serve."""
+        """Start the threads and tasks that serve. Called on the event loop after `load`."""
 
     def routes(self) -> Mapping[tuple[str, str], Handler]:
-        """(method, path template) -> handler; asked once, before `load`. Served only in the state `ready`."""
+        """(method, path template) -> handler. Asked once, before `load`; served only in the state `ready`."""
 
     def health(self) -> dict[str, Any]:
-        """Fields of `/health` that the runtime knows: device, sha256, slots, in_use, queue, kv_used, tokens_per_second, ..."""
+        """The runtime's fields of `/health`: device, sha256, slots, in_use, queue, kv_used, tokens_per_second, ..."""
 
     def metrics(self) -> str:
         """Lines in the Prometheus text format, ending with a newline, or an empty string."""
 
     async def aclose(self) -> None:
-        """End threads and free the model; called once, after the last request. Must be safe when `load` failed."""
+        """End threads and free the model. Called once, after the last request; must be safe if `load` failed."""
 
 
 class Sidecar:
@@ -113,7 +113,7 @@ class Sidecar:
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
     async def serve(self) -> int:
-        """Listen, load, serve until drained; the exit code."""
+        """Listen, load, serve until drained; returns the exit code."""
         sock = self._place.bind()
         server = _server(self)
         await server.startup(sockets=[sock])
@@ -124,7 +124,7 @@ class Sidecar:
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
             server.should_exit = True
-            self._place.leave()  # while the socket is open: until then nobody else's file can have its number
+            self._place.leave()  # while the socket is open: until then no other file can have its inode
             await server.shutdown(sockets=[sock])
         return code
 
@@ -164,7 +164,7 @@ class Sidecar:
             except LoadError as exc:
                 error = exc
             except Exception as exc:  # noqa: BLE001 - boundary: whatever a native library raises becomes the state `failed`
-                sys.excepthook(type(exc), exc, exc.__traceback__)  # where from, which the reason below does not say
+                sys.excepthook(type(exc), exc, exc.__traceback__)  # the traceback, which the reason below lacks
                 error = LoadError("load_failed", f"{self.spec.model}: {type(exc).__name__}: {exc}")
             try:
                 loop.call_soon_threadsafe(finish, error)
@@ -182,7 +182,7 @@ class Sidecar:
         return done.result()
 
     def drain(self) -> None:
-        """Take no new work; the process ends when the requests under way have finished."""
+        """Take no new work; the process ends when the requests in progress have finished."""
         if self.state in ("ready", "loading", "starting"):
             self.state = "draining"
         self._stop.set()
@@ -218,7 +218,7 @@ class Sidecar:
             self._counts[key] = self._counts.get(key, 0) + 1
 
     async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes | None:
-        """The whole body; None when the client left before it was complete."""
+        """The whole body; None if the client left before it was complete."""
         length = headers.get(b"content-length")
         if length is not None and int(length) > self._max_body:
             raise self._too_large()
@@ -299,7 +299,7 @@ class Sidecar:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait for the event, at most so long."""
+    """Wait for the event, at most this long."""
     try:
         await asyncio.wait_for(event.wait(), max(0.0, seconds))
     except TimeoutError:
@@ -307,7 +307,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 class SocketPlace:
-    """The path of the sidecar's Unix socket. A process that ends late leaves it to the one that has taken its place there meanwhile."""
+    """The path of the sidecar's Unix socket. A process that ends late leaves the file to its successor."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -330,12 +330,12 @@ class SocketPlace:
         return sock
 
     def leave(self) -> None:
-        """Remove the file, if it is still this process' own."""
+        """Remove the file, if it is still this process's own."""
         if self._bound is not None and self._file() == self._bound:
             self._path.unlink(missing_ok=True)
 
     def _file(self) -> tuple[int, int] | None:
-        """What is there now. While the socket is open its file keeps its number, so no other can have it."""
+        """Identity of the present file. While the socket is open its inode cannot be reused."""
         try:
             found = self._path.lstat()
         except OSError:
@@ -356,7 +356,7 @@ def _server(app: Sidecar) -> uvicorn.Server:
 
 
 def read_spec(line: bytes) -> SidecarSpec:
-    """The settings a supervisor sent. Raises ValueError."""
+    """Parse a supervisor's settings. Raises ValueError."""
     try:
         return msgspec.json.decode(line, type=SidecarSpec)
     except msgspec.DecodeError as exc:
@@ -364,7 +364,7 @@ def read_spec(line: bytes) -> SidecarSpec:
 
 
 def watch_lifeline(descriptor: int, place: SocketPlace) -> threading.Thread:
-    """Start the thread that ends the process when `descriptor` reaches end of file, even if the event loop is stuck."""
+    """Start the thread that ends the process when `descriptor` reaches end of file, even if the event loop is blocked."""
 
     def wait() -> None:
         while os.read(descriptor, 4096):
@@ -378,7 +378,7 @@ def watch_lifeline(descriptor: int, place: SocketPlace) -> threading.Thread:
 
 
 def run(make: Callable[[SidecarSpec], Runtime]) -> int:
-    """Entry point of a sidecar process: settings from standard input, then serve; the exit code (0 drained, 1 failed)."""
+    """Entry point of a sidecar process: read settings from standard input, then serve; returns the exit code (0 drained, 1 failed)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -399,9 +399,9 @@ def run(make: Callable[[SidecarSpec], Runtime]) -> int:
 
 
 def _confined(spec: SidecarSpec) -> Confinement:
-    """Confines the process while it has one thread and has read nothing of the model. Its temporary files go to its socket's folder."""
+    """Confines the process while it has one thread and has not touched the model. Temporary files go to the socket's folder."""
     own, cache = Path(spec.socket).parent, cache_folder(spec.state_dir, spec.name)
-    with suppress(OSError):  # a runtime that needs it says so itself
+    with suppress(OSError):  # a runtime that needs the folder reports the error itself
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TMPDIR"] = str(own)
     devices = spec.device != "cpu"
