@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from engines.host.catalogue.scan import whole_folder
 from engines.host.memory import device_free, host_free
 from engines.host.placement import MARGIN, InsufficientMemory, InvalidModel, Metadata, Plan, inspect, plan
 from engines.runtimes import RUNTIMES, FileSizes, RuntimeRow
@@ -45,9 +46,10 @@ class MemoryLedger:
         """
         if spec.model is None:
             return None
-        memory = self._runtimes[spec.runtime].memory
+        row = self._runtimes[spec.runtime]
+        memory = row.memory
         if isinstance(memory, FileSizes):
-            await self._fits(key, Path(spec.model), memory, device)
+            await self._fits(key, Path(spec.model), row, memory, device)
             return None
         try:
             metadata = await self._look(memory.reader, spec.model)
@@ -64,9 +66,9 @@ class MemoryLedger:
         self._promised[key] = _promise(made)
         return made
 
-    async def _fits(self, key: str, model: Path, sizes: FileSizes, device: str) -> None:
+    async def _fits(self, key: str, model: Path, row: RuntimeRow, sizes: FileSizes, device: str) -> None:
         """Reserves what the size of the model's files suggests. Raises InsufficientMemory."""
-        needed = int(await asyncio.to_thread(_size, model) * sizes.factor) + sizes.overhead
+        needed = int(await asyncio.to_thread(_size, model, row) * sizes.factor) + sizes.overhead
         before = dict(self._promised)
         free, main = await asyncio.to_thread(self._measure, device)
         promised = [held for name, held in {**before, **self._promised}.items() if name != key]
@@ -86,10 +88,14 @@ class MemoryLedger:
         return (None if device == "cpu" else self._devices(device)), self._host()
 
 
-def _size(model: Path) -> int:
-    """Bytes of a model's file, or of all files in its folder; 0 if it does not exist."""
-    files = model.rglob("*") if model.is_dir() else [model]
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _size(model: Path, row: RuntimeRow) -> int:
+    """Bytes of a model's file, or of its folder without other variants of the model (other precisions); 0 if it does not exist."""
+    if not model.is_dir():
+        return model.stat().st_size if model.is_file() else 0
+    files = [file for file in model.rglob("*") if file.is_file()]
+    whole = whole_folder(model, (file.name for file in files if file.parent == model), Table(RuntimeRow, (row,)))
+    others = [str(file) for file in files if file.name.endswith(row.suffixes) and whole is not None and file != whole[1]]
+    return sum(file.stat().st_size for file in files if not str(file).startswith(tuple(others)))
 
 
 def _plan(metadata: Metadata, spec: EngineSpec, device: str, free: list[int] | None, main: int | None) -> Plan:

@@ -273,7 +273,7 @@ class _Model:
     def serve(self, batcher: Batcher, offload: Offload, stats: Stats) -> None:
         """Make the endpoints of this model's task."""
         options, folder, name = self._options, self._folder, self._spec.name
-        self.infer = Infer(self.schema, batcher, offload, self._tensor_batch, stats.elements)
+        self.infer = Infer(self.schema, batcher, offload, self._tensor_batch, options.max_output_bytes, stats.elements)
         if self.reader is None or self._grouping is None:
             return
         task = TextTask(self.reader, self._grouping, batcher, offload, options.truncate)

@@ -8,12 +8,9 @@ Who runs when
     Among ready batches the one with the best first unit (priority, then arrival) runs.
 
 Fairness
-    A job enters the queue one window (a full batch) at a time; the next window goes behind what arrived meanwhile. A request
-    of 2,048 texts does not hold up a request of one.
-
-Order
-    Units of a later job of the same client start only when all units of the earlier one have started (in the same batch at
-    the soonest). One thread runs batches one after the other, so results come back in order.
+    A job enters the queue one window (the rows of a full batch) at a time; the next window goes behind what arrived meanwhile. A request
+    of 2,048 texts does not hold up a request of one. Requests of one caller are independent of one another, as HTTP's are: they share
+    batches like all others, and one may overtake another.
 
 Failure
     When a batch fails, its units run one by one, and only those that fail alone get the error.
@@ -59,14 +56,14 @@ class Unit:
 class BatchJob:
     """One request's units. `deadline` is absolute, in the clock's monotonic seconds; `done` is called once for each unit."""
 
-    __slots__ = ("client", "deadline", "done", "later", "priority", "queued", "units")
+    __slots__ = ("deadline", "done", "later", "priority", "queued", "units")
 
     def __init__(
-        self, units: Sequence[Unit], done: Callable[[Unit, Any, Exception | None], None], *, client: str | None = None, priority: int = 1,
+        self, units: Sequence[Unit], done: Callable[[Unit, Any, Exception | None], None], *, priority: int = 1,
         deadline: float | None = None,
     ) -> None:  # fmt: skip
         self.units, self.done = units, done
-        self.client, self.priority, self.deadline = client, priority, deadline
+        self.priority, self.deadline = priority, deadline
         self.later: deque[Unit] = deque()
         self.queued = 0
         for index, unit in enumerate(units):
@@ -96,7 +93,6 @@ class BatchQueue:
         """Units in the queue, those of later windows not counted."""
         self._buckets: dict[Key, list[Unit]] = {}
         self._open: dict[BatchJob, None] = {}
-        self._clients: dict[str, deque[BatchJob]] = {}
         self._last: OrderedDict[Key, int] = OrderedDict()
         self._sequence = 0
 
@@ -110,15 +106,15 @@ class BatchQueue:
         if len(self._open) >= self.limit:
             raise Full
         self._open[job] = None
-        if job.client is not None:
-            self._clients.setdefault(job.client, deque()).append(job)
         job.later.extend(job.units)
         self._admit(job, now)
 
     def _admit(self, job: BatchJob, now: float) -> None:
         """Queue the job's next window."""
-        for _ in range(min(self.window, len(job.later))):
+        rows = 0
+        while job.later and rows < self.window:
             unit = job.later.popleft()
+            rows += unit.rows
             self._sequence += 1
             unit.rank, unit.arrived = (job.priority, self._sequence), now
             bucket = self._buckets.setdefault(unit.key, [])
@@ -152,9 +148,7 @@ class BatchQueue:
         best: list[Unit] = []
         wait: float | None = None
         for key, bucket in self._buckets.items():
-            found, full = self._collect(key, bucket)
-            if not found:
-                continue
+            found, full = _collect(key, bucket)
             left = min(unit.arrived for unit in found) + self.max_delay - now
             if not full and left > 0 and sum(unit.rows for unit in found) < self._last.get(key, 0):
                 wait = left if wait is None else min(wait, left)
@@ -164,34 +158,6 @@ class BatchQueue:
             return [], wait
         self._start(best, now)
         return best, None
-
-    def _collect(self, key: Key, bucket: list[Unit]) -> tuple[list[Unit], bool]:
-        """The units at the head of a bucket that may run together now, and whether they fill a batch."""
-        found: list[Unit] = []
-        rows = 0
-        passed: dict[BatchJob, int] = {}
-        for unit in bucket:
-            if not self._may_start(unit.job, passed):
-                continue
-            if found and rows + unit.rows > key.capacity:
-                return found, True
-            found.append(unit)
-            rows += unit.rows
-            passed[unit.job] = passed.get(unit.job, 0) + 1
-            if rows >= key.capacity:
-                return found, True
-        return found, False
-
-    def _may_start(self, job: BatchJob, passed: dict[BatchJob, int]) -> bool:
-        """Whether all earlier jobs of the same client have started, those in the batch being collected (`passed`) included."""
-        if job.client is None:
-            return True
-        for earlier in self._clients[job.client]:
-            if earlier is job:
-                return True
-            if earlier.later or passed.get(earlier, 0) < earlier.queued:
-                return False
-        return True
 
     def _start(self, units: list[Unit], now: float) -> None:
         key = units[0].key
@@ -220,11 +186,18 @@ class BatchQueue:
     def _close(self, job: BatchJob) -> None:
         """All of it has started, or none of it is wanted any more."""
         self._open.pop(job, None)
-        if job.client is not None:
-            jobs = self._clients[job.client]
-            jobs.remove(job)
-            if not jobs:
-                del self._clients[job.client]
+
+
+def _collect(key: Key, bucket: list[Unit]) -> tuple[list[Unit], bool]:
+    """The units at the head of a bucket that may run together now, and whether they fill a batch."""
+    rows = 0
+    for count, unit in enumerate(bucket):
+        if count and rows + unit.rows > key.capacity:
+            return bucket[:count], True
+        rows += unit.rows
+        if rows >= key.capacity:
+            return bucket[: count + 1], True
+    return list(bucket), False
 
 
 def _rank(unit: Unit) -> tuple[int, int]:
@@ -270,9 +243,7 @@ class Batcher:
             self._work.put(None)
             await self._loop.run_in_executor(None, self._thread.join)
 
-    async def submit(
-        self, units: Sequence[Unit], *, client: str | None = None, priority: int = 1, deadline: float | None = None
-    ) -> list[Any]:
+    async def submit(self, units: Sequence[Unit], *, priority: int = 1, deadline: float | None = None) -> list[Any]:
         """Results of the units, in their order. Raises RunFailed, or ApiError (503 queue full, 504 too late)."""
         if self._loop is None or self._closed:
             raise overloaded("the engine is draining")
@@ -291,7 +262,7 @@ class Batcher:
             elif not left:
                 future.set_result(None)
 
-        job = BatchJob(units, done, client=client, priority=priority, deadline=deadline)
+        job = BatchJob(units, done, priority=priority, deadline=deadline)
         try:
             self.queue.add(job, self._clock.monotonic())
         except Full:
@@ -301,8 +272,6 @@ class Batcher:
             await future
         finally:
             self.queue.remove(job)
-            if self.queue.waiting:
-                self._schedule()  # it may have held up others of its client
         return results
 
     def _schedule(self) -> None:

@@ -1,8 +1,8 @@
 """What an ONNX file reveals before a runtime loads it: whether it is a whole protobuf, its opsets, the files beside it.
 
 Reads the protobuf wire format itself (field numbers from onnx.proto3) over a memory map: a serving machine does not need the `onnx`
-package, and a file of gigabytes is neither read nor copied. Every length is checked against its enclosing message, so a truncated or foreign
-file is refused with the place, never half loaded.
+package, and a file of gigabytes is neither read nor copied. Every length is checked against its enclosing message, so a truncated or
+foreign file is refused with the place, never half loaded.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class OnnxOptions(Spec, frozen=True):
     padded size of a text batch. inter_op_threads, spinning, arena, arena_limit_bytes, arena_shrink, memory_pattern,
     deterministic, optimization, cache: ONNX Runtime's session settings. io_binding: keep tensors on the device (auto: on GPUs).
     gpu_memory_limit_bytes, provider: of the CUDA provider. checksums: file name -> SHA-256 of files in the
-    model's folder. confine: restrict the process to its own files, where the kernel can; max_body_bytes: of one request (the shell's).
+    model's folder. confine: restrict the process to its own files, where the kernel can; max_body_bytes: of one request
+    (the shell's). max_output_bytes: of the tensors that answer one infer request.
     """
 
     task: Literal["auto"] | Task = "auto"
@@ -57,6 +58,7 @@ class OnnxOptions(Spec, frozen=True):
     checksums: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]] = field(default_factory=dict)
     confine: bool = True
     max_body_bytes: Positive = 64 * 1024 * 1024
+    max_output_bytes: Positive = 256 * 1024 * 1024
 
 
 def read_options(options: dict[str, Any]) -> OnnxOptions:

@@ -5,6 +5,7 @@ Every task's model answers here too, at the level of its graph's inputs and outp
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,8 +15,7 @@ import numpy as np
 from engines.onnx.batcher import Batcher, Key, Unit
 from engines.onnx.offload import BYTES_PER_COST, Offload
 from engines.onnx.session import NUMPY, RUNTIME_ERRORS, Array, Port, Session
-from engines.onnx.texttask import client_of
-from engines.sidecar.shell import Request, Response
+from engines.sidecar.http import ApiError, Request, Response
 from gateway.wire.oip import codec
 from gateway.wire.oip.codec import InferRequest, Tensor, TensorError
 from gateway.wire.oip.values import OutputTensor, encode_response, join_bytes, json_values, split_bytes
@@ -155,6 +155,18 @@ class Schema:
             [codec.TensorMetadata(port.name, port.datatype, metadata_shape(port)) for port in self.outputs.values()],
         )
 
+    def output_bytes(self, feeds: Feeds) -> int:
+        """The least that the outputs of a request take, by what the graph declares: a dimension that is only known afterwards counts 1."""
+        sizes: dict[str, int] = {}
+        for name, array in feeds.arrays.items():
+            sizes |= {dim: size for dim, size in zip(self.inputs[name].shape, array.shape, strict=True) if isinstance(dim, str)}
+        return sum(self._least(self.outputs[name], sizes) for name in feeds.outputs)
+
+    @staticmethod
+    def _least(port: Port, sizes: Mapping[str, int]) -> int:
+        known = (sizes.get(dim, 1) if isinstance(dim, str) else 1 if dim is None or dim < 0 else dim for dim in port.shape)
+        return math.prod(known) * (1 if port.datatype == "BYTES" else np.dtype(NUMPY[port.datatype]).itemsize)
+
     def batch_axis(self) -> str | None:
         """The symbol that is the first dimension of every input and output and occurs nowhere else, or None."""
         ports = [*self.inputs.values(), *self.outputs.values()]
@@ -207,11 +219,27 @@ def rows_of(feeds: Feeds) -> int:
     return int(next(iter(feeds.arrays.values())).shape[0])
 
 
-def unit_of(feeds: Feeds, max_batch: int) -> Unit:
-    """A unit of the batcher; `max_batch` 1 for a model that is not batched."""
-    shapes = tuple((name, array.shape[1:]) for name, array in sorted(feeds.arrays.items())) if max_batch > 1 else ()
-    rows = rows_of(feeds) if max_batch > 1 else 1
-    return Unit(Key(("tensor", shapes, feeds.outputs), max_batch), feeds, max(1, rows))
+def units_of(feeds: Feeds, max_batch: int) -> list[Unit]:
+    """The units of a request: its rows, at most `max_batch` in each; one unit with `max_batch` 1, for a model that is not batched."""
+    if max_batch == 1:
+        return [Unit(Key(("tensor", (), feeds.outputs), 1), feeds)]
+    key = Key(("tensor", tuple((name, array.shape[1:]) for name, array in sorted(feeds.arrays.items())), feeds.outputs), max_batch)
+    rows = rows_of(feeds)
+    if rows <= max_batch:
+        return [Unit(key, feeds, max(1, rows))]
+    starts = range(0, rows, max_batch)
+    return [Unit(key, _rows(feeds, start, start + max_batch), min(max_batch, rows - start)) for start in starts]
+
+
+def _rows(feeds: Feeds, start: int, end: int) -> Feeds:
+    return Feeds({name: array[start:end] for name, array in feeds.arrays.items()}, feeds.outputs)
+
+
+def joined(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """The outputs of a request from those of its units."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def rows_independent(session: Session, schema: Schema, tolerance: float, random: np.random.Generator) -> bool:
@@ -266,8 +294,11 @@ def _same(one: Array, two: Array, tolerance: float) -> bool:
 class Infer:
     """POST /v2/models/{model}[/versions/{version}]/infer."""
 
-    def __init__(self, schema: Schema, batcher: Batcher, offload: Offload, max_batch: int, count: Callable[[int], None]) -> None:
+    def __init__(
+        self, schema: Schema, batcher: Batcher, offload: Offload, max_batch: int, max_output: int, count: Callable[[int], None]
+    ) -> None:
         self._schema, self._batcher, self._offload, self._max_batch = schema, batcher, offload, max_batch
+        self._max_output = max_output
         self._count = count
         self._has_strings = any(port.datatype == "BYTES" for port in schema.inputs.values())
 
@@ -277,10 +308,19 @@ class Infer:
         head = len(request.body) if length is None or self._has_strings else length
         parsed, feeds = await self._offload.call(head / BYTES_PER_COST, self._read, request.body, length)
         self._count(sum(tensor.elements for tensor in parsed.inputs))
-        unit = unit_of(feeds, self._max_batch)
-        (arrays,) = await self._batcher.submit([unit], client=client_of(request), priority=request.priority, deadline=request.deadline)
+        self._bound(self._schema.output_bytes(feeds))
+        units = units_of(feeds, self._max_batch)
+        arrays = joined(await self._batcher.submit(units, priority=request.priority, deadline=request.deadline))
+        self._bound(sum(array.nbytes for array in arrays.values()))
         cost = sum(array.nbytes / (COPIED_PER_COST if parsed.wants_binary(name) else BYTES_PER_COST) for name, array in arrays.items())
         return await self._offload.call(cost, self._answer, parsed, arrays, model, version)
+
+    def _bound(self, size: int) -> None:
+        if size > self._max_output:
+            raise ApiError(
+                400, f"the outputs of this request have {size} bytes; at most {self._max_output} are possible (max_output_bytes)",
+                code="request_too_large", param="inputs",
+            )  # fmt: skip
 
     def _read(self, body: bytes, length: int | None) -> tuple[InferRequest, Feeds]:
         parsed = codec.parse_request(body, length)

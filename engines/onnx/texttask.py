@@ -16,8 +16,6 @@ from engines.sidecar.shell import ApiError, Request
 
 MAX_INPUTS = 2048
 """Texts in one request, as OpenAI has it."""
-CLIENT_HEADER = b"x-gatehouse-client"
-"""Names whose request it is, so that one client's requests stay in order; absent: no order is kept."""
 TRUNCATED_HEADER = b"x-gatehouse-truncated"
 """Tokens that were cut off in all inputs together; absent when none were."""
 
@@ -112,17 +110,11 @@ class TextTask:
         """One result for each input, in the request's order. Texts of similar length run together."""
         order = sorted(range(len(read.tokens)), key=lambda index: len(read.tokens[index].ids))
         units = [self.grouping.unit(read.tokens[index]) for index in order]
-        found = await self._batcher.submit(units, client=client_of(request), priority=request.priority, deadline=request.deadline)
+        found = await self._batcher.submit(units, priority=request.priority, deadline=request.deadline)
         results: list[Any] = [None] * len(order)
         for index, result in zip(order, found, strict=True):
             results[index] = result
         return results
-
-
-def client_of(request: Request) -> str | None:
-    """Whose request it is, for the order of its results."""
-    name = request.headers.get(CLIENT_HEADER)
-    return None if name is None else name.decode("latin-1")
 
 
 def inputs_of(given: str | list[Item]) -> list[str | list[int]]:

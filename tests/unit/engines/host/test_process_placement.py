@@ -236,6 +236,17 @@ class TestPromises:
         ledger.release("a")
         assert await ledger.reserve("b", spec, device) is None
 
+    async def test_other_variants_in_an_onnx_models_folder_are_not_counted(self, tmp_path: Path) -> None:
+        sizes = {"model.onnx": 8, "model.onnx_data": 32, "model_fp16.onnx": 400, "model_fp16.onnx_data": 800, "onnx/model_q4.onnx": 300}
+        for name, size in sizes.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            with (tmp_path / name).open("wb") as file:
+                file.truncate(size * MIB)
+        ledger = MemoryLedger(host=lambda: 130 * MIB)
+        with pytest.raises(InsufficientMemory) as caught:
+            await ledger.reserve("a", self.spec(runtime="onnx", model=str(tmp_path)), "cpu")
+        assert caught.value.needed == (8 + 32) * 3 // 2 * MIB + 64 * MIB
+
 
 class TestBeside:
     """A replacement must fit beside the process that runs, with as many layers as it would have alone."""

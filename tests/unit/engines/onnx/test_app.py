@@ -338,6 +338,28 @@ async def test_tensor_batches_are_split_again(tmp_path: Path) -> None:
     assert "gatehouse_onnx_elements_total 48\n" in metrics
 
 
+async def test_a_request_of_many_rows_runs_in_batches_of_the_configured_size(tmp_path: Path) -> None:
+    x = np.random.default_rng(5).random((75, 4), np.float32)
+    async with serving(models.save(models.affine(), tmp_path / "model.onnx"), tmp_path, batching=BatchingSpec(max_batch=32)) as engine:
+        answer = await engine.infer(tensor("x", "FP32", [75, 4], x.ravel().tolist()))
+        metrics = (await engine.client.get("/metrics")).text
+    (output,) = answer.json()["outputs"]
+    weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_allclose(np.array(output["data"]).reshape(75, 3), x @ weight + 1, rtol=1e-5)
+    assert "gatehouse_onnx_batches_total 3\n" in metrics and "gatehouse_onnx_batch_rows_total 75\n" in metrics
+
+
+async def test_outputs_are_bounded_before_they_are_computed(tmp_path: Path) -> None:
+    model = models.save(models.affine(), tmp_path / "model.onnx")
+    async with serving(model, tmp_path, options={"max_output_bytes": 120}) as engine:
+        fits = await engine.infer(tensor("x", "FP32", [10, 4], [0.0] * 40))
+        refused = await engine.infer(tensor("x", "FP32", [11, 4], [0.0] * 44))
+        metrics = (await engine.client.get("/metrics")).text
+    assert fits.status_code == 200 and refused.status_code == 400
+    assert "132 bytes; at most 120" in refused.json()["error"]
+    assert "gatehouse_onnx_batch_rows_total 10\n" in metrics
+
+
 async def test_images(tmp_path: Path) -> None:
     async with serving(models.save(models.convolution(), tmp_path / "model.onnx"), tmp_path) as engine:
         for height, width in ((4, 6), (1, 1)):

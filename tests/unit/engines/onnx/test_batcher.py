@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -25,9 +24,9 @@ def queue(limit: int = 100, window: int = 4) -> BatchQueue:
     return BatchQueue(DELAY, limit, window)
 
 
-def job(*keys: Key, name: str = "", client: str | None = None, priority: int = 1, rows: int = 1) -> BatchJob:
+def job(*keys: Key, name: str = "", priority: int = 1, rows: int = 1) -> BatchJob:
     units = [Unit(key, f"{name}{index}", rows) for index, key in enumerate(keys)]
-    return BatchJob(units, lambda unit, result, error: None, client=client, priority=priority)
+    return BatchJob(units, lambda unit, result, error: None, priority=priority)
 
 
 def names(units: Sequence[Unit]) -> list[str]:
@@ -103,21 +102,19 @@ def test_a_large_request_lets_others_in_between_its_windows() -> None:
     assert names(found.take(0.0)[0]) == ["small0", "big4", "big5", "big6"]
 
 
-def test_a_client_is_never_overtaken_by_itself() -> None:
+def test_a_window_is_counted_in_rows() -> None:
     found = queue()
-    found.add(job(LONG, LONG, LONG, name="first", client="c"), 0.0)
-    found.add(job(SHORT, name="second", client="c"), 0.0)
-    found.add(job(SHORT, name="other", client="d"), 0.0)
-    found.add(job(LONG, name="third", client="c"), 0.0)
-    order = [names(found.take(later)[0]) for later in (0.0, 1.0, 2.0, 3.0)]
-    assert order == [["first0", "first1"], ["first2"], ["second0", "other0"], ["third0"]]
+    found.add(job(*[SHORT] * 3, name="big", rows=4), 0.0)
+    found.add(job(SHORT, name="small"), 0.0)
+    assert [names(found.take(0.0)[0]) for _ in range(4)] == [["big0"], ["small0"], ["big1"], ["big2"]]
 
 
-def test_jobs_of_one_client_may_share_a_batch() -> None:
+def test_requests_of_different_lengths_wait_for_none_but_their_own_kind() -> None:
+    """One caller's requests are independent: short ones and long ones fill batches of their own, whatever came first."""
     found = queue()
-    for index in range(4):
-        found.add(job(SHORT, name=str(index), client="c"), 0.0)
-    assert len(found.take(0.0)[0]) == 4
+    for index in range(8):
+        found.add(job((LONG, SHORT)[index % 2], name=str(index)), 0.0)
+    assert [names(found.take(1.0)[0]) for _ in range(3)] == [["00", "20"], ["10", "30", "50", "70"], ["40", "60"]]
 
 
 def test_the_queue_is_bounded_in_requests() -> None:
@@ -130,11 +127,11 @@ def test_the_queue_is_bounded_in_requests() -> None:
     assert found.waiting == 5, "a window of the first, and the second"
 
 
-def test_removing_a_job_frees_those_behind_it() -> None:
+def test_a_job_that_is_removed_runs_no_more() -> None:
     found = queue()
-    first = job(LONG, SHORT, name="first", client="c")
+    first = job(LONG, SHORT, name="first")
     found.add(first, 0.0)
-    found.add(job(SHORT, name="second", client="c"), 0.0)
+    found.add(job(SHORT, name="second"), 0.0)
     found.remove(first)
     found.remove(first)
     assert names(found.take(0.0)[0]) == ["second0"]
@@ -144,9 +141,7 @@ def test_removing_a_job_frees_those_behind_it() -> None:
 
 steps = st.lists(
     st.one_of(
-        st.tuples(
-            st.just("add"), st.sampled_from("abc-"), st.lists(st.sampled_from([SHORT, LONG]), min_size=1, max_size=9), st.integers(0, 2)
-        ),
+        st.tuples(st.just("add"), st.lists(st.sampled_from([SHORT, LONG]), min_size=1, max_size=9), st.integers(0, 2)),
         st.tuples(st.just("take"), st.floats(0, 0.005)),
         st.tuples(st.just("remove"), st.integers(0, 5)),
     ),
@@ -155,7 +150,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_any_history_runs_every_unit_once_in_each_clients_order(history: list[tuple[Any, ...]]) -> None:
+def test_any_history_runs_every_unit_once(history: list[tuple[Any, ...]]) -> None:
     found, clock = queue(limit=8), FakeClock()
     added: list[BatchJob] = []
     removed: set[int] = set()
@@ -175,7 +170,7 @@ def test_any_history_runs_every_unit_once_in_each_clients_order(history: list[tu
 
     for step in history:
         if step[0] == "add":
-            made = job(*step[2], client=None if step[1] == "-" else step[1], priority=step[3])
+            made = job(*step[1], priority=step[2])
             try:
                 found.add(made, clock.monotonic())
                 added.append(made)
@@ -193,11 +188,6 @@ def test_any_history_runs_every_unit_once_in_each_clients_order(history: list[tu
     assert (found.jobs, found.waiting) == (0, 0)
     assert len(set(map(id, ran))) == len(ran)
     assert {id(unit) for one in added if id(one) not in removed for unit in one.units} <= set(map(id, ran))
-    place = {id(unit): index for index, unit in enumerate(ran)}
-    for client in "abc":
-        mine = [one for one in added if one.client == client and id(one) not in removed]
-        for earlier, later in itertools.pairwise(mine):
-            assert max(place[id(unit)] for unit in earlier.units) < min(place[id(unit)] for unit in later.units)
 
 
 # -- the batcher -----------------------------------------------------------------------------------------------------------
@@ -299,8 +289,8 @@ async def test_a_cancelled_request_is_forgotten(batcher: Batcher, model: Model) 
     model.gate.clear()
     first = asyncio.ensure_future(batcher.submit(units(1)))
     await reached(lambda: batcher.running == 1)
-    gone = asyncio.ensure_future(batcher.submit(units(2), client="c"))
-    behind = asyncio.ensure_future(batcher.submit(units(3), client="c"))
+    gone = asyncio.ensure_future(batcher.submit(units(2)))
+    behind = asyncio.ensure_future(batcher.submit(units(3)))
     await reached(lambda: batcher.queue.jobs == 2)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):

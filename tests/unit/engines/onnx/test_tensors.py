@@ -23,7 +23,7 @@ from engines.onnx.tensors import (
     to_array,
     to_bfloat16,
     to_output,
-    unit_of,
+    units_of,
     warm_up,
 )
 from gateway.core.specs import SidecarSpec
@@ -191,10 +191,10 @@ def test_keys() -> None:
     def feeds(shape: tuple[int, ...], *outputs: str) -> Feeds:
         return Feeds({"x": np.zeros(shape, np.float32)}, outputs)
 
-    one, two = unit_of(feeds((1, 4), "y"), 32), unit_of(feeds((5, 4), "y"), 32)
+    (one,), (two,) = units_of(feeds((1, 4), "y"), 32), units_of(feeds((5, 4), "y"), 32)
     assert one.key == two.key
     assert (one.rows, two.rows) == (1, 5)
-    assert one.key != unit_of(feeds((1, 5), "y"), 32).key
-    assert one.key != unit_of(feeds((1, 4), "z"), 32).key
-    assert unit_of(feeds((), "y"), 1).rows == 1
-    assert unit_of(feeds((0, 4), "y"), 32).rows == 1
+    assert one.key != units_of(feeds((1, 5), "y"), 32)[0].key
+    assert one.key != units_of(feeds((1, 4), "z"), 32)[0].key
+    assert units_of(feeds((), "y"), 1)[0].rows == 1
+    assert units_of(feeds((0, 4), "y"), 32)[0].rows == 1
