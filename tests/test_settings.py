@@ -33,11 +33,8 @@ EXCEPTIONS = {
     "IdentitySpec.ldap": REFUSED,
     "IdentitySpec.mtls": REFUSED,
     "IdentitySpec.gateway_tokens": REFUSED,
-    "LlamaOptions.max_body_bytes": SHELL,
     "LlamaOptions.working_interval": SHELL,
-    "LlamaOptions.confine": SHELL,
-    "OnnxOptions.max_body_bytes": SHELL,
-    "OnnxOptions.confine": SHELL,
+    "LlamaOptions.working_interval": SHELL,
     "HttpSettings.shape": "there is one shape so far; the setting names it, so that another can be added",
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from engines.llamacpp.scheduler import MIN_CHUNK, STALL
-from engines.sidecar.loading import DEFAULT_MAX_BODY
+from engines.sidecar.loading import ShellOptions
 from gateway.core.specs import Seconds, Spec
 
 Temperature = Annotated[float, Meta(ge=0, le=10)]
@@ -26,7 +26,7 @@ class Defaults(Spec, frozen=True):
     repeat_last_n: Annotated[int, Meta(ge=0, le=4096)] = 64
 
 
-class LlamaOptions(Spec, frozen=True):
+class LlamaOptions(ShellOptions, frozen=True):
     """The `options` of an engine with `runtime: llama.cpp`."""
 
     batch: Annotated[int, Meta(ge=32, le=8192)] = 512
@@ -53,6 +53,3 @@ class LlamaOptions(Spec, frozen=True):
     """Serve `/v1/embeddings` instead of text; default: if the file names a pooling."""
     working_interval: Seconds = 5.0
     """Seconds between comments in a stream that is silent while the engine works or the request waits; 0: none."""
-    confine: bool = True
-    """Restrict the process to its own files if the kernel can (engines.confinement)."""
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = DEFAULT_MAX_BODY

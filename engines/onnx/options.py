@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, field
 
-from engines.sidecar.loading import LoadError
-from gateway.core.specs import Natural, Positive, Spec
+from engines.sidecar.loading import LoadError, ShellOptions
+from gateway.core.specs import Natural, Positive
 
 Task = Literal["embeddings", "classification", "tensor"]
 Pooling = Literal["mean", "cls", "last", "none"]
 
 
-class OnnxOptions(Spec, frozen=True):
+class OnnxOptions(ShellOptions, frozen=True):
     """Everything that `engines[].options` may say of an ONNX engine; `auto` and None mean: as the model says.
 
     task: what the model does. version, names: the version it answers to and the names it accepts in /v2 paths (empty: any, as
@@ -27,8 +27,7 @@ class OnnxOptions(Spec, frozen=True):
     padded size of a text batch. inter_op_threads, spinning, arena, arena_limit_bytes, arena_shrink, memory_pattern,
     deterministic, optimization, cache: ONNX Runtime's session settings. io_binding: keep tensors on the device (auto: on GPUs).
     gpu_memory_limit_bytes, provider: of the CUDA provider. checksums: file name -> SHA-256 of files in the
-    model's folder. confine: restrict the process to its own files, where the kernel can; max_body_bytes: of one request
-    (the shell's). max_output_bytes: of the tensors that answer one infer request.
+    model's folder. max_output_bytes: of the tensors that answer one infer request.
     """
 
     task: Literal["auto"] | Task = "auto"
@@ -56,8 +55,6 @@ class OnnxOptions(Spec, frozen=True):
     gpu_memory_limit_bytes: Natural = 0
     provider: dict[str, str | int | bool] = field(default_factory=dict)
     checksums: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")]] = field(default_factory=dict)
-    confine: bool = True
-    max_body_bytes: Positive = 64 * 1024 * 1024
     max_output_bytes: Positive = 256 * 1024 * 1024
 
 

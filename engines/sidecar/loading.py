@@ -8,17 +8,38 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from gateway.core.modelfiles import FOLDER_FILES, FOLDER_SUFFIXES, split_of
+from gateway.core.specs import Positive, Spec
 
 DEFAULT_MAX_BODY: Final = 64 * 1024 * 1024
 """Largest request body in bytes; `options.max_body_bytes` overrides it."""
 SHA256_EAGER_BYTES: Final = 256 * 1024 * 1024
 """Model files up to this size are hashed even when no checksum was configured."""
+
+
+class ShellOptions(Spec, frozen=True):
+    """The `options` that every runtime has, as the shell acts on them.
+
+    max_body_bytes: of one request. confine: restrict the process to its own files, if the kernel can (engines.confinement).
+    """
+
+    max_body_bytes: Positive = DEFAULT_MAX_BODY
+    confine: bool = True
+
+
+def shell_options(options: Mapping[str, Any]) -> ShellOptions:
+    """The shell's part of a runtime's options, which have been checked. Raises LoadError."""
+    try:
+        return msgspec.convert({name: options[name] for name in ShellOptions.__struct_fields__ if name in options}, ShellOptions)
+    except msgspec.ValidationError as error:
+        raise LoadError("invalid_options", f"options: {error}") from None
 
 
 class LoadError(Exception):

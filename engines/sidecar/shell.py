@@ -55,7 +55,7 @@ from engines.sidecar.http import (
     overloaded,
     send_whole,
 )
-from engines.sidecar.loading import DEFAULT_MAX_BODY, LoadError, cache_folder, readable
+from engines.sidecar.loading import LoadError, cache_folder, readable, shell_options
 from gateway.core.specs import SidecarSpec
 from gateway.wire.table import is_inference
 
@@ -104,7 +104,7 @@ class Sidecar:
         self.reason_code: str | None = None
         self.active = 0
         self._router = Router(runtime.routes())
-        self._max_body = int(spec.options.get("max_body_bytes", DEFAULT_MAX_BODY))
+        self._max_body = shell_options(spec.options).max_body_bytes
         self._working = float(spec.options.get("working_interval", WORKING_SECONDS))
         self._counts: dict[tuple[str, int], int] = {}
         self._changed = asyncio.Event()
@@ -393,7 +393,7 @@ def run(make: Callable[[SidecarSpec], Runtime]) -> int:
         watch_lifeline(0, place)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_main(spec, make, place, confinement))
-    except (ValueError, OSError) as exc:
+    except (ValueError, OSError, LoadError) as exc:
         print(f"sidecar: {exc}", file=sys.stderr, flush=True)
         return 1
 
@@ -405,7 +405,7 @@ def _confined(spec: SidecarSpec) -> Confinement:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TMPDIR"] = str(own)
     devices = spec.device != "cpu"
-    return confine(reads=readable(Path(spec.model)), writes=(own, cache), devices=devices, files=bool(spec.options.get("confine", True)))
+    return confine(reads=readable(Path(spec.model)), writes=(own, cache), devices=devices, files=shell_options(spec.options).confine)
 
 
 async def _main(spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace, confinement: Confinement) -> int:
