@@ -34,7 +34,6 @@ EXCEPTIONS = {
     "IdentitySpec.mtls": REFUSED,
     "IdentitySpec.gateway_tokens": REFUSED,
     "LlamaOptions.working_interval": SHELL,
-    "LlamaOptions.working_interval": SHELL,
     "HttpSettings.shape": "there is one shape so far; the setting names it, so that another can be added",
 }
 
