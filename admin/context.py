@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,12 +27,12 @@ class EventLog(Protocol):
 class ResourceCheck(Protocol):
     """Says whether a resource could be put into force: what only the one that uses it knows (a guardrail's own settings)."""
 
-    async def __call__(self, kind: str, body: dict[str, Any]) -> None:
-        """Raises ConfigError, without changing anything."""
+    async def __call__(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
+        """Raises ConfigError, without changing anything. beside: other resources (kind, body) that are stored in the same write."""
         ...
 
 
-async def nothing_to_check(kind: str, body: dict[str, Any]) -> None:
+async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
     """For a composition without plug-ins."""
 
 

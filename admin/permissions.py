@@ -29,6 +29,7 @@ VERBS: Final = MappingProxyType(
         "limits": CRUD,
         "guardrails": CRUD,
         "policies": ("test",),
+        "resources": ("apply",),
         "config": ("read", "apply", "reload"),
         "usage": ("read",),
         "audit": ("read", "verify", "export"),
@@ -39,7 +40,7 @@ VERBS: Final = MappingProxyType(
 ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items() for verb in verbs)
 _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 
-TENANTED: Final = frozenset({"tenants", "keys", "bindings", "limits", "usage", "policies"})
+TENANTED: Final = frozenset({"tenants", "keys", "bindings", "limits", "usage", "policies", "resources"})
 """Resources of which each one belongs to a tenant. A grant in one tenant reaches nothing else..."""
 SHARED: Final = frozenset({"models:read", "roles:read"})
 """...but these, which tell nothing about other tenants."""
@@ -81,13 +82,17 @@ ROLES: Final = MappingProxyType(
             Role(
                 "operator",
                 "Runs the fleet: engines, models with their files, and limits; reads everything but the audit log.",
-                (_READS - {"audit:read"} | _every("models", "files", "engines", "endpoints", "limits", "policies") | {"config:reload"})
+                (
+                    _READS - {"audit:read"}
+                    | _every("models", "files", "engines", "endpoints", "limits", "policies", "resources")
+                    | {"config:reload"}
+                )
                 - {"engines:upstream"},
             ),
             Role(
                 "tenant-admin",
                 "Manages the keys and bindings of one tenant and reads its usage.",
-                (_every("keys", "bindings") - {"keys:priority"})
+                (_every("keys", "bindings", "resources") - {"keys:priority"})
                 | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test"},
                 confined=True,
             ),

@@ -153,6 +153,10 @@ class Collection(Generic[S]):
         view = await self._found(call, f"{self.kind}:read")
         return Answer(view, version=tag(view))
 
+    def in_force_from_file(self, call: Call, name: str) -> bool:
+        """Whether the configuration file has one of this name: then the store's would count for nothing."""
+        return any(body["name"] == name for body in self._in_file(call))
+
     def _in_file(self, call: Call) -> list[dict[str, Any]]:
         return sorted(self.in_file(call.ports.config.current()), key=lambda body: str(body["name"]))
 
@@ -239,8 +243,28 @@ class Collection(Generic[S]):
 
     async def checked(self, call: Call, settings: S, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
         """The body to be stored. Raises for settings that cannot be taken."""
-        await self.check(call, settings, before)
+        kept = self.kept(call, body, before)
+        await self.examine(call, settings, before, kept)
+        return kept
+
+    def kept(self, call: Call, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+        """The body as the store keeps it."""
         return body
+
+    async def examine(
+        self,
+        call: Call,
+        settings: S,
+        before: dict[str, Any] | None,
+        kept: dict[str, Any],
+        beside: Sequence[tuple[str, dict[str, Any]]] = (),
+    ) -> None:
+        """Raises for settings that cannot be taken. beside: other resources (kind, body) that are stored in the same write."""
+        await self.check(call, settings, before)
+
+    def carried(self, sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+        """A resource of a file that is applied, with what the file need not say because the store has it: secrets."""
+        return sent
 
     async def _writable(self, call: Call, verb: str) -> Resource:
         name = call.path["name"]
@@ -251,7 +275,7 @@ class Collection(Generic[S]):
         return before
 
     def _refuse_file(self, call: Call, name: str) -> None:
-        if any(body["name"] == name for body in self._in_file(call)):
+        if self.in_force_from_file(call, name):
             raise read_only(self.singular, name)
 
 

@@ -38,6 +38,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),
     "admin/operation.py": ("tests/e2e/test_admin_schema.py", "admin.operation"),
     "admin/resource.py": ("tests/e2e/test_admin.py", "if-match"),
+    "admin/resources/apply.py": ("tests/e2e/test_cli_fleet.py", '"apply"'),
     "admin/resources/audit.py": ("tests/e2e/test_admin.py", "/audit"),
     "admin/resources/config.py": ("tests/e2e/test_admin.py", "/config"),
     "admin/resources/engines.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
@@ -95,7 +96,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/core/storage.py": ("tests/contract/store/test_resources.py", "gateway.core.storage"),
     "gateway/core/types.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/values.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
-    "gateway/core/wire.py": ("tests/unit/gateway/wire/test_table.py", "gateway.wire.table"),
+    "gateway/core/wire.py": ("tests/contract/test_limiter.py", "wire"),
     "gateway/limits/headers.py": ("tests/unit/gateway/limits/test_local.py", "x-ratelimit"),
     "gateway/pipeline/fetch.py": ("tests/e2e/test_tensors.py", "v2/models/"),
     "gateway/pipeline/pipeline.py": ("tests/unit/gateway/pipeline/test_exchange.py", "World"),
@@ -113,7 +114,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/usage_rows.py": ("tests/contract/store/test_usage_and_changes.py", "usage"),
     "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
-    "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_api.py", "Request"),
+    "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_passages.py", "texts"),
 }
 # What made the demo models and runs at no other time: the artefacts are tested (tests/integration/test_demo_model.py, test_onnx_demo.py).
 RUN_ONCE = {"engines/demo/export.py", "engines/demo/train.py", "engines/demo/transformer.py"}

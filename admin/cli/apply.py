@@ -1,60 +1,67 @@
-"""Resources of a file made those of the store: what is new is created, what differs replaced, nothing is deleted."""
+"""A file of resources, applied to the store: new ones are created, different ones replaced, none deleted; all of them or none."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import yaml
-
-from admin.cli.client import ApiError, Client, name
+from admin.cli.client import LONG, ApiError, Client
 from admin.cli.errors import CommandError
+from gateway.core.errors import ConfigError
+from gateway.wire import yamltree
 
 Wanted = dict[str, list[dict[str, Any]]]
 """Resources by kind."""
+_PLACE: Final = re.compile(r"^(\w+)\[(\d+)\](?:\.|: |$)")
+
+
+def text_of(file: Path) -> tuple[str, str]:
+    """What a file holds, or standard input for `-`, and how errors call it. Raises CommandError."""
+    if str(file) == "-":
+        data, where = sys.stdin.buffer.read(yamltree.MAX_BYTES + 1), "standard input"
+    else:
+        where = str(file)
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise CommandError(f"{file}: {error.strerror}") from None
+    try:
+        return data.decode("utf-8"), where
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{where} is not UTF-8: byte {error.start} cannot be read") from None
 
 
 def read(file: Path, kinds: Sequence[str]) -> Wanted:
-    """The resources of a file, in the order of the kinds. Raises CommandError."""
+    """The resources of a file (`-`: of standard input), in the order of the kinds. Raises CommandError."""
+    text, where = text_of(file)
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"{file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} is not YAML: {str(error).splitlines()[0]}") from None
+        root = yamltree.read(text, file=where)
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
+    found = yamltree.plain(root)
     if not isinstance(found, dict) or not found or any(kind not in kinds for kind in found):
-        raise CommandError(f"{file} must hold a mapping with {', '.join(kinds)}")
+        raise CommandError(f"{where} must hold a mapping with {', '.join(kinds)}")
     for kind, items in found.items():
         if not isinstance(items, list) or any(not isinstance(item, dict) or not item.get("name") for item in items):
-            raise CommandError(f"{file}: {kind} must be a list of mappings with a name")
+            raise CommandError(f"{where}: {kind} must be a list of mappings with a name")
     return {kind: found[kind] for kind in kinds if kind in found}
 
 
+def _named(wanted: Wanted, place: re.Match[str]) -> str:
+    """`limits/NAME: ` for `limits[3].`, and for `limits[3]`."""
+    kind, index = place[1], int(place[2])
+    known = wanted.get(kind, [])
+    return f"{kind}/{known[index]['name']}: " if index < len(known) else place[0]
+
+
 def apply_all(client: Client, wanted: Wanted, dry_run: bool) -> list[dict[str, Any]]:
-    """What was done to each: kind, name, action, diff. Raises ApiError for the first that is refused, which it names."""
-    done: list[dict[str, Any]] = []
-    for kind, items in wanted.items():
-        for item in items:
-            try:
-                done.append(_apply(client, kind, item, dry_run))
-            except ApiError as error:
-                before = f" ({len(done)} before it were applied)" if done and not dry_run else ""
-                raise ApiError(error.status, f"{kind}/{item['name']}: {error}{before}") from None
-    return done
-
-
-def _apply(client: Client, kind: str, item: dict[str, Any], dry_run: bool) -> dict[str, Any]:
-    path = f"/{kind}/{name(str(item['name']))}"
-    params = {"dry_run": "true"} if dry_run else {}
+    """What became of each: kind, name, action, diff. Raises ApiError that names the first one refused; nothing has changed then."""
     try:
-        current = client.request("GET", path)
+        answer = client.post("/apply", wanted, timeout=LONG, dry_run=dry_run)
     except ApiError as error:
-        if error.status != 404:
-            raise
-        client.post(f"/{kind}", item, dry_run=dry_run)
-        return {"kind": kind, "name": item["name"], "action": "created", "diff": []}
-    planned = client.json("PUT", path, json=item, params={"dry_run": "true"})
-    if planned["diff"] and not dry_run:
-        client.json("PUT", path, json=item, params=params, headers={"if-match": current.headers.get("etag", "*")})
-    return {"kind": kind, "name": item["name"], "action": "replaced" if planned["diff"] else "unchanged", "diff": planned["diff"]}
+        raise ApiError(error.status, _PLACE.sub(lambda place: _named(wanted, place), str(error), count=1)) from None
+    done: list[dict[str, Any]] = answer["items"]
+    return done

@@ -127,6 +127,7 @@ ENGINES: FleetCollection[Any] = FleetCollection(
     shown=StoredEngineView,
     blank=lambda settings: {"runtime": settings["runtime"], "state": "unknown"},
     keep=keep,
+    secrets=("api_key", "headers"),
     hidden=hidden,
 )
 

@@ -6,7 +6,7 @@ revision serves. `failed`: whether it could not be put into force; then `reason`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,23 +23,36 @@ S = TypeVar("S", bound=msgspec.Struct)
 @dataclass(frozen=True)
 class FleetCollection(Collection[S], Generic[S]):
     """running: all of the kind that are in force, as the fleet shows them. shown: the type of the answer. blank: what is shown of one that
-    is not in force. keep: the body to be stored for a body that was sent; sees the one before. hidden: without what the caller may not see.
+    is not in force. keep: the body to be stored for a body that was sent; sees the one before. secrets: the settings that hold secrets.
+    hidden: without what the caller may not see.
     """
 
     running: Callable[[Call], list[dict[str, Any]]] = lambda call: []
     shown: type[msgspec.Struct] = msgspec.Struct
     blank: Callable[[dict[str, Any]], dict[str, Any]] = lambda settings: {}
     keep: Callable[[Call, dict[str, Any], dict[str, Any] | None], dict[str, Any]] = lambda call, body, before: body
+    secrets: tuple[str, ...] = ()
     hidden: Callable[[Call, dict[str, Any]], dict[str, Any]] = lambda call, body: body
 
     def shapes(self) -> Shapes:
         return shapes_for(self.singular.capitalize(), self.shown)
 
-    async def checked(self, call: Call, settings: S, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-        kept = self.keep(call, body, before)
+    def kept(self, call: Call, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+        return self.keep(call, body, before)
+
+    def carried(self, sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+        return {**{field: before[field] for field in self.secrets if before.get(field) and field not in sent}, **sent}
+
+    async def examine(
+        self,
+        call: Call,
+        settings: S,
+        before: dict[str, Any] | None,
+        kept: dict[str, Any],
+        beside: Sequence[tuple[str, dict[str, Any]]] = (),
+    ) -> None:
         await self.check(call, settings, before)
-        await call.ports.check(self.kind, kept)
-        return kept
+        await call.ports.check(self.kind, kept, beside)
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
         settings: dict[str, Any] = values.mask({"name": resource.name, **resource.body})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from admin.operation import Operation
 from admin.resources import (
+    apply,
     audit,
     bindings,
     config,
@@ -39,6 +40,7 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     limits.operations,
     guardrails.operations,
     policies.operations,
+    apply.operations,
     config.operations,
     usage.operations,
     audit.operations,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -26,21 +27,23 @@ class ResourceCheck:
     def __init__(self, changes: Changes, link: StoreLink, fleet: Fleet, plugins: Plugins) -> None:
         self._changes, self._additions, self._fleet, self._plugins = changes, link.additions, fleet, plugins
 
-    async def __call__(self, kind: str, body: dict[str, Any]) -> None:
+    async def __call__(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
         if kind == "guardrails":
             await asyncio.to_thread(self._guardrail, body)
         elif kind == "limits":
             validate.bounds(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
         elif kind in ("engines", "models"):
-            await self._member(kind, str(body["name"]), body)
+            await self._member(kind, str(body["name"]), ((kind, body), *beside))
 
-    async def _member(self, kind: str, name: str, body: dict[str, Any]) -> None:
+    async def _member(self, kind: str, name: str, wanted: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """wanted: the resource itself, first, and what is stored with it."""
         file = self._changes.in_force.file
-        before, after = await self._additions.merged(file), await self._additions.candidate(file, kind, name, body)
+        before, after = await self._additions.merged(file), await self._additions.candidate(file, wanted)
         if (error := after.left_out.get((kind, name))) is not None:
             raise error
+        examined = {(other, str(body["name"])) for other, body in wanted}
         for (other, which), error in after.left_out.items():
-            if (other, which) not in before.left_out:
+            if (other, which) not in before.left_out and (other, which) not in examined:
                 raise ConfigError(f"then {which!r} of the {other} could not be used: {error}", path="name")
         if kind == "engines":
             engine = next(e for e in after.spec.engines if e.name == name)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from gateway.config.convert import NO_PLUGINS, PluginSchemas, with_plain_settings
-from gateway.config.merge import Addition, Additions, Merged, merge
+from gateway.config.merge import Addition, Merged, merge
 from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
 from gateway.core.slices import Steps, in_slices
 from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
@@ -57,11 +57,14 @@ class StoreAdditions:
             self._last = (file, generation, await in_slices(merge(file, self.by_kind)))
         return self._last[2]
 
-    async def candidate(self, file: ConfigSpec, kind: str, name: str, body: dict[str, Any]) -> Merged:
-        """What `merged` would return if the store had this resource. Raises ConfigError for settings that cannot be read."""
+    async def candidate(self, file: ConfigSpec, wanted: Iterable[tuple[str, dict[str, Any]]]) -> Merged:
+        """What `merged` would return if the store had these resources (kind, body). Raises ConfigError for settings that cannot be read."""
         await self.read()
-        wanted = Addition(0, 0.0, self.spec_of(kind, name, body))
-        supposed: Additions = {**self.by_kind, kind: {**self.by_kind[kind], name: wanted}}
+        supposed = {kind: dict(known) for kind, known in self.by_kind.items()}
+        for kind, body in wanted:
+            if kind in supposed:
+                name = str(body["name"])
+                supposed[kind][name] = Addition(0, 0.0, self.spec_of(kind, name, body))
         return await in_slices(merge(file, supposed))
 
     def changed(self, kind: str, name: str) -> None:

@@ -19,7 +19,6 @@ from msgspec import inspect
 
 from gateway.config import values
 from gateway.config.environment import resolve
-from gateway.config.nodes import MAX_SHOWN, Node, Origin, join, node_of
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import (
@@ -37,6 +36,7 @@ from gateway.core.specs import (
     Spec,
 )
 from gateway.core.units import DURATION, SIZE
+from gateway.wire.yamltree import MAX_SHOWN, Node, Origin, join, node_of
 
 T = TypeVar("T")
 _DURATIONS = tuple(map(inspect.type_info, DURATIONS))

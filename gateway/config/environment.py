@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.config.nodes import Node, Origin, join, read
+from gateway.wire.yamltree import Node, Origin, join, read
 
 PREFIX = "GATEHOUSE__"
 MAX_FILE_BYTES = 64 * 1024

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from gateway.config import environment, nodes, validate
+from gateway.config import environment, validate
 from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas
 from gateway.config.environment import read_file
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
 from gateway.core.specs import ConfigSpec
+from gateway.wire import yamltree
 
 _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
 
@@ -31,7 +32,7 @@ class Loaded:
     spec: ConfigSpec
     text: str
     file: str
-    places: Mapping[str, nodes.Origin] = field(default_factory=dict, repr=False)
+    places: Mapping[str, yamltree.Origin] = field(default_factory=dict, repr=False)
 
     def place(self, error: ConfigError) -> None:
         """Adds to an error of a later check where its setting was written, or where the section is that leaves it out."""
@@ -50,11 +51,11 @@ def load(path: str | Path, environ: Mapping[str, str], schemas: PluginSchemas = 
     """Reads and parses a file. Raises ConfigError, also if the file cannot be read."""
     file = Path(path)
     try:
-        data = read_file(file, nodes.MAX_BYTES)
+        data = read_file(file, yamltree.MAX_BYTES)
         if data is None:
             raise ConfigError("is not a file", file=str(path))
-        if len(data) > nodes.MAX_BYTES:
-            raise ConfigError(f"is larger than {nodes.MAX_BYTES} bytes", file=str(path))
+        if len(data) > yamltree.MAX_BYTES:
+            raise ConfigError(f"is larger than {yamltree.MAX_BYTES} bytes", file=str(path))
         text = data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
@@ -76,8 +77,8 @@ def parse(
 
 def _parsed(
     text: str, file: str | None, environ: Mapping[str, str], schemas: PluginSchemas, folder: Path | None = None
-) -> tuple[ConfigSpec, Mapping[str, nodes.Origin]]:
-    root = nodes.read(text, file=file)
+) -> tuple[ConfigSpec, Mapping[str, yamltree.Origin]]:
+    root = yamltree.read(text, file=file)
     environment.override(root, environ)
     converter = Converter(environ, folder or (Path(file).parent if file else Path()), schemas)
     spec = converter.convert(root, ConfigSpec)

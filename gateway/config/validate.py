@@ -13,7 +13,6 @@ from itertools import pairwise
 from urllib.parse import urlsplit
 
 from gateway.config.convert import nearest, quoted
-from gateway.config.nodes import join
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import (
@@ -27,6 +26,7 @@ from gateway.core.specs import (
     RolloutSpec,
     WarmupSpec,
 )
+from gateway.wire.yamltree import join
 
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""

@@ -146,6 +146,16 @@ class Idempotent(Struct, frozen=True):
     fingerprint: str
 
 
+class Write(Struct, frozen=True):
+    """One resource to be written with others. version: of the one that it replaces; None: there must be none yet."""
+
+    kind: str
+    name: str
+    body: Mapping[str, Any]
+    tenant: str = ""
+    version: int | None = None
+
+
 class ControlStore(Protocol):
     """Everything the control plane asks of the store. Every call has a deadline.
 
@@ -181,6 +191,10 @@ class ControlStore(Protocol):
         dry_run: bool = False,
     ) -> Resource:
         """Replaces the whole body. tenant: None leaves it unchanged."""
+        ...
+
+    async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
+        """All of these creations and replacements, or none: one transaction."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:

@@ -16,7 +16,18 @@ from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import StoreUnavailable, VersionMismatch
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
-from gateway.core.storage import OVERLAP_SECONDS, ChangePage, Idempotent, KeyRecord, KeySettings, Page, Resource, StoreChange, UsageRow
+from gateway.core.storage import (
+    OVERLAP_SECONDS,
+    ChangePage,
+    Idempotent,
+    KeyRecord,
+    KeySettings,
+    Page,
+    Resource,
+    StoreChange,
+    UsageRow,
+    Write,
+)
 from gateway.store import change_rows, key_rows, resources, rows, usage_rows
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.key_rows import KeyFormat
@@ -167,6 +178,20 @@ class Store:
         return await self._write(
             lambda tx: resources.update(tx, kind, name, kept, version, tenant, rows.text(actor, "actor")), dry_run=dry_run
         )
+
+    async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
+        kept = [(write, resources.body_of(write.body)) for write in writes]
+        by = rows.text(actor, "actor")
+
+        def all_of_them(tx: Transaction) -> Sequence[Resource]:
+            return [
+                resources.create(tx, write.kind, write.name, body, write.tenant, by)
+                if write.version is None
+                else resources.update(tx, write.kind, write.name, body, write.version, write.tenant, by)
+                for write, body in kept
+            ]
+
+        return await self._write(all_of_them, dry_run=dry_run)
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
         def remove(tx: Transaction) -> Resource:

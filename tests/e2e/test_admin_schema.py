@@ -100,4 +100,6 @@ def _beyond_schemas(label: str, response: Any) -> bool:
         return bool(found["code"] in ("invalid_config", "invalid_value"))
     if label.endswith(FLEET) and (found["code"] == "invalid_config" or found.get("param") in ("api_key", "runtime")):
         return True  # what their settings promise to one another, to the machine and to the other resources
+    if label == "POST /admin/v1/apply" and "/" in found.get("param", ""):
+        return True  # KIND/NAME: the same of one of its resources
     return str(found.get("param", "")).startswith(BEYOND_SCHEMAS)

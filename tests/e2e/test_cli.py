@@ -184,11 +184,34 @@ def test_policies_are_applied_tested_and_listed(cli: Cli, tmp_path: Path) -> Non
         yaml.safe_dump({"limits": [{"name": "second", "requests": {"rate": 5, "per": "1m"}}, {"name": "third", "per": "user"}]})
     )
     assert "limits/third: per: " in cli("policies", "apply", str(file), code=1).stderr
-    for name in ("from-file", "second"):
-        cli("policies", "delete", f"limits/{name}")
+    assert "second" not in cli("policies", "list").stdout, "all of a file or nothing"
+    cli("policies", "delete", "limits/from-file")
     assert "KIND/NAME" in cli("policies", "delete", "from-file", code=1).stderr
     file.write_text("limitz: []")
     assert "must hold" in cli("policies", "apply", str(file), code=1).stderr
+
+
+def documented_guardrail() -> str:
+    """The first example of docs/guardrails.md."""
+    page = (ROOT / "docs" / "guardrails.md").read_text(encoding="utf-8")
+    return page.split("```yaml\n")[1].split("```")[0]
+
+
+def test_policies_are_read_as_a_configuration_is(cli: Cli, tmp_path: Path) -> None:
+    done = parsed(cli("policies", "apply", "-", "-o", "json", stdin=documented_guardrail()))
+    assert {item["kind"] for item in done} == {"guardrails"} and done[0]["action"] == "created"
+    assert parsed(cli("policies", "show", f"guardrails/{done[0]['name']}", "-o", "json"))["on"] == ["request", "response"]
+    for item in done:
+        cli("policies", "delete", f"guardrails/{item['name']}")
+    for text, words in (
+        ("limits:\n  - {name: d, from: 2026-01-01}", "'from'"),
+        ("limits: []\nlimits: []", "twice"),
+        ("limits: [{name: a, requests: {rate: 1}}, {name: a, requests: {rate: 2}}]", "limits/a appears twice"),
+        ("limits: [", "standard input:2: malformed YAML"),
+    ):
+        assert words in cli("policies", "apply", "-", code=1, stdin=text).stderr
+    (tmp_path / "latin").write_bytes(b"\xff")
+    assert "not UTF-8" in cli("policies", "apply", str(tmp_path / "latin"), code=1).stderr
 
 
 def test_the_audit_log_online_and_offline(cli: Cli, running: Gatehouse, tmp_path: Path) -> None:

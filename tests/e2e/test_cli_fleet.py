@@ -71,6 +71,22 @@ def test_a_file_is_applied_once_and_changes_are_seen(running: Gatehouse, cli: Cl
     assert done[0] == {"kind": "engines", "name": "f", "action": "replaced", "diff": [{"path": "slots", "from": None, "to": 7}]}
     cli("engines", "apply", str(file), "--wait")
     assert parsed(cli("engines", "show", "f", "-o", "json"))["settings"]["slots"] == 7
+    del wanted["engines"][0]["api_key"]
+    file.write_text(yaml.safe_dump(wanted))
+    assert {d["action"] for d in parsed(cli("engines", "apply", str(file), "-o", "json"))} == {"unchanged"}, "a secret left out stays"
+    assert running.chat(model="mf").status_code == 200 and engine.received[-1].header("authorization") == "Bearer sk-1"
+    wanted["engines"][0]["url"] = "http://127.0.0.1:9"
+    file.write_text(yaml.safe_dump(wanted))
+    assert "belongs to the old url" in cli("engines", "apply", str(file), code=1).stderr
+    wanted["engines"][0].update(url=f"http://127.0.0.1:{engine.port}", api_key=None)
+    file.write_text(yaml.safe_dump(wanted))
+    cli("engines", "apply", str(file), "--wait")
+    assert running.chat(model="mf").status_code == 200 and engine.received[-1].header("authorization") is None
+    wanted["models"].append({"name": "mg", "pool": ["nowhere"]})
+    wanted["engines"][0]["slots"] = 9
+    file.write_text(yaml.safe_dump(wanted))
+    assert "models/mg: " in cli("engines", "apply", str(file), code=1).stderr
+    assert parsed(cli("engines", "show", "f", "-o", "json"))["settings"]["slots"] == 7, "all of a file or nothing"
     cli("models", "delete", "mf")
     cli("engines", "delete", "f")
 

@@ -9,11 +9,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import nodes
 from gateway.config.load import parse
-from gateway.config.nodes import Node, read
 from gateway.core.errors import ConfigError
 from gateway.core.specs import ConfigSpec
+from gateway.wire import yamltree
+from gateway.wire.yamltree import Node, read
 
 KEY = "k" * 40
 GOOD = f"""\
@@ -66,7 +66,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 def test_the_parser_written_in_c_and_the_one_in_python_agree(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = plain(read(text, file="f"))
-    monkeypatch.setattr(nodes, "_LOADER", yaml.SafeLoader)
+    monkeypatch.setattr(yamltree, "_LOADER", yaml.SafeLoader)
     assert plain(read(text, file="f")) == fast
 
 
@@ -75,3 +75,20 @@ def test_lines_are_those_of_the_file() -> None:
     member = root.entries["b"].items[0]
     assert (root.entries["a"].origin.line, member.entries["c"].origin.line, member.key_origins["d"].line) == (1, 4, 5)
     assert [item.origin.line for item in member.entries["d"].items] == [5, 6]
+
+
+def test_plain_values_are_those_of_yaml_1_2_and_duplicates_are_refused() -> None:
+    text = "on: [request]\nfrom: 2026-01-01\nat: 12:30\nanswer: no\ncount: 3\nshare: 0.5\nyes: true\nnone: ~\nquoted: '3'\n"
+    assert yamltree.plain(read(text, file="f")) == {
+        "on": ["request"],
+        "from": "2026-01-01",
+        "at": "12:30",
+        "answer": "no",
+        "count": 3,
+        "share": 0.5,
+        "yes": True,
+        "none": None,
+        "quoted": "3",
+    }
+    with pytest.raises(ConfigError, match="twice"):
+        read("a: 1\na: 2\n", file="f")

@@ -1,7 +1,8 @@
-"""Reads YAML text into a tree of nodes that know their line. Types come later (gateway.config.convert).
+"""The one reader of YAML: text to a tree of nodes, each of which knows its line. Types come later (gateway.config.convert), or follow
+from how a value is written (`plain`).
 
-Built from the parser's events instead of the YAML library's constructors: no tag makes an object, `no` and `12:30` stay texts, a duplicate
-key is an error, and aliases count with all that they expand to, within bounds.
+Built from the parser's events and not by the YAML library's constructors: no tag makes an object; `no`, `on`, `12:30` and `2026-01-01` stay
+texts; a duplicate key is an error; anchors cost what they expand to, within bounds.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import Any, Literal
 import yaml
 
 from gateway.core.errors import ConfigError
+from gateway.core.units import integer, number
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 MAX_NODES = 100_000
 MAX_SHOWN = 31
 """Longer texts are not shown in errors: API keys have 32 characters or more."""
+_TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+"""The words are those of YAML 1.2's core schema: `yes`, `on` and `012` are texts."""
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "map", "seq"))
 
@@ -57,7 +62,33 @@ class Node:
 
     @property
     def is_null(self) -> bool:
-        return self.kind == "scalar" and self.plain and self.text in ("", "~", "null", "Null", "NULL")
+        return self.kind == "scalar" and self.plain and self.text in NULLS
+
+
+def truth(text: str) -> bool | None:
+    return _TRUTH.get(text)
+
+
+def untyped(text: str, plain: bool) -> Any:
+    """A value where no type is known (free-form settings): by YAML 1.2's core schema when it is written without quotes."""
+    if not plain:
+        return text
+    if text in NULLS:
+        return None
+    for known in (truth, integer, number):
+        value = known(text)
+        if value is not None:
+            return value
+    return text
+
+
+def plain(node: Node) -> Any:
+    """A tree as mappings, lists, texts, numbers, truth values and None."""
+    if node.kind == "mapping":
+        return {key: plain(member) for key, member in node.entries.items()}
+    if node.kind == "sequence":
+        return [plain(member) for member in node.items]
+    return untyped(node.text, node.plain)
 
 
 def node_of(value: Any, path: str = "", depth: int = 0) -> Node:

@@ -1,0 +1,147 @@
+"""Resources of several kinds, applied together: new ones are created, different ones replaced, none deleted; all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from admin import values
+from admin.operation import Answer, Call, Operation, Written
+from admin.resource import Change, Collection, read_only
+from admin.resources.bindings import BINDINGS
+from admin.resources.guardrails import GUARDRAILS
+from admin.resources.limits import LIMITS
+from admin.resources.stored_engines import ENGINES
+from admin.resources.stored_models import MODELS
+from gateway.core.errors import GatehouseError, NotFound, RequestError
+from gateway.core.storage import Resource, Write
+
+MAX_BODY: Final = 1024 * 1024
+MAX_RESOURCES: Final = 1000
+COLLECTIONS: Final[tuple[Collection[Any], ...]] = (LIMITS, GUARDRAILS, BINDINGS, ENGINES, MODELS)
+
+Applied = msgspec.defstruct(
+    "Applied",
+    [(known.kind, Annotated[tuple[known.settings, ...], Meta(max_length=MAX_RESOURCES)], ()) for known in COLLECTIONS],  # type: ignore[name-defined]
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    module=__name__,
+)
+"""Resources by kind, each as a creation takes it. Secrets that are left out stay as the store has them; null removes one."""
+
+
+class AppliedView(msgspec.Struct, kw_only=True):
+    """What became of one resource."""
+
+    kind: str
+    name: str
+    action: Literal["created", "replaced", "unchanged"]
+    diff: list[Change]
+
+
+class AppliedPage(msgspec.Struct, kw_only=True):
+    """In the order of the request, kind by kind."""
+
+    items: list[AppliedView]
+    dry_run: bool = False
+
+
+@dataclass
+class _Item:
+    """One resource of the request, read and ready to be examined."""
+
+    collection: Collection[Any]
+    name: str
+    settings: Any
+    kept: dict[str, Any]
+    before: Resource | None
+    diff: list[dict[str, Any]]
+
+    @property
+    def former(self) -> dict[str, Any] | None:
+        return None if self.before is None else self.before.body
+
+    @property
+    def action(self) -> str:
+        return "created" if self.before is None else "replaced" if self.diff else "unchanged"
+
+
+@contextmanager
+def _of(kind: str, name: str) -> Iterator[None]:
+    """Errors say which resource of the request they are about."""
+    try:
+        yield
+    except GatehouseError as error:
+        place = f"{kind}/{name}: " + (f"{error.param}: " if error.param else "")
+        error.message, error.param = place + error.message, f"{kind}/{name}"
+        raise
+
+
+async def apply(call: Call) -> Answer:
+    """Everything is read and examined before anything is written; the writes are one transaction."""
+    sent = msgspec.json.decode(call.raw)
+    items = [await _read(call, collection, settings) for collection in COLLECTIONS for settings in sent.get(collection.kind, ())]
+    call.target = ", ".join(f"{item.collection.kind}/{item.name}" for item in items)
+    names = [(item.collection.kind, item.name) for item in items]
+    for kind, name in names:
+        if names.count((kind, name)) > 1:
+            raise RequestError(f"{kind}/{name} appears twice.", param=f"{kind}/{name}")
+    changed = [item for item in items if item.action != "unchanged"]
+    everything = [(item.collection.kind, {"name": item.name, **item.kept}) for item in changed]
+    for index, item in enumerate(changed):
+        with _of(item.collection.kind, item.name):
+            beside = everything[:index] + everything[index + 1 :]
+            await item.collection.examine(call, item.settings, item.former, item.kept, beside)
+    await call.store.write_all([_write(item) for item in changed], actor=call.actor, dry_run=call.dry_run)
+    call.diff = [{**entry, "path": f"{item.collection.kind}/{item.name}.{entry['path']}"} for item in changed for entry in item.diff]
+    done = [{"kind": i.collection.kind, "name": i.name, "action": i.action, "diff": i.diff} for i in items]
+    return Answer({"items": done, "dry_run": call.dry_run})
+
+
+def _write(item: _Item) -> Write:
+    tenant = item.collection.tenant_of(item.kept)
+    return Write(item.collection.kind, item.name, item.kept, tenant, None if item.before is None else item.before.version)
+
+
+async def _read(call: Call, collection: Collection[Any], sent: dict[str, Any]) -> _Item:
+    """sent: as it was written, which tells an absent setting from a default. Raises PermissionDenied, and 409 for one of the configuration
+    file."""
+    name = str(sent["name"])
+    with _of(collection.kind, name):
+        if collection.in_force_from_file(call, name):
+            raise read_only(collection.singular, name)
+        try:
+            before = await call.store.get(collection.kind, name)
+        except NotFound:
+            before = None
+        if before is not None:
+            call.require(f"{collection.kind}:update", before.tenant)
+            sent = collection.carried(sent, before.body)
+        settings = values.decode(msgspec.json.encode(sent), collection.settings)
+        body = msgspec.to_builtins(settings)
+        call.require(f"{collection.kind}:{'create' if before is None else 'update'}", collection.tenant_of(body))
+        former = None if before is None else before.body
+        kept = collection.kept(call, body, former)
+        return _Item(collection, name, settings, kept, before, values.diff(former, kept))
+
+
+def operations() -> list[Operation]:
+    return [
+        Operation(
+            "POST",
+            "apply",
+            "resources:apply",
+            "Create or replace several resources, all or none",
+            apply,
+            AppliedPage,
+            query=Written,
+            body=Applied,
+            max_body=MAX_BODY,
+        )
+    ]
