@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from admin.cli.client import Client, explain
+from admin.cli.client import Client, explain, is_loopback
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import Session, connected
@@ -36,7 +36,9 @@ def chat(
     url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
     key = session.profile.api_key or session.profile.key
     history: list[Message] = [{"role": "system", "content": system}] if system else []
-    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT) as client:
+    with httpx.Client(
+        base_url=url, headers={"authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT, trust_env=not is_loopback(url)
+    ) as client:
         wanted = model or _first_model(client)
         if prompt is not None:
             _turn(client, wanted, history, prompt, options)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -24,6 +26,25 @@ class ApiError(CommandError):
         self.status = status
 
 
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine; then no proxy of the environment is used."""
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy of the environment (HTTP_PROXY and the like) that requests to a URL go through, without its password."""
+    parts = urlsplit(url)
+    if is_loopback(url) or not parts.hostname or proxy_bypass(parts.netloc):
+        return None
+    known = getproxies()
+    proxy = known.get(parts.scheme) or known.get("all")
+    return None if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[2]
+
+
 class Client:
     """One connection to an admin listener. Use as a context manager."""
 
@@ -31,7 +52,9 @@ class Client:
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
-            self._http = httpx.Client(base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport)
+            self._http = httpx.Client(
+                base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport, trust_env=not is_loopback(self.url)
+            )
         except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
             raise CommandError(f"the URL or the key cannot be used: {type(error).__name__}") from None
 

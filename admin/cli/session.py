@@ -8,11 +8,12 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
 from admin.cli import profile as profiles
-from admin.cli.client import Client
+from admin.cli.client import Client, is_loopback, proxy_of
 from admin.cli.errors import CommandError
 from admin.cli.output import Format, Output, clean
 
@@ -33,6 +34,8 @@ class Session:
     out: Output
 
     def client(self) -> Client:
+        if (proxy := proxy_of(self.profile.url)) is not None:
+            self.out.remark(f"through the proxy {proxy} of the environment")
         return Client(self.profile.url, self.profile.key)
 
 
@@ -43,9 +46,19 @@ def resolve(url: str | None, key: str | None, name: str) -> profiles.Profile:
         if name != profiles.DEFAULT:
             raise CommandError(f"there is no profile {name!r}: gatehouse login --profile {name}")
         return profiles.Profile(url or DEFAULT_URL, key or "")
-    if url is None or url.rstrip("/") == saved.url.rstrip("/"):
+    if url is None or _same(url, saved.url):
         return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key)
     return profiles.Profile(url, key or "")
+
+
+def _same(url: str, other: str) -> bool:
+    """Whether two URLs lead to the same listener; all names of this machine count as one."""
+    try:
+        first, second = urlsplit(url), urlsplit(other)
+        hosts = first.hostname == second.hostname or (is_loopback(url) and is_loopback(other))
+        return hosts and (first.scheme, first.port, first.path.rstrip("/")) == (second.scheme, second.port, second.path.rstrip("/"))
+    except ValueError:
+        return False
 
 
 def changed(given: dict[str, Any], cleared: Iterable[str]) -> dict[str, Any]:

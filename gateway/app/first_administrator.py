@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
+from typing import TextIO
 
 from gateway.app.events import Events
 from gateway.app.store_link import StoreLink
@@ -12,6 +15,7 @@ from gateway.core.storage import KeySettings
 
 log = logging.getLogger("gatehouse")
 TENANT, KEY = "gatehouse", "bootstrap-admin"
+FILE = "bootstrap-admin.key"
 
 
 async def make_first_key(spec: ConfigSpec, link: StoreLink, events: Events) -> str | None:
@@ -29,3 +33,16 @@ async def make_first_key(spec: ConfigSpec, link: StoreLink, events: Events) -> s
         return None
     events.record("bootstrap", f"keys/{record.id}", {"roles": list(settings.roles)})
     return secret.reveal()
+
+
+def shown(key: str, state_dir: Path, out: TextIO) -> str:
+    """The line that hands the key over: the key itself on a terminal; otherwise the path of a file (0600) that holds it, because what a
+    service prints goes into journals. Raises OSError when the file cannot be written."""
+    if out.isatty():
+        return f"admin key: {key}"
+    path = state_dir / FILE
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(f"{key}\n")
+    return f"admin key file: {path} (read it, then delete it)"

@@ -190,7 +190,7 @@ class Process:
         await gateway.start_engines()
         first = await first_administrator.make_first_key(self.spec, gateway.store_link, gateway.events)
         if first is not None:
-            print(f"admin key: {first}", flush=True)
+            print(first_administrator.shown(first, Path(self.spec.state_dir), sys.stdout), flush=True)
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
 
     def _start_ended(self, start: asyncio.Task[None], gateway: Gateway) -> None:

@@ -184,6 +184,14 @@ class Gatehouse:
         return sorted(int(child) for thread in threads for child in (thread / "children").read_text().split())
 
 
+def first_keys(gatehouse: Gatehouse) -> list[str]:
+    """The first administrator's key, from the file that the start named; empty when it named none."""
+    start = "admin key file: "
+    paths = [Path(line.removeprefix(start).rpartition(" (")[0]) for line in gatehouse.lines if line.startswith(start)]
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in paths)
+    return [path.read_text().strip() for path in paths]
+
+
 def alive(pid: int) -> bool:
     """Whether a process is there and no zombie."""
     try:

@@ -18,7 +18,7 @@ from admin.resources import table
 from tests.e2e import adminapi
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, external
+from tests.e2e.harness import Gatehouse, configuration, external, first_keys
 from tests.waiting import until
 
 KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
@@ -483,7 +483,7 @@ def test_the_first_start_prints_an_administrators_key_once(tmp_path: Path, engin
     config = configuration(tmp_path / "state", engines=[external("fake", engine.port)], models=[{"name": "m1", "pool": ["fake"]}])
     for start in range(2):
         with Gatehouse(tmp_path, config) as gatehouse:
-            printed = [line.removeprefix("admin key: ") for line in gatehouse.lines if line.startswith("admin key: ")]
+            printed = first_keys(gatehouse)
             assert len(printed) == (1 if start == 0 else 0)
             if printed:
                 first = printed[0]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.app.main import app
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse, configuration, errors_of, external
+from tests.e2e.harness import Gatehouse, configuration, errors_of, external, first_keys
 from tests.e2e.test_cli import environment
 from tests.waiting import until
 
@@ -30,11 +30,12 @@ def test_a_newcomer_with_keys_of_the_store_only(tmp_path: Path, engine: EngineTh
         return done.stdout
 
     def printed() -> list[str]:
-        return [line.removeprefix("admin key: ") for line in gatehouse.lines if line.startswith("admin key: ")]
+        return first_keys(gatehouse)
 
     with gatehouse:
         assert any("no key can log in yet" in line for line in gatehouse.lines)
         (first,) = printed()
+        assert not any("gh_" in line for line in gatehouse.lines), "what is printed here goes into journals"
         assert "no_keys" not in httpx.get(f"{gatehouse.url}/readyz", trust_env=False, timeout=60).json()
         refused = gatehouse.chat(key="gh_" + "0" * 39)
         assert (refused.status_code, errors_of(refused)["code"]) == (401, "invalid_api_key")

@@ -63,6 +63,10 @@ def test_options_win_and_a_saved_key_goes_to_its_own_gateway_only() -> None:
     profile.save("default", Profile("http://a", "saved"))
     assert resolve(None, None, "default").key == resolve("http://a/", None, "default").key == "saved"
     assert resolve("http://elsewhere", None, "default") == Profile("http://elsewhere")
+    profile.save("here", Profile("http://127.0.0.1:8081", "k"))
+    assert resolve("http://localhost:8081/", None, "here").key == resolve("http://[::1]:8081", None, "here").key == "k"
+    for other in ("http://localhost:8082", "https://localhost:8081", "http://localhost.example:8081", "http://localhost:none"):
+        assert resolve(other, None, "here").key == ""
     assert resolve(None, "given", "default").key == "given"
     with pytest.raises(CommandError):
         resolve(None, None, "missing")

@@ -1,0 +1,71 @@
+"""Where requests of the command line go: never through a proxy to this machine, and which proxy otherwise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from admin.cli.client import Client, is_loopback, proxy_of
+from tests.fakes.ports import empty_port
+
+
+class Admin(BaseHTTPRequestHandler):
+    """Answers everything with an empty object."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def admin() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Admin) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A proxy that answers nothing, for everything."""
+    with empty_port() as port:
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+        monkeypatch.setenv("HTTP_PROXY", f"http://user:secret@127.0.0.1:{port}")
+        monkeypatch.setenv("http_proxy", f"http://user:secret@127.0.0.1:{port}")
+        yield
+
+
+def test_a_key_never_reaches_a_proxy_on_its_way_to_this_machine(admin: str, proxied: None) -> None:
+    with Client(admin, "gh_key") as client:
+        assert client.get("/status") == {}
+    assert proxy_of(admin) is None
+
+
+def test_the_proxy_for_elsewhere_is_named_without_its_password(proxied: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = proxy_of("http://gateway.example:8081")
+    assert named is not None and named.startswith("127.0.0.1:") and "secret" not in named
+    assert proxy_of("https://gateway.example") is None
+    monkeypatch.setenv("no_proxy", "gateway.example")
+    assert proxy_of("http://gateway.example:8081") is None
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "localhost.", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
+def test_names_of_this_machine(host: str) -> None:
+    assert is_loopback(f"http://{host}:8081")
+
+
+@pytest.mark.parametrize("host", ["localhost.example", "10.0.0.1", "[2001:db8::1]", "127.0.0.1.example", ""])
+def test_names_of_others(host: str) -> None:
+    assert not is_loopback(f"http://{host}:8081")
