@@ -22,7 +22,7 @@ SecretText = Annotated[str, Meta(min_length=1, max_length=8192)]
 
 
 class EngineTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """TLS towards an external engine. Certificates are files of the machine: they belong into the configuration file."""
+    """TLS towards an external engine. Certificates are files of the machine: they belong in the configuration file."""
 
     server_name: str | None = None
 

@@ -53,7 +53,7 @@ async def report(call: Call) -> Answer:
         raise RequestError(f"The days end ({query.until}) before they begin ({query.since}).", param="until")
     dimensions = query.group_by.split(",")
     if len(set(dimensions)) != len(dimensions):
-        raise RequestError("A dimension stands twice.", param="group_by")
+        raise RequestError("A dimension appears twice.", param="group_by")
     found = await call.store.report_usage(
         dimensions,
         since=query.since,
@@ -79,7 +79,7 @@ def _after(cursor: str | None) -> list[str] | None:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=list[str])
     except ValueError:
-        raise RequestError("This cursor is not one that a page gave.", param="cursor") from None
+        raise RequestError("This cursor did not come from a page.", param="cursor") from None
 
 
 def _check_day(day: str, param: str) -> None:

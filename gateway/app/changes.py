@@ -152,14 +152,14 @@ class Changes:
         return await self._builder.build(plan, self._built)
 
     def _resolve(self, spec: ConfigSpec) -> ConfigSpec:
-        """The file's part with its models found. When the file was read anew, sidecars of the store that failed are tried again."""
+        """The file's part with its models found. A file that was read again gives failed sidecars of the store another try."""
         if self._resolved is None or self._resolved[0] is not spec:
             self._resolved = (spec, model_files.resolve(spec, self._base))
             self._fleet.reconciler.retry()
         return self._resolved[1]
 
     def _refuse_impossible(self, before: ConfigSpec, after: ConfigSpec) -> None:
-        """Raises ConfigError for what only a restart can change, and for a change after which nobody could make a key."""
+        """Raises ConfigError for what only a restart can change, and for a change that would leave no way to log in."""
         keys = after.identity.api_keys
         if keys != before.identity.api_keys and not (keys.static or self._link.has_keys or after.insecure or after.identity.plugins):
             raise ConfigError(
@@ -204,7 +204,7 @@ class Changes:
             self.refresh()
 
     def refresh(self) -> None:
-        """Builds what is in force anew, once for all calls that come before the build begins."""
+        """Rebuilds the configuration in force, once for all calls made before the build begins."""
         if not self._refresh_due:
             self._refresh_due = True
             self._owner.spawn(self._refresh(), name="refresh")

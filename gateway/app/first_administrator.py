@@ -1,4 +1,4 @@
-"""The first administrator's key, made when nobody could administer: no key of the file has a role, and the store has no keys."""
+"""The first administrator's key, made if no key of the file has a role and the store has no keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FILE = "bootstrap-admin.key"
 
 
 async def make_first_key(spec: ConfigSpec, link: StoreLink, events: Events) -> str | None:
-    """The key, which is kept nowhere: whoever starts Gatehouse for the first time sees it once. None if somebody can administer, or if the
-    store does not answer."""
+    """Returns the key, which is printed once and kept nowhere. None if there is an administrator already, or if the store does not
+    answer."""
     if link.has_keys or any(key.roles for key in spec.identity.api_keys.static):
         return None
     settings = KeySettings(roles=("admin",), description="made at the first start")

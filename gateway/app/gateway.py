@@ -35,7 +35,7 @@ from gateway.telemetry.usage import CountedAudit
 
 log = logging.getLogger("gatehouse")
 EXPIRY_SECONDS = 60.0
-"""Between two looks for uploads that nobody continues."""
+"""Between two looks for abandoned uploads."""
 
 
 class Gateway:

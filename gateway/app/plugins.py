@@ -66,7 +66,7 @@ class Plugins:
         return tuple(getattr(self, field.name) for field in fields(self))
 
     def schemas(self) -> PluginSchemas:
-        """The settings of every plug-in and the names of the roles, for whoever reads a configuration."""
+        """The settings of every plug-in and the names of the roles, for reading a configuration."""
         return PluginSchemas(
             authenticators=self.authenticators.schemas(),
             guardrails=self.guardrails.schemas(),

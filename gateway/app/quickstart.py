@@ -35,7 +35,7 @@ def environment(environ: dict[str, str]) -> Credentials:
     for name, setting, default in (("GATEHOUSE_PORT", "DATA", "8080"), ("GATEHOUSE_ADMIN_PORT", "ADMIN", "8081")):
         port = environ.get(name) or default
         if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-            raise ConfigError("is no port; it must be a number from 0 to 65535", file=f"environment variable {name}")
+            raise ConfigError("is not a port; it must be a number from 0 to 65535", file=f"environment variable {name}")
         environ.setdefault(f"GATEHOUSE__LISTEN__{setting}", f"127.0.0.1:{port}")
     credentials = _credentials(Path(state_dir))
     environ["GATEHOUSE_QUICKSTART_API_KEY"] = credentials.api_key

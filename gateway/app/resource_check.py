@@ -64,4 +64,4 @@ class ResourceCheck:
 
 def _no_files(name: str) -> str:
     """Only the configuration file names files of this machine: not an administrator elsewhere, and not for replicas that lack them."""
-    raise ValueError("settings that name a file belong into the configuration file; give the values themselves")
+    raise ValueError("settings that name a file belong in the configuration file; give the values themselves")

@@ -43,10 +43,8 @@ def main() -> None:
 
         command_line()
     else:
-        signal.signal(
-            signal.SIGHUP, signal.SIG_IGN
-        )  # until the process handles it: a reload must never end the process, and the file is about to be read anyway
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then there is nothing to clean up, and a traceback would help nobody
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the process handles it: a reload must never end the process
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then there is nothing to clean up, and a traceback would not help
         from gateway.app.process import serve  # noqa: PLC0415 - as above
 
         sys.exit(serve(asked[0], quickstart=asked[1]))

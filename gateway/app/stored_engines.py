@@ -1,7 +1,7 @@
 """Engines of the store: turns the stored body into settings with the secrets opened.
 
 An external engine's key and header values are sealed in the store, or written as `${env:GATEHOUSE_SECRET_NAME}`, which each replica
-reads from its own environment. No other variable may be named: whoever writes engines could otherwise read the process's secrets. For the
+reads from its own environment. No other variable may be named, or an administrator of engines could read the process's secrets. For the
 same reason such an engine names no file of the machine.
 """
 
@@ -58,7 +58,7 @@ def engine_of(name: str, body: Mapping[str, Any], environ: Mapping[str, str], un
         plain["headers"] = {key: opened(str(value), f"headers.{key}") for key, value in body["headers"].items()}
     for where, setting in _FILES:
         if (body.get(where) or {}).get(setting):
-            raise ConfigError("settings that name a file belong into the configuration file", path=f"{where}.{setting}")
+            raise ConfigError("settings that name a file belong in the configuration file", path=f"{where}.{setting}")
     try:
         return msgspec.convert(plain, EngineSpec, dec_hook=secret_hook)
     except msgspec.ValidationError as error:

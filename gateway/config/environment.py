@@ -62,7 +62,7 @@ def _index(segment: str, node: Node, origin: Origin, path: str) -> int:
     count = len(node.items)
     if not segment.isascii() or not segment.isdigit() or len(segment) > 9 or int(segment) >= count:
         known = f"a number from 0 to {count - 1}" if count else "in the file first: the list is empty"
-        raise origin.error(path, f"'{segment}' is no member of this list; it must be {known}")
+        raise origin.error(path, f"'{segment}' is not a member of this list; it must be {known}")
     return int(segment)
 
 

@@ -83,11 +83,11 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
             ipaddress.ip_network(peer, strict=False)
         except ValueError:
             raise error(
-                f"listen.trusted_peers[{index}]", f"{quoted(peer)} is no address or network; write 10.0.0.1 or 10.0.0.0/8"
+                f"listen.trusted_peers[{index}]", f"{quoted(peer)} is not an address or network; write 10.0.0.1 or 10.0.0.0/8"
             ) from None
     for index, origin in enumerate(spec.listen.cors.origins):
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
-            raise error(f"listen.cors.origins[{index}]", f"{quoted(origin)} is no origin; write https://HOST or http://HOST:PORT")
+            raise error(f"listen.cors.origins[{index}]", f"{quoted(origin)} is not an origin; write https://HOST or http://HOST:PORT")
     tls = spec.listen.tls
     if tls is not None and tls.require_client and tls.client_ca is None:
         raise error("listen.tls.require_client", "needs listen.tls.client_ca: without it no client certificate can be verified")
@@ -100,7 +100,7 @@ def _address(text: str, path: str, error: ErrorAt) -> tuple[str, int]:
     bare = host[1:-1] if bracketed else host
     valid_host = _is_ipv6(bare) if bracketed else bool(bare) and ":" not in bare and bare.isprintable() and " " not in bare
     if not colon or not valid_host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
-        raise error(path, f"{quoted(text)} is no address to listen on; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
+        raise error(path, f"{quoted(text)} is not an address to listen on; write HOST:PORT, such as 127.0.0.1:8080 or [::1]:8080")
     return bare, int(port)
 
 
@@ -119,7 +119,7 @@ def _upstreams(spec: ConfigSpec, error: ErrorAt) -> None:
         except ValueError:
             if not _HOST_PATTERN.fullmatch(upstream):
                 place = f"store.upstreams[{index}]"
-                raise error(place, f"{quoted(upstream)} is no network or name; write 10.1.0.0/16 or *.models.example") from None
+                raise error(place, f"{quoted(upstream)} is not a network or host name; write 10.1.0.0/16 or *.models.example") from None
 
 
 def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
@@ -129,7 +129,7 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
             raise error(path, f"'model' is missing; an engine with the runtime {quoted(spec.runtime)} needs the path of its model")
         for name in ("url", "api_key", "tls", "headers"):
             if getattr(spec, name):
-                raise error(f"{path}.{name}", f"belongs to external engines; '{spec.name}' has the runtime {spec.runtime}")
+                raise error(f"{path}.{name}", f"is only for external engines; '{spec.name}' has the runtime {spec.runtime}")
         if any(later <= earlier for earlier, later in pairwise(spec.rollout.steps)):
             raise error(f"{path}.rollout.steps", f"must rise, as in [0.1, 0.5]; it is {list(spec.rollout.steps)}")
         return
@@ -137,7 +137,7 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         raise error(path, "'url' is missing; an external engine needs one, such as http://10.0.0.5:8000")
     for name in ("sha256", "fallback", "options", "warmup", "rollout", "lifecycle"):
         if getattr(spec, name) not in (None, {}, WarmupSpec(), RolloutSpec(), LifecycleSpec()):
-            raise error(f"{path}.{name}", f"belongs to engines that Gatehouse starts; '{spec.name}' is external")
+            raise error(f"{path}.{name}", f"is only for engines that Gatehouse starts; '{spec.name}' is external")
     _url(spec.url, f"{path}.url", error)
     if spec.tls is not None and not spec.url.startswith("https://"):
         raise error(f"{path}.tls", "is set, but the url is not https://")
@@ -149,7 +149,7 @@ def engine(spec: EngineSpec, path: str, error: ErrorAt) -> None:
         raise error(f"{path}.api_key", "holds characters that a header cannot carry; use printable ASCII")
     for name, value in spec.headers.items():
         if not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable() or not value.isascii():
-            raise error(join(f"{path}.headers", name), "is no valid header; names are letters, digits and '-', values printable ASCII")
+            raise error(join(f"{path}.headers", name), "is not a valid header; names are letters, digits and '-', values printable ASCII")
         if name.lower() in OWN_HEADERS:
             raise error(join(f"{path}.headers", name), "is a header that Gatehouse sets itself; remove it")
 
@@ -161,7 +161,7 @@ def _url(url: str, path: str, error: ErrorAt) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise error(path, "is no URL; write http://HOST:PORT or https://HOST:PORT") from None
+        raise error(path, "is not a URL; write http://HOST:PORT or https://HOST:PORT") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise error(path, "must begin with http:// or https:// and name a host, such as http://10.0.0.5:8000")
     if parts.username is not None or parts.password is not None:
@@ -201,7 +201,7 @@ def pool(model: ModelSpec, path: str, engines: Collection[str], error: ErrorAt) 
         if name not in engines:
             raise error(where, f"there is no engine {quoted(name)}; {nearest(name, engines)}")
         if name in seen:
-            raise error(where, f"the engine '{name}' stands twice in this pool; use its weight instead")
+            raise error(where, f"the engine '{name}' appears twice in this pool; use its weight instead")
         seen.add(name)
     if all(isinstance(member, PoolMemberSpec) and member.weight == 0 for member in model.pool):
         raise error(f"{path}.pool", "has only members of weight 0; no request could be served")
@@ -289,5 +289,5 @@ def _unique(names: Iterable[str], path: str, what: str, error: ErrorAt, name: st
     seen: dict[str, int] = {}
     for index, value in enumerate(names):
         if value in seen:
-            raise error(f"{path}[{index}].{name}", f"the {what} '{value}' stands twice; the first is {path}[{seen[value]}]")
+            raise error(f"{path}[{index}].{name}", f"the {what} '{value}' appears twice; the first is {path}[{seen[value]}]")
         seen[value] = index

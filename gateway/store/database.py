@@ -127,7 +127,7 @@ def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
     settings = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} -c idle_in_transaction_session_timeout={milliseconds}"
     given = dict(url.query)
     if "password" in given:
-        raise ConfigError("the password stands before the '@' of the URL: there it is masked wherever the URL is shown", path="store.url")
+        raise ConfigError("write the password before the '@' of the URL: there it is masked wherever the URL is shown", path="store.url")
     connect_args: dict[str, Any] = {"options": f"{given.pop('options', '')} {settings}".strip()}
     for name, value in {
         "application_name": "gatehouse",

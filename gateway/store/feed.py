@@ -68,7 +68,7 @@ class ChangePoller:
         try:
             self._feed.publish(kind, payload)
         except Exception:  # boundary: the write is committed; each poll says `resync` until all subscribers have heard it
-            log.exception("a change of the store could not be put into force: everything is fetched anew")
+            log.exception("a subscriber failed on a change of the store: everything is fetched again")
             self._missed = True
 
     async def _run(self) -> None:
@@ -95,7 +95,7 @@ class ChangePoller:
         asked = self.position
         page = await self._store.changes_since(asked, PAGE)
         if page.gap and self.position == asked:
-            log.warning("changes between %d and %d are not known here: everything is fetched anew", asked, page.head)
+            log.warning("changes between %d and %d were missed here: everything is fetched again", asked, page.head)
             self.position = page.head
             self._tell(RESYNC, page.head)
             return False

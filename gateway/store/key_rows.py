@@ -71,7 +71,7 @@ def checked(settings: KeySettings) -> KeySettings:
     try:
         networks = tuple(str(ipaddress.ip_network(network)) for network in settings.cidrs)
     except ValueError as error:
-        raise RequestError(f"This is no network: {error}.", param="cidrs") from None
+        raise RequestError(f"This is not a network: {error}.", param="cidrs") from None
     return msgspec.structs.replace(settings, cidrs=networks)
 
 

@@ -55,7 +55,7 @@ class Transaction:
 def name(value: str, what: str) -> str:
     """A name that can be stored: 1 to 255 of letters, digits and `._:/@-`. Raises RequestError."""
     if not _NAME.fullmatch(value):
-        raise RequestError(f"This is no name: {what} has 1 to {NAME_LENGTH} letters, digits and any of ._:/@-.", param=what)
+        raise RequestError(f"This is not a valid name: {what} has 1 to {NAME_LENGTH} letters, digits and any of ._:/@-.", param=what)
     return value
 
 
@@ -102,7 +102,7 @@ def cursor_after(last: str) -> str:
 
 
 def after(column: sa.Column[Any], cursor: str | None) -> sa.ColumnElement[bool]:
-    """The condition that a cursor stands for. Raises RequestError for one that was not made here."""
+    """The condition for the page after a cursor. Raises RequestError for a cursor that was not made here."""
     if cursor is None:
         return sa.true()
     try:
@@ -110,7 +110,7 @@ def after(column: sa.Column[Any], cursor: str | None) -> sa.ColumnElement[bool]:
     except (binascii.Error, ValueError):
         last = ""
     if not _NAME.fullmatch(last):
-        raise RequestError("This cursor is not one that a page gave.", param="cursor")
+        raise RequestError("This cursor did not come from a page.", param="cursor")
     return column > last
 
 

@@ -183,7 +183,7 @@ class _Builder:
                 raise place.error(path, "merge keys (<<) are not supported; write the settings out, or use an anchor for a whole value")
             if key in node.entries:
                 first = node.key_origins[key].line
-                raise place.error(join(path, key), f"stands twice; the first is in line {first}")
+                raise place.error(join(path, key), f"appears twice; the first is on line {first}")
             node.key_origins[key] = place
             node.entries[key] = self._node(next(events), events, join(path, key), depth + 1)
         return node
@@ -193,7 +193,7 @@ class _Builder:
             raise origin.error(path, f"*{name} names no anchor")
         anchored = self._anchors[name]
         if anchored is None:
-            raise origin.error(path, f"*{name} stands inside the value that it names")
+            raise origin.error(path, f"*{name} is inside the value that it names")
         node, size = anchored
         self._count(size, origin, path)
         return node

@@ -60,7 +60,7 @@ def test_a_state_directory_that_was_set_in_full_stays(tmp_path: Path) -> None:
 def test_what_is_no_port_names_its_variable(tmp_path: Path, name: str, port: str) -> None:
     with pytest.raises(ConfigError) as caught:
         quickstart.environment({"GATEHOUSE_STATE_DIR": str(tmp_path), name: port})
-    assert str(caught.value) == f"environment variable {name}: is no port; it must be a number from 0 to 65535"
+    assert str(caught.value) == f"environment variable {name}: is not a port; it must be a number from 0 to 65535"
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b'{"api_key": 1, "admin_key": 2}', b"\xff\xfe"])

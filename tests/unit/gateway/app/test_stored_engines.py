@@ -68,7 +68,7 @@ def test_a_sealed_secret_opens_for_its_address_only() -> None:
 
 @pytest.mark.parametrize("settings", [{"tls": {"ca": "/etc/ssl/ca.pem"}}, {"tls": {"key": "k"}}, {"options": {"provider": {"x": "y"}}}])
 def test_settings_that_name_files_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="belong into the configuration file"):
+    with pytest.raises(ConfigError, match="belong in the configuration file"):
         read(**settings)
 
 

@@ -72,7 +72,7 @@ def test_a_runtime_that_is_not_known_here_keeps_its_options() -> None:
 
 def test_an_external_engine_has_no_options() -> None:
     text = BASE + "engines: [{name: e, runtime: external, url: 'http://h', options: {stall: 2}}]\n"
-    with pytest.raises(ConfigError, match=r"engines\[0\]\.options: belongs to engines that Gatehouse starts"):
+    with pytest.raises(ConfigError, match=r"engines\[0\]\.options: is only for engines that Gatehouse starts"):
         parse(text, file="c.yaml", environ={}, schemas=SCHEMAS)
 
 

@@ -91,10 +91,10 @@ def test_an_empty_file_is_not_the_variables_mistake() -> None:
         (
             "GATEHOUSE__ENGINES__2__SLOTS",
             "1",
-            "GATEHOUSE__ENGINES__2__SLOTS: engines: '2' is no member of this list; it must be a number from 0 to 1",
+            "GATEHOUSE__ENGINES__2__SLOTS: engines: '2' is not a member of this list; it must be a number from 0 to 1",
         ),
-        ("GATEHOUSE__ENGINES__A__SLOTS", "1", "engines: 'a' is no member of this list"),
-        (f"GATEHOUSE__ENGINES__{'9' * 5000}__SLOTS", "1", "is no member of this list; it must be a number from 0 to 1"),
+        ("GATEHOUSE__ENGINES__A__SLOTS", "1", "engines: 'a' is not a member of this list"),
+        (f"GATEHOUSE__ENGINES__{'9' * 5000}__SLOTS", "1", "is not a member of this list; it must be a number from 0 to 1"),
         ("GATEHOUSE__VERSION__X", "1", "version: is a plain value; there is no setting 'x' in it"),
         ("GATEHOUSE__", "1", "names no setting"),
         ("GATEHOUSE__LISTEN____DATA", "1", "names no setting"),

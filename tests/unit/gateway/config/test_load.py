@@ -146,7 +146,7 @@ def test_the_same_in_json() -> None:
         ("guardrails: [{name: g, type: filter, settings: {wrds: []}}]", "guardrails[0].settings.wrds: unknown key 'wrds'; did you mean"),
         ("guardrails: [{name: g, type: filter, settings: {words: [], timeout: x}}]", "guardrails[0].settings.timeout: 'x' is not allowed"),
         ("audit: {sinks: [{type: fil}]}", "audit.sinks[0].type: there is no audit sink 'fil'; did you mean 'file'?"),
-        ("version: 1", "gate.yaml:3: version: stands twice; the first is in line 1"),
+        ("version: 1", "gate.yaml:3: version: appears twice; the first is on line 1"),
         ("<<: {watch: true}", "gate.yaml:3: merge keys (<<) are not supported"),
         (
             "state_dir: !!python/object:os.system x",
@@ -154,7 +154,7 @@ def test_the_same_in_json() -> None:
         ),
         ("watch: !!bool true", "the tag tag:yaml.org,2002:bool is not allowed"),
         ("roles: *nothing", "gate.yaml:3"),
-        ("roles: &a [*a]", "gate.yaml:3: roles[0]: *a stands inside the value that it names"),
+        ("roles: &a [*a]", "gate.yaml:3: roles[0]: *a is inside the value that it names"),
         ("? [a]\n: b", "gate.yaml:3: a key must be a plain word"),
         ("watch: [", "gate.yaml:4: malformed YAML"),
         ("\twatch: true", "malformed YAML"),

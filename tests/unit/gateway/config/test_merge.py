@@ -65,7 +65,7 @@ def test_the_file_wins_over_the_same_name() -> None:
         (EngineSpec(name="b", runtime="external"), "engines/b", "'url' is missing"),
         (external("b", url="ftp://x"), "engines/b", "url: must begin with http://"),
         (model("x", "b"), "models/x", "pool[0]: there is no engine 'b'"),
-        (model("x", "a", "a"), "models/x", "pool[1]: the engine 'a' stands twice"),
+        (model("x", "a", "a"), "models/x", "pool[1]: the engine 'a' appears twice"),
         (model("n"), "models/n", "name: 'n' is an alias of the model 'm'"),
         (model("x", aliases=("m",)), "models/x", "aliases[0]: 'm' is already the name of something else (m)"),
         (model("x", aliases=("n",)), "models/x", "aliases[0]: 'n' is already the name of something else (m)"),
