@@ -78,6 +78,11 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
     data, admin = (_address(text, path, error) for text, path in ((spec.listen.data, "listen.data"), (spec.listen.admin, "listen.admin")))
     if data == admin and data[1] != 0:
         raise error("listen.admin", f"is the same address as listen.data ({spec.listen.data}); the two listeners need one each")
+    if spec.listen.memory_bytes < spec.listen.max_body_bytes:
+        raise error(
+            "listen.memory_bytes",
+            f"must be at least listen.max_body_bytes ({spec.listen.max_body_bytes}), or such bodies are never admitted",
+        )
     for index, peer in enumerate(spec.listen.trusted_peers):
         try:
             ipaddress.ip_network(peer, strict=False)

@@ -61,6 +61,7 @@ def read(text: str) -> ConfigSpec:
             "engines[0].headers.content-length: is a header that Gatehouse sets itself",
         ),
         ("listen: {data: 'h:1', admin: 'h:1'}", "listen.admin: is the same address as listen.data"),
+        ("listen: {memory_bytes: 1MiB}", "listen.memory_bytes: must be at least listen.max_body_bytes (8388608)"),
         ("listen: {trusted_peers: [10.0.0.0/8, nowhere]}", "listen.trusted_peers[1]: 'nowhere' is not an address or network"),
         ("listen: {tls: {cert: a, key: b, require_client: true}}", "listen.tls.require_client: needs listen.tls.client_ca"),
         ("engines: [{name: a, runtime: onnx}]", "c.yaml:3: engines[0]: 'model' is missing; an engine with the runtime 'onnx' needs"),
