@@ -155,11 +155,13 @@ class Overloaded(GatehouseError):
 class EngineError(GatehouseError):
     """The engine's side failed. `code` is one of no_healthy_endpoint, engine_failed, model_loading, insufficient_memory.
 
-    `safe`: no byte of a response was received, so another endpoint may be tried. `refused`: the connection was not accepted.
+    `safe`: no byte of a response was received, so another endpoint may be tried. `refused`: the connection was not accepted. `working`: the
+    engine was answering until its time was over, which says nothing about its health.
     """
 
     safe = False
     refused = False
+    working = False
     status = 502
     type = "engine_error"
     default_code = "engine_failed"

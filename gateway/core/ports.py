@@ -231,6 +231,8 @@ class Attempt(Protocol):
     """Header lines for this endpoint (authorization of an external engine and the like), each with its CRLF."""
     first_byte_timeout: float
     idle_timeout: float
+    total_timeout: float
+    """Seconds until the first byte of a stream, between two reads of it, and for any whole answer."""
     client: EngineClient
 
     def answering(self) -> None:

@@ -119,6 +119,10 @@ class TextFilter:
         """A text that never comes in pieces."""
         raise NotImplementedError
 
+    def holds(self, choice: Any) -> bool:
+        """Whether some text of the choice is held."""
+        return False
+
     def finish(self, choice: Any) -> list[tuple[Path, str]]:
         """Ends the texts of a choice; what was held of each."""
         raise NotImplementedError
@@ -149,16 +153,20 @@ class EventReader:
         """Reads usage and errors; returns what is to be forwarded. Sets `error` when the engine failed, and returns what came before."""
         raise NotImplementedError
 
-    def forwarded(self, data: bytes) -> None:
-        """Hears what was forwarded after `read`, to notice the end marker."""
+    def forwarded(self, data: bytes) -> int:
+        """Hears what is forwarded after `read`, to notice the end marker. How many events it is; comments do not count."""
         raise NotImplementedError
 
     def inspected(self, event: bytes, texts: TextFilter) -> bytes:
-        """One event after its texts went through the guardrails. Raises EngineError for an event that cannot be read."""
+        """One event after its texts went through the guardrails, with what became due before it; b"" for one that is dropped or withheld.
+
+        Nothing passes that was not read: comments and further fields of the event are dropped. Raises EngineError for an event that
+        cannot be read.
+        """
         raise NotImplementedError
 
     def rest(self, texts: TextFilter) -> bytes:
-        """Events with what the guardrails still hold at the end of the stream."""
+        """Events with what is still held or withheld at the end of the stream."""
         raise NotImplementedError
 
     def is_end(self, rest: bytes) -> bool:

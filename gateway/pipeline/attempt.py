@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from hashlib import blake2b
+from math import inf
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -51,9 +52,13 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         exchange.relay = relay
         path, body = request.api.target(request, attempt.upstream_model)
         exchange.sent_ns = perf_counter_ns()
-        exchange.call = attempt.client.send(
-            upstream_head(exchange, attempt, path), body, relay, attempt.first_byte_timeout, attempt.idle_timeout
-        )
+        exchange.until = exchange.plane.now + attempt.total_timeout
+        exchange.wake_at = min(exchange.deadline, exchange.until)
+        head = upstream_head(exchange, attempt, path)
+        if request.stream:
+            exchange.call = attempt.client.send(head, body, relay, attempt.first_byte_timeout, attempt.idle_timeout)
+        else:  # silence before a whole answer is work; asked again, an engine would do all of it again
+            exchange.call = attempt.client.send(head, body, relay, inf, inf)
         if exchange.client.paused:
             exchange.call.pause()
         exchange.clock.mark("dispatch")
@@ -101,7 +106,10 @@ def _after_failure(
     exchange.call, exchange.relay = None, relay if relay.started else None
     if not isinstance(error, EngineError) or exchange.plane.now >= exchange.deadline:
         return None  # the request's own deadline says nothing about the engine
-    attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
+    if error.working:
+        attempt.close(AttemptResult.NEUTRAL)
+    else:
+        attempt.close(AttemptResult.REFUSED if error.refused else AttemptResult.FAILURE)
     if relay.started:
         return None
     pause = entry.route.may_retry(error, made)
@@ -134,7 +142,7 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
         content,
         exchange.request_id,
         principal.priority.encode(),
-        int((exchange.deadline - exchange.plane.now) * 1000),
+        int((min(exchange.deadline, exchange.until) - exchange.plane.now) * 1000),
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
     )

@@ -58,6 +58,10 @@ class Client(Protocol):
 class Relay(Protocol):
     """What takes the engine's answer for an exchange."""
 
+    def on_failed(self, error: Exception) -> None:
+        """The answer will not come, or not to its end."""
+        ...
+
     def tick(self, now: float) -> float:
         """Called when `wake_at` has come; returns the next time."""
         ...
@@ -105,6 +109,7 @@ class Exchange:
         "snapshot",
         "started_ns",
         "status",
+        "until",
         "wake_at",
     )
 
@@ -114,7 +119,7 @@ class Exchange:
         self.plane, self.snapshot, self.client = plane, snapshot, client
         self.path, self.headers, self.peer, self.request_id = path, headers, peer, request_id
         self.started_ns = perf_counter_ns()
-        self.deadline = self.wake_at = plane.now + snapshot.spec.listen.request_timeout
+        self.deadline = self.until = self.wake_at = plane.now + snapshot.spec.listen.request_timeout
         self.body: bytes | None = None
         self.body_ready: Signal[bytes] | None = None
         self.principal: Principal | None = None
@@ -175,13 +180,22 @@ class Exchange:
             self.call.resume()
 
     def expired(self, now: float) -> None:
-        """`wake_at` has come: the request's own deadline, or the relay's (keep-alive comments)."""
+        """`wake_at` has come: the request's own deadline, the attempt's, or the relay's (keep-alive comments)."""
+        relay, call = self.relay, self.call
         if now >= self.deadline:
             self.cancel(EngineTimeout("The request took longer than its deadline."))
-        elif self.relay is not None:
-            self.wake_at = min(self.deadline, self.relay.tick(now))
-        else:
+        elif relay is None:
             self.wake_at = self.deadline
+        elif call is None:  # the engine has answered, and a guardrail is asked about the stream
+            self.wake_at = min(self.deadline, relay.tick(now))
+        elif now >= self.until:
+            self.wake_at = self.deadline
+            call.cancel()
+            error = EngineTimeout("The engine took longer for its answer than it may.")
+            error.working = self.head_sent
+            relay.on_failed(error)
+        else:
+            self.wake_at = min(self.deadline, self.until, relay.tick(now))
 
     # --- the answer's head
 

@@ -26,10 +26,10 @@ class HeldRelay(StreamRelay):
     held: ClassVar[bool] = True
 
     def _forward(self, data: bytes) -> None:
-        if not self._events:
-            self._begun()
-        self._events += data.count(b"\n\n")
-        self._reader.forwarded(data)
+        if events := self._reader.forwarded(data):
+            if not self._events:
+                self._begun()
+            self._events += events
         AnswerRelay.on_body(self, data)
         if self._size > HOLD_BYTES:
             raise GuardrailViolation("The answer is too long to be inspected.", code=self._guardrail())
@@ -45,8 +45,7 @@ class HeldRelay(StreamRelay):
         self._parts.clear()
         events = data.split(b"\n\n")[:-1]
         found = Gathering()
-        for event in events:
-            reader.inspected(event, found)
+        data = b"".join([reader.inspected(event, found) for event in events])
         replaced = await checked(x, x.entry.response_guardrails, found.texts())
         if replaced is not None:
             if len(replaced) != len(found.places):

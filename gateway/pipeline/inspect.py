@@ -227,6 +227,9 @@ class StreamTexts(TextFilter):
         channel = self._channel()
         return channel.feed(text) + channel.finish()
 
+    def holds(self, choice: Any) -> bool:
+        return any([number == choice and channel.holds for (number, _), channel in self._channels.items()])
+
     def finish(self, choice: Any) -> list[tuple[Path, str]]:
         return [(path, rest) for (number, path), channel in self._channels.items() if number == choice and (rest := channel.finish())]
 
@@ -262,10 +265,16 @@ class _Channel:
             raise GuardrailViolation("The answer is too long to be inspected.", code="guardrail")
         return text
 
+    @property
+    def holds(self) -> bool:
+        return self._held != 0 or any([bool(matcher.held) for matcher in self._matchers])
+
     def finish(self) -> str:
-        if self._finished:
+        """What the matchers hold. A text that goes on after it is inspected again, from its first character on."""
+        if self._finished and not self.holds:
             return ""
         self._finished = True
+        self._held = 0
         rest = ""
         for matcher in self._matchers:
             rest = (matcher.feed(rest) if rest else "") + matcher.finish()

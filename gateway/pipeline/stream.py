@@ -14,8 +14,10 @@ from gateway.core.types import InferenceRequest, ResponseHead, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import LAST_CHUNK, Exchange, chunked
 from gateway.pipeline.memory import STEP, UNCOUNTED
+from gateway.wire.sse import says_nothing
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+BOM: Final = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES: Final = 256 * 1024
 KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
@@ -96,14 +98,16 @@ class StreamRelay(AnswerRelay):
     An answer that is no event stream (an engine's error) is gathered like a whole answer.
     """
 
-    __slots__ = ("_carry", "_events", "_last_write", "_reader", "_relays_plainly", "_send", "_streaming")
+    __slots__ = ("_after_cr", "_begins", "_carry", "_events", "_last_write", "_reader", "_relays_plainly", "_send", "_streaming")
     plain: ClassVar[bool] = True
     """Whether whole events may be forwarded without another look."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         self._send = exchange.client.send
-        self._relays_plainly = False
+        self._relays_plainly = False  # the first read may begin with a byte order mark
+        self._begins = True
+        self._after_cr = False
         self._carry = b""
         request: InferenceRequest = exchange.request  # type: ignore[assignment]
         self._reader = request.api.reader(request)
@@ -123,14 +127,13 @@ class StreamRelay(AnswerRelay):
         now = perf_counter_ns()
         exchange.engine_ns += now - exchange.sent_ns
         exchange.head_sent = self._streaming = True
-        self._relays_plainly = self.plain
         exchange.status = 200
         exchange.client.send(exchange.head(OK, STREAM_HEADERS))
         exchange.sent_ns = now
         self._last_write = exchange.plane.now
         keep_alive = exchange.snapshot.spec.stream.keep_alive
         if keep_alive:
-            exchange.wake_at = min(exchange.deadline, exchange.plane.now + keep_alive)
+            exchange.wake_at = min(exchange.wake_at, exchange.plane.now + keep_alive)
 
     def on_body(self, data: bytes) -> None:
         if self._carry or not self._relays_plainly:
@@ -154,11 +157,19 @@ class StreamRelay(AnswerRelay):
         if not self._streaming:
             super().on_body(data)
             return
+        if self._begins:
+            data = self._carry + data
+            if BOM.startswith(data):
+                self._carry = data
+                return
+            data, self._carry = data.removeprefix(BOM), b""
+            self._begins = False
+            self._relays_plainly = self.plain
+        if self._after_cr or 13 in data:
+            data = self._unify(data)
         if self._carry:
             data = self._carry + data
             self._carry = b""
-        if b"\r" in data:
-            data = self._unify(data)
         if not data.endswith(b"\n\n"):
             cut = data.rfind(b"\n\n") + 2
             if cut == 1:
@@ -174,10 +185,10 @@ class StreamRelay(AnswerRelay):
 
     def _forward(self, data: bytes) -> None:
         exchange = self.exchange
-        if not self._events:
-            self._begun()
-        self._events += data.count(b"\n\n")
-        self._reader.forwarded(data)
+        if events := self._reader.forwarded(data):
+            if not self._events:
+                self._begun()
+            self._events += events
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
@@ -194,15 +205,16 @@ class StreamRelay(AnswerRelay):
         self._carry = data
 
     def _unify(self, data: bytes) -> bytes:
-        """Line ends as `\\n`. A lone trailing `\\r` may be half of a `\\r\\n` and is held back by the event boundary that follows it."""
-        if data.endswith(b"\r"):
-            return data[:-1].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + b"\r"
+        """Line ends as `\\n`. A CR ends its line at once; a LF that follows it in the next read belongs to it. From the first CR on, every
+        event is read."""
+        self._relays_plainly = False
+        if self._after_cr:
+            data = data.removeprefix(b"\n")
+        self._after_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def on_end(self) -> None:
         if self._streaming:
-            if self._carry.endswith(b"\n\r"):  # the lone CR is no half of a CRLF: it ends the last event
-                self.on_body(b"\n")
             self.close_stream()
         else:
             exchange = self.exchange
@@ -213,7 +225,7 @@ class StreamRelay(AnswerRelay):
         """Everything of the answer has been forwarded: ends the client's body."""
         exchange = self.exchange
         reader = self._reader
-        if self._carry and not reader.is_end(self._carry):  # its empty line is all that is missing
+        if self._carry and not (reader.ended or reader.is_end(self._carry) or says_nothing(self._carry)):
             raise EngineError("The engine's stream ended in the middle of an event.")
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.finish_stream()

@@ -46,6 +46,7 @@ class PoolAttempt:
         "first_byte_timeout",
         "idle_timeout",
         "request_headers",
+        "total_timeout",
         "upstream_model",
     )
 
@@ -59,6 +60,7 @@ class PoolAttempt:
         self.request_headers = member.request_headers
         self.first_byte_timeout = member.first_byte_timeout
         self.idle_timeout = member.idle_timeout
+        self.total_timeout = member.total_timeout
 
     def answering(self) -> None:
         """Tells the breaker if this is its probe request. How the stream ends counts again, as for any request."""

@@ -36,6 +36,7 @@ class Member:
         "index",
         "load",
         "request_headers",
+        "total_timeout",
         "upstream_model",
         "weight",
     )
@@ -53,6 +54,7 @@ class Member:
         self.upstream_model, self.request_headers = upstream_model, request_headers
         self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
+        self.total_timeout = timeouts.total
         self.load = 0.0
 
     @property
@@ -65,6 +67,7 @@ class Member:
             self.request_headers,
             self.first_byte_timeout,
             self.idle_timeout,
+            self.total_timeout,
         )
 
 

@@ -13,3 +13,8 @@ def data_of(event: bytes) -> bytes:
         if name == b"data":
             lines.append(value[1:] if colon and value.startswith(b" ") else value)
     return b"\n".join(lines)
+
+
+def says_nothing(rest: bytes) -> bool:
+    """Whether the beginning of an event is only empty lines and comments."""
+    return all(not line or line.startswith(b":") for line in rest.splitlines())

@@ -143,13 +143,13 @@ def test_a_pool_whose_only_engine_fails_says_so_at_once_and_recovers(
     assert gatehouse.metric("gatehouse_endpoint_up", endpoint="a") == 1
 
 
-def test_a_hung_engine_is_out_soon_and_its_requests_are_answered_elsewhere(
+def test_a_hung_engine_is_out_soon_and_its_streams_are_answered_elsewhere(
     gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread]
 ) -> None:
     hung, good = engines(), engines()
     gatehouse = gateway(hung.port, good.port, engine={"timeouts": {"first_byte": 2}}, routing={"breaker": {"open_for": 30}})
     hung.play("hang*200")
-    answers = many(gatehouse, 60, width=12)
+    answers = many(gatehouse, 60, width=12, stream=True)
     assert statuses(answers) == {200: 60}
     changed(gatehouse, "a", "open")
     assert len(hung.received) <= 12 + 4, "all who came at once, and as many again as failed before the fifth"

@@ -133,11 +133,12 @@ def is_json(body: bytes) -> bool:
 
 
 class OpenAiAnswer(WholeAnswer):
-    """A whole answer, decoded. Raises EngineError for one that is no JSON object."""
+    """A whole answer, decoded. generates: its text is in `choices`. Raises EngineError for one that is not an object with its texts where
+    they belong: what cannot be read must not pass."""
 
     __slots__ = ("_document",)
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, generates: bool) -> None:
         super().__init__(body)
         try:
             document = msgspec.json.decode(body)
@@ -145,6 +146,13 @@ class OpenAiAnswer(WholeAnswer):
             raise EngineError("The engine's answer is not valid JSON.") from None
         if not isinstance(document, dict):
             raise EngineError("The engine's answer is not a JSON object.")
+        choices = document.get("choices")
+        if choices.__class__ is list:
+            for choice in choices:
+                if not isinstance(choice, dict):
+                    raise EngineError("The engine's answer has a choice that is not an object.")
+        elif choices is not None or generates:
+            raise EngineError("The engine's answer has no list of choices.")
         self._document: dict[str, Any] = document
         self.texts = answer_texts(document)
 

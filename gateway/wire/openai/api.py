@@ -137,7 +137,7 @@ class OpenAiApi(WireApi):
         return Usage(request.prompt_tokens, len(body) >> 2 if self.generates else 0, 0, True)
 
     def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
-        return OpenAiAnswer(body)
+        return OpenAiAnswer(body, self.generates)
 
     # --- event streams
 

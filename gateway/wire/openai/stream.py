@@ -11,7 +11,7 @@ from gateway.core.wire import EventReader, TextFilter
 from gateway.wire.openai.answers import WHOLE, append_text, choice_texts
 from gateway.wire.openai.usage import usage_from
 from gateway.wire.openai.views import ChunkView
-from gateway.wire.sse import data_of
+from gateway.wire.sse import data_of, says_nothing
 
 CHUNK: Final = msgspec.json.Decoder(ChunkView)
 DONE: Final = b"data: [DONE]\n\n"
@@ -29,11 +29,11 @@ class OpenAiReader(EventReader):
     Nearly all events of a stream differ in their text alone. An event fits the known shape when it is `_before`, a text without a quote
     or a line end, and `_after`. Those are taken from an event of one line that did not have to be read, so this one need not be read
     either: what `must_be_read` looks for has two quotes and a colon behind the second. Neither `_before` nor `_after` contains that by
-    itself; the last quote of `_before` follows a colon (or a space) and opens the text, the first of `_after` closes it, and no colon
-    follows it.
+    itself; the last quote of `_before` follows a colon (or a space) and opens the text, the first of `_after` closes it, and a comma or a
+    bracket follows it.
     """
 
-    __slots__ = ("_after", "_before", "_frame", "_include_usage", "_misses")
+    __slots__ = ("_after", "_before", "_frame", "_include_usage", "_misses", "_withheld")
 
     def __init__(self, include_usage: bool) -> None:
         super().__init__()
@@ -41,15 +41,18 @@ class OpenAiReader(EventReader):
         self._before = self._after = b""
         self._misses = 0
         self._frame: dict[str, Any] = _NO_FRAME
+        self._withheld: dict[str, dict[str, Any]] = _NO_CHUNKS
 
     # --- events that are forwarded as they are
 
     def plain(self, data: bytes) -> int:
         if self.fits(data):
             return 1
-        if not data.endswith(b"\n\n") or must_be_read(data):
+        if not data.endswith(b"\n\n") or data[0] == 58 or must_be_read(data):  # 58: a comment, which counts for nothing
             return 0
         if data.find(b"\n") != len(data) - 2:
+            if data.find(b"\n:") >= 0:
+                return 0
             if data.endswith(END):
                 self.ended = True
             return data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
@@ -82,7 +85,7 @@ class OpenAiReader(EventReader):
             start = event.find(mark) + len(mark)
             if start >= len(mark):
                 end = event.find(b'"', start)
-                if end > 0 and event[end - 1] != 92 and event[end + 1] != 58:  # no backslash, no colon
+                if end > 0 and event[end - 1] != 92 and event[end + 1] in (44, 125, 93):  # no backslash; a comma or a bracket behind it
                     self._before, self._after = event[:start], event[end:]
                 return
 
@@ -108,9 +111,12 @@ class OpenAiReader(EventReader):
             kept.append(event)
         return b"\n\n".join(kept) + b"\n\n" if kept else b""
 
-    def forwarded(self, data: bytes) -> None:
+    def forwarded(self, data: bytes) -> int:
         if data.endswith(END):
             self.ended = True
+        if data[0] != 58 and data.find(b"\n:") < 0:
+            return data.count(b"\n\n")
+        return sum([1 for event in data.split(b"\n\n") if event and not says_nothing(event)])
 
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in DONE_LINES
@@ -121,7 +127,9 @@ class OpenAiReader(EventReader):
     # --- events that guardrails read
 
     def inspected(self, event: bytes, texts: TextFilter) -> bytes:
-        payload = b"\n".join([line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")])
+        """A finish reason is withheld while guardrails hold text of its choice, because that text belongs in front of it and an engine may
+        send more: it follows with the text when the next chunk of the choice, or the end, shows which."""
+        payload = data_of(event + b"\n\n")
         if not payload:
             return b""
         if payload == b"[DONE]":
@@ -131,25 +139,74 @@ class OpenAiReader(EventReader):
             choices = document.get("choices") or []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
             raise EngineError("The engine sent an event that is not valid JSON.") from None
-        self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
+        if choices.__class__ is not list:
+            raise EngineError("The engine sent an event that is not a chunk of an answer.")
+        before = b""
+        if choices:
+            self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
+        elif self._withheld:
+            before = self.rest(texts)  # usage, or something else that comes behind all choices
         changed = False
         for choice in choices:
             if choice.__class__ is not dict:
                 raise EngineError("The engine sent an event that is not a chunk of an answer.")
             changed |= _filtered(choice, texts)
-        return b"data: %b\n\n" % msgspec.json.encode(document) if changed else event + b"\n\n"
+            before += self._released(choice)
+        count = len(choices)
+        self._withhold(document, choices, texts)
+        if count and not choices:
+            return before
+        changed |= len(choices) < count
+        if changed or event.find(b"\n") >= 0 or not event.startswith(b"data:"):
+            return before + _event(document)
+        return before + event + b"\n\n"
+
+    def _released(self, choice: dict[str, Any]) -> bytes:
+        """The withheld chunk of a choice that goes on after all: without its finish reason."""
+        number = str(choice.get("index", 0))
+        document = self._withheld.pop(number, None)
+        if document is None:
+            return b""
+        document["choices"][0]["finish_reason"] = None
+        return _event(document)
+
+    def _withhold(self, document: dict[str, Any], choices: list[Any], texts: TextFilter) -> None:
+        """Takes the finished choices of which text is held out of an event."""
+        kept: list[Any] = []
+        for choice in choices:
+            if choice.get("finish_reason") and texts.holds(choice.get("index", 0)):
+                if not self._withheld:
+                    self._withheld = {}
+                self._withheld[str(choice.get("index", 0))] = {**document, "choices": [choice]}
+            else:
+                kept.append(choice)
+        if len(kept) < len(choices):
+            choices[:] = kept
 
     def rest(self, texts: TextFilter) -> bytes:
-        """What is still held when the stream ends without a finish reason."""
+        events: list[bytes] = []
+        for document in self._withheld.values():
+            choice = document["choices"][0]
+            for path, rest in texts.finish(choice.get("index", 0)):
+                append_text(choice, path, rest)
+            events.append(_event(document))
+        self._withheld = _NO_CHUNKS
         choices: list[dict[str, Any]] = []
         for index, path, rest in texts.finish_all():
-            choice: dict[str, Any] = {"index": index}
+            choice = {"index": index}
             append_text(choice, path, rest)
             choices.append(choice)
-        return b"data: %b\n\n" % msgspec.json.encode({**self._frame, "choices": choices}) if choices else b""
+        if choices:
+            events.append(_event({**self._frame, "choices": choices}))
+        return b"".join(events)
 
 
 _NO_FRAME: Final[dict[str, Any]] = {}
+_NO_CHUNKS: Final[dict[str, dict[str, Any]]] = {}
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return b"data: %b\n\n" % msgspec.json.encode(document)
 
 
 def _filtered(choice: dict[str, Any], texts: TextFilter) -> bool:
@@ -164,22 +221,40 @@ def _filtered(choice: dict[str, Any], texts: TextFilter) -> bool:
         if released != text:
             holder[key] = released
             changed = True
-    if choice.get("finish_reason"):
-        for path, rest in texts.finish(index):
-            append_text(choice, path, rest)
-            changed = True
     return changed
 
 
 def must_be_read(data: bytes) -> bool:
-    """Whether whole events may hold what settle or the framing must look at: a CR, a usage that is not null, an error.
+    """Whether whole events may hold what settle or the framing must look at: a CR, an error, a usage that is not null.
 
     `find` where `in` reads better: on bytes, `in` first tries its operand as a number and drops the error, which costs more than the
     search; a regular expression costs ten times as much as all of this.
     """
-    if 13 in data or data.find(b'"error":') >= 0:
+    if 13 in data:
         return True
-    return data.find(b'"usage":') >= 0 and (data.find(b'"usage":{') >= 0 or data.find(b'"usage": {') >= 0)
+    found = data.find(b'"error"')
+    if found >= 0 and _value_begins(data, found, 7) >= 0:
+        return True
+    found = data.find(b'"usage"')
+    while found >= 0:
+        begin = _value_begins(data, found, 7)
+        if begin >= 0 and data[begin : begin + 4] != b"null":
+            return True
+        found = data.find(b'"usage"', found + 7)
+    return False
+
+
+def _value_begins(data: bytes, found: int, length: int) -> int:
+    """Where the value of a key begins, whose string of `length` bytes is at `found`; -1 when that string is no key."""
+    size, place = len(data), found + length
+    while place < size and (data[place] == 32 or data[place] == 9 or data[place] == 10):
+        place += 1
+    if place >= size or data[place] != 58:
+        return -1
+    place += 1
+    while place < size - 1 and (data[place] == 32 or data[place] == 9 or data[place] == 10):
+        place += 1
+    return place if place < size else -1
 
 
 def decode_chunk(payload: bytes) -> ChunkView | None:

@@ -119,7 +119,10 @@ SLICES = {
         "data[8:_START]": "two constants, and the file is longer",
     },
     "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
-    "gateway/wire/openai/stream.py": {"data[start:end]": "end < start was asked before"},
+    "gateway/wire/openai/stream.py": {
+        "data[start:end]": "end < start was asked before",
+        "data[begin:begin + 4]": "two numbers, and `begin` is within",
+    },
     "gateway/server/reading.py": {"read[place:place + 6]": "two numbers; the method and the target end within the read"},
     "gateway/routing/selectors.py": {
         "owners[end - _WALK:end]": "a list",

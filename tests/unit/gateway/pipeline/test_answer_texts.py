@@ -130,6 +130,7 @@ def test_an_answer_that_changes_its_form_loses_nothing_or_fails(second: dict[str
     call = world.call.head(SSE_HEAD)
     call.body(b'data: {"choices":[{"index":0,"delta":{"content":[{"type":"text","text":"red"}]}}]}\n\n')
     call.body(b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": second, "finish_reason": "stop"}]}).encode())
+    call.body(DONE)
     assert b'"engine_error"' in client.body and b"changed its form" in client.body
 
 

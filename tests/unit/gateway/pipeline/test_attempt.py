@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from math import inf
 from typing import Any
 
 import pytest
@@ -276,12 +277,12 @@ def test_the_engine_is_told_from_an_allow_list() -> None:
         "content-type": "application/json",
         "x-request-id": "req-1",
         "x-gatehouse-priority": "batch",
-        "x-gatehouse-deadline-ms": "600000",
+        "x-gatehouse-deadline-ms": "100000",
         "authorization": "Bearer engine-key",
         "traceparent": trace.decode(),
     }
     assert json.loads(world.call.request_body)["model"] == "inner"
-    assert world.call.timeouts == (12.0, 6.0)
+    assert world.call.timeouts == (inf, inf)
     assert exchange.attempts == 1
 
 
@@ -353,3 +354,52 @@ def test_engines_hear_whose_vectors_and_tensors_they_compute_by_a_hash() -> None
     assert client_of(tensors, b"/v2/models/m/infer", one) == found
     assert client_of(texts, b"/v1/embeddings", two) != found
     assert client_of(BODY, CHAT, one) is None
+
+
+# --- how long an engine may take
+
+
+def test_an_answer_that_is_not_streamed_may_be_silent_for_its_total() -> None:
+    world = World()
+    _, client = world.start(BODY)
+    assert world.call.timeouts == (inf, inf), "silence before a whole answer is work"
+    world.call.answer()
+    assert client.status == 200
+    world.start(STREAM_BODY)
+    assert world.call.timeouts == (12.0, 6.0)
+
+
+def test_the_total_ends_a_whole_answer_and_is_not_tried_again() -> None:
+    world = World()
+    world.route.retries = [0.0]
+    exchange, client = world.start(BODY)
+    assert exchange.wake_at == 1100.0
+    exchange.expired(1099.9)
+    assert client.ends == []
+    exchange.expired(1100.0)
+    assert client.status == 504
+    assert json.loads(client.body)["error"]["code"] == "engine_timeout"
+    assert world.call.cancelled and len(world.engine.calls) == 1
+    assert world.route.attempts[0].results[0] == "failure"
+    assert world.outcome.outcome == "timeout"
+
+
+def test_the_total_ends_a_stream_with_an_error_event() -> None:
+    world = World()
+    exchange, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a"))
+    exchange.expired(1015.0)
+    assert client.ends == []
+    exchange.expired(1100.0)
+    assert client.complete and b'"engine_timeout"' in client.body
+    assert client.body.startswith(chunk("a"))
+    assert world.call.cancelled
+    assert world.route.attempts[0].results[0] == "neutral", "it worked until its time was over"
+
+
+def test_comments_keep_a_streams_wake_up_within_the_total() -> None:
+    world = World(keep_alive=99.0)
+    exchange, _ = world.start(STREAM_BODY)
+    world.plane.now = 1050.0
+    world.call.head(SSE_HEAD)
+    assert exchange.wake_at == 1100.0

@@ -129,3 +129,9 @@ def test_comments_go_on_while_the_stream_is_held() -> None:
     world.plane.now += 6.0
     exchange.expired(world.plane.now)
     assert b": keep-alive" in bytes(client.written)
+
+
+def test_nothing_of_a_held_event_passes_unread() -> None:
+    client, _ = stream([guarded()], [b": red falcon\n\nevent: red falcon\n" + HELLO[0], HELLO[1]])
+    assert client.body.endswith(b"".join(HELLO)[-len(HELLO[1]) :]) and text_of(client) == "hello"
+    assert b"falcon" not in client.body

@@ -487,3 +487,54 @@ def test_a_block_names_its_guardrail() -> None:
 def test_token_ids_are_recognised_so_that_they_can_be_refused(body: bytes, tokens: bool) -> None:
     found = parse(b"/v1/completions", body, {})
     assert bool(found.api.unreadable(found)) is tokens
+
+
+# --- what engines may not slip past the guardrails of a stream
+
+
+def test_a_phrase_is_found_though_every_chunk_has_a_finish_reason() -> None:
+    data = chunk("a red ", finish="stop") + chunk("fal", finish="stop") + chunk("con b", finish="stop") + DONE
+    client, _ = stream([deny(mask=True)], [data])
+    assert text_of(client) == f"a {MASKED} b"
+    reasons = [e["choices"][0]["finish_reason"] for e in documents(client) if e["choices"][0].get("finish_reason")]
+    assert reasons and set(reasons) == {"stop"}
+
+
+def test_what_is_held_after_a_first_finish_is_not_lost() -> None:
+    client, _ = stream([deny(mask=True)], [chunk("a", finish="stop") + chunk(" red") + DONE])
+    assert text_of(client) == "a red"
+
+
+def test_a_finish_reason_follows_the_text_that_was_held() -> None:
+    client, _ = stream([deny(mask=True)], [chunk("a red") + chunk(None, finish="stop") + USAGE + DONE])
+    assert text_of(client) == "a red"
+    last = documents(client)[-1]["choices"][0]
+    assert last["finish_reason"] == "stop" and last["delta"]["content"] == "red"
+
+
+def test_choices_finish_by_themselves() -> None:
+    both = {"choices": [{"index": n, "delta": {"content": "x red"}, "finish_reason": "stop" if n else None} for n in (0, 1)]}
+    client, _ = stream([deny(mask=True)], [b"data: %b\n\n" % json.dumps(both).encode() + chunk(" falcon", finish="stop") + DONE])
+    found: dict[int, str] = {0: "", 1: ""}
+    for event in documents(client):
+        for choice in event["choices"]:
+            found[choice["index"]] += choice["delta"].get("content", "")
+    assert found == {0: f"x {MASKED}", 1: "x red"}
+
+
+@pytest.mark.parametrize("line", [b": red falcon", b"event: red falcon", b"id: red falcon", b"retry: 5", b"red falcon"])
+def test_nothing_of_an_event_passes_unread(line: bytes) -> None:
+    client, _ = stream([deny(mask=True)], [line + b"\n" + chunk("hello") + line + b"\n\n" + chunk(None, finish="stop") + DONE])
+    assert text_of(client) == "hello"
+    assert b"falcon" not in client.body and b"retry" not in client.body
+
+
+def test_a_byte_order_mark_drops_no_event() -> None:
+    client, _ = stream([deny(mask=True)], [b"\xef\xbb\xbf" + chunk("a red falcon") + chunk(None, finish="stop") + DONE])
+    assert text_of(client) == f"a {MASKED}"
+
+
+@pytest.mark.parametrize("choices", ['{"a":1}', '"red"', "5", '["red"]', "true"])
+def test_choices_that_cannot_be_read_end_the_stream(choices: str) -> None:
+    client, _ = stream([deny(mask=True)], [b'data: {"choices":%b}\n\n' % choices.encode()])
+    assert b'"engine_failed"' in client.body

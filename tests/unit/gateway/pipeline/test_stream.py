@@ -372,3 +372,72 @@ def test_tensors_keep_the_length_of_their_json_part() -> None:
     assert world.limiter.reservations[0].settled == [Usage(2)]
     assert world.outcome.detail == {"outputs": [{"name": "y", "datatype": "INT32", "shape": [1], "elements": 1, "hash": "hash-4"}]}
     assert world.outcome.body_hash == f"hash-{len(answer)}"
+
+
+# --- line ends, comments, byte order marks
+
+
+@pytest.mark.parametrize("behind", [b"\n", b"\r\n", b": bye\n", b": bye\n\n", b": bye", b"\n\n\n"])
+def test_what_says_nothing_behind_the_end_is_no_broken_event(behind: bytes) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a") + DONE).body(behind).end()
+    assert client.complete and b"error" not in client.body
+    assert world.outcome.outcome == "ok"
+    assert world.route.attempts[0].results[0] == "success"
+
+
+@pytest.mark.parametrize("behind", [b"\n", b": bye\n", b": bye"])
+def test_what_says_nothing_is_no_broken_event_where_the_engine_forgot_the_end(behind: bytes) -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(chunk("a")).body(behind).end()
+    assert client.body == chunk("a") + DONE
+    assert world.outcome.outcome == "ok"
+
+
+def test_an_event_whose_lines_end_in_cr_is_forwarded_at_once() -> None:
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    call.body(chunk("a").replace(b"\n", b"\r"))
+    assert client.body == chunk("a")
+    call.body(chunk("b").replace(b"\n", b"\r"))
+    assert client.body == chunk("a") + chunk("b")
+
+
+def test_a_crlf_may_be_cut_anywhere() -> None:
+    data = (chunk("a") + chunk("b") + DONE).replace(b"\n", b"\r\n")
+    for cut in range(1, len(data)):
+        assert relayed(data, [cut])[0].body == chunk("a") + chunk("b") + DONE
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 10])
+def test_a_byte_order_mark_hides_nothing(cut: int) -> None:
+    data = b"\xef\xbb\xbf" + USAGE + chunk("a") + DONE
+    client, world = relayed(data, [cut])
+    assert client.body == chunk("a") + DONE
+    assert world.limiter.reservations[0].settled == [Usage(7, 3, 0)]
+
+
+def test_comments_are_life_but_no_tokens() -> None:
+    comment = b": working\n\n"
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    call.body(comment)
+    assert world.route.attempts[0].begun == 0, "no event has come yet"
+    call.body(chunk("", role="assistant") + comment).body(comment + chunk("a")).body(comment).body(DONE).end()
+    assert client.body.count(comment) == 4
+    assert [usage.completion_tokens for usage in world.limiter.reservations[0].settled if usage] == [2]
+
+
+@pytest.mark.parametrize("space", [b" ", b"\t", b"  "])
+def test_a_space_before_the_colon_hides_neither_usage_nor_an_error(space: bytes) -> None:
+    client, world = relayed(chunk("a") + USAGE.replace(b'"usage":', b'"usage"' + space + b":") + DONE, [])
+    assert client.body == chunk("a") + DONE
+    assert world.limiter.reservations[0].settled == [Usage(7, 3, 0)]
+    world = World()
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(b'data: {"error"' + space + b':{"message":"secret"}}\n\n')
+    assert b"engine_failed" in client.body and b"secret" not in client.body

@@ -187,7 +187,7 @@ class Attempt:
         self.endpoint_header = b"x-gatehouse-endpoint: %b\r\n" % name.encode()
         self.upstream_model = upstream_model
         self.request_headers = b"authorization: Bearer engine-key\r\n"
-        self.first_byte_timeout, self.idle_timeout = 12.0, 6.0
+        self.first_byte_timeout, self.idle_timeout, self.total_timeout = 12.0, 6.0, 100.0
         self.client = client
         self.results: list[str] = []
         self.begun = 0

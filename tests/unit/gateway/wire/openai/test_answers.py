@@ -39,12 +39,28 @@ def test_an_answer_without_texts(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("body", [b"no json", b"[1]", b'"text"', b"{", b"\xff"])
 def test_an_answer_that_cannot_be_read_is_the_engines_failure(body: bytes) -> None:
     with pytest.raises(EngineError):
-        OpenAiAnswer(body)
+        OpenAiAnswer(body, False)
+
+
+@pytest.mark.parametrize("choices", [{"0": {"text": "a"}}, ["a"], [{"text": "a"}, "b"], "a", 5, [[]]])
+@pytest.mark.parametrize("generates", [True, False])
+def test_choices_that_hide_their_texts_are_refused(choices: Any, generates: bool) -> None:
+    with pytest.raises(EngineError):
+        OpenAiAnswer(json.dumps({"choices": choices}).encode(), generates)
+
+
+def test_only_generated_text_needs_choices() -> None:
+    assert OpenAiAnswer(b'{"data":[]}', False).texts == []
+    with pytest.raises(EngineError):
+        OpenAiAnswer(b'{"text":"hidden"}', True)
+
+
+READABLE = {"choices": [{"message": {"content": "a"}}, {"text": "f"}]}
 
 
 def test_an_answer_is_written_anew_with_other_texts() -> None:
-    found = OpenAiAnswer(json.dumps(answer()).encode())
-    assert json.loads(found.replaced(list("ABCDNEOF")))["choices"][2] == {"text": "F"}
+    found = OpenAiAnswer(json.dumps(READABLE).encode(), True)
+    assert json.loads(found.replaced(["A", "F"]))["choices"] == [{"message": {"content": "A"}}, {"text": "F"}]
     assert found.evidence() == found.body and found.detail(lambda data: "h") is None
 
 

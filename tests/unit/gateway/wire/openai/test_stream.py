@@ -14,8 +14,8 @@ from gateway.wire.openai.stream import OpenAiReader, decode_chunk, must_be_read
 
 @given(st.lists(st.sampled_from([b'"usage":', b"{", b" ", b"null", b'"error":', b"\r", b"\n", b'"', b"usage", b":", b"text"]), max_size=8))
 def test_what_must_be_read(parts: list[bytes]) -> None:
-    data = b"".join(parts)
-    assert must_be_read(data) == (re.search(rb'\r|"(?:usage": ?\{|error":)', data) is not None)
+    data = b"".join(parts) + b"\n\n"
+    assert must_be_read(data) == (re.search(rb'\r|"error"[ \t\n]*:|"usage"[ \t\n]*:(?![ \t\n]*null)', data) is not None)
 
 
 PIECES = [
