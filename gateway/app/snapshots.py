@@ -118,6 +118,7 @@ class SnapshotBuilder:
                 yield
         access = ModelAccess(spec.models)
         yield
+        depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes
         snapshot = Snapshot(
             plan.version,
             spec,
@@ -126,8 +127,9 @@ class SnapshotBuilder:
             LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
-            partial(table.parse, max_depth=spec.listen.max_json_depth),
+            partial(table.parse, max_depth=depth, max_nodes=nodes),
             owned,
+            partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
         )
         return Built(snapshot, router, plan.file, plan.merged, parts, plan.sidecars)
 

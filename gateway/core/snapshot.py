@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Guardrail, Limiter, Route
+from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.core.types import Headers, InferenceRequest, Usage
 
@@ -82,10 +83,11 @@ class ModelEntry:
 class Snapshot:
     """One configuration in force. `models` maps public names and aliases. `parse` is wire's codec, bounded by this configuration.
 
+    parse_steps: the same for large bodies, in steps that leave the loop free.
     owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
     """
 
-    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "owned", "parse", "spec", "version")
+    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "owned", "parse", "parse_steps", "spec", "version")
 
     def __init__(
         self,
@@ -98,7 +100,9 @@ class Snapshot:
         models: dict[str, ModelEntry],
         parse: Callable[[bytes, bytes, Headers], InferenceRequest],
         owned: object = None,
+        parse_steps: Callable[[bytes, bytes, Headers], Steps[InferenceRequest]] | None = None,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
         self.models, self.parse, self.owned = models, parse, owned
+        self.parse_steps = parse_steps

@@ -64,6 +64,7 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_headers: Positive = 64
     max_body_bytes: Positive = 8 * 1024 * 1024
     max_json_depth: Positive = 64
+    max_json_nodes: Annotated[int, Meta(ge=256, le=1 << 24)] = 65_536
     header_timeout: Timeout = 10.0
     body_timeout: Timeout = 30.0
     keep_alive_timeout: Seconds = 75.0
@@ -254,6 +255,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_tokens: Positive | None = None
     created: Natural = 0
     owned_by: str = "gatehouse"
+    unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
 
 
 class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.slices import Steps
 from gateway.core.values import Headers, ResponseHead, Usage
 
 HashBody = Callable[[bytes | memoryview], str]
@@ -28,7 +29,8 @@ class InferenceRequest:
 
     operation: the api's, by which policies name it. model: the public name asked for. prompt_tokens: an estimate until the engine counts
     (for tensors: elements). max_tokens: the bound on what may be generated (0: nothing is). content: the header lines about the body that
-    the engine gets. version: of the model, where the path names one.
+    the engine gets. version: of the model, where the path names one. unknown: the places of fields that `models[].unknown_fields` decides
+    about.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class InferenceRequest:
         "prompt_tokens",
         "raw",
         "stream",
+        "unknown",
         "version",
         "view",
     )
@@ -68,6 +71,7 @@ class InferenceRequest:
         self.stream, self.include_usage = stream, include_usage
         self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
         self.content, self.raw, self.version = content, raw, version
+        self.unknown: tuple[str, ...] = ()
 
 
 class RequestTexts:
@@ -214,8 +218,16 @@ class WireApi:
         """Whether a path that is not among `paths` is this operation's."""
         return False
 
-    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
-        """The typed view of a request. Raises RequestError naming the field."""
+    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
+        """The typed view of a request. max_nodes: see gateway.wire.scan. Raises RequestError naming the field."""
+        raise NotImplementedError
+
+    def parse_steps(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> Steps[InferenceRequest]:
+        """The same for a large body, with a pause after every few milliseconds."""
+        raise NotImplementedError
+
+    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
+        """Does with the request's unknown fields what its model's `unknown_fields` says. Raises RequestError."""
         raise NotImplementedError
 
     def rename(self, request: InferenceRequest, model: str) -> None:

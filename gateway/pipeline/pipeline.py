@@ -20,6 +20,7 @@ from gateway.core.errors import (
     RequestError,
 )
 from gateway.core.ports import Attempt
+from gateway.core.slices import in_turns
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Signal
@@ -29,7 +30,7 @@ from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
-"""Bytes from which a body is not copied to stand behind its head."""
+"""Bytes from which a body is not copied to stand behind its head, and is parsed in turns of the loop."""
 
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
 """Types of errors that a fallback need not share."""
@@ -53,7 +54,11 @@ async def serve(x: Exchange) -> None:
         x.body_ready = ready
         x.client.read_body()
         body = await ready  # the connection's own deadline bounds the wait
-    request = x.request = snapshot.parse(x.path, body, x.headers)  # 3
+    if len(body) > LARGE and snapshot.parse_steps is not None:  # 3
+        request = await in_turns(snapshot.parse_steps(x.path, body, x.headers))
+    else:
+        request = snapshot.parse(x.path, body, x.headers)
+    x.request = request
     x.clock.mark("parse")
 
     entry = x.entry = _authorised(x, principal, request)  # 4
@@ -110,6 +115,8 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     if not decision.allow:
         x.entry = entry
         raise PermissionDenied(decision.reason)
+    if request.unknown:
+        request.api.settle_unknown(request, entry.spec.unknown_fields)
     if entry.name != request.model:
         request.api.rename(request, entry.name)
     if request.stream and b":version" in x.headers:

@@ -45,6 +45,9 @@ class Health:
             report["audit_fault"] = snapshot.audit.fault
         if missing:
             report["not_ready"] = missing
+        lax = {m.name: m.unknown_fields for m in snapshot.spec.models if m.unknown_fields != "refuse"}
+        if lax:
+            report["unknown_fields"] = lax
         if snapshot.spec.insecure:
             report["insecure"] = True
         return not missing, report

@@ -1,4 +1,4 @@
-"""JSON bodies of any format: how deep they may nest, and errors that name the field."""
+"""JSON bodies of any format: errors that name the field."""
 
 from __future__ import annotations
 
@@ -10,27 +10,7 @@ from msgspec import Raw
 
 from gateway.core.errors import RequestError
 
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
-"""Strings and brackets. A string without end reaches to the end of the body: looked at again and again it would cost the square."""
 _AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
-
-
-def check_depth(body: bytes, limit: int) -> None:
-    """Refuses JSON nested deeper than `limit`. Exact; the common case is two bounded counts, because depth cannot exceed the brackets.
-
-    To split counts with the processor's search for a byte; `bytes.count` looks at one after the other.
-    """
-    if len(body.split(b"{", limit + 1)) + len(body.split(b"[", limit + 1)) - 2 <= limit:
-        return
-    depth = 0
-    for match in _BRACKETS.finditer(body):
-        mark = match[0]
-        if mark in (b"{", b"["):
-            depth += 1
-            if depth > limit:
-                raise RequestError(f"The body is nested deeper than {limit} levels.", code="invalid_json")
-        elif mark in (b"}", b"]"):
-            depth -= 1
 
 
 def decode_error(error: msgspec.DecodeError) -> RequestError:
@@ -47,6 +27,15 @@ def decode_error(error: msgspec.DecodeError) -> RequestError:
         return RequestError(f"{param} is required.", param=param, code="missing_required_parameter")
     place = f"{param or 'body'}: {problem}"
     return RequestError(f"{place}.", param=param, code="invalid_value")
+
+
+def unreadable(body: bytes, error: Exception) -> RequestError:
+    """The error for a body that cannot be decoded."""
+    if isinstance(error, msgspec.DecodeError):
+        if not body or body.isspace():
+            return RequestError("The body is empty; send a JSON object.", code="invalid_json")
+        return decode_error(error)
+    return RequestError(f"The body is not valid JSON: {error}.", code="invalid_json")
 
 
 def plain(raw: Raw, field: str) -> Any:

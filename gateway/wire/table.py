@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Final
 
 from gateway.core.errors import GatehouseError, RequestError
@@ -9,6 +10,7 @@ from gateway.core.types import Headers, InferenceRequest
 from gateway.core.wire import WireApi
 from gateway.wire.oip import api as oip
 from gateway.wire.openai import api as openai
+from gateway.wire.scan import MAX_NODES
 
 APIS: Final[tuple[WireApi, ...]] = (
     *openai.APIS,
@@ -37,12 +39,22 @@ def is_inference(path: bytes) -> bool:
     return find(path) is not None
 
 
-def parse(path: bytes, body: bytes, headers: Headers, max_depth: int = 64) -> InferenceRequest:
+def parse(path: bytes, body: bytes, headers: Headers, max_depth: int = 64, max_nodes: int = MAX_NODES) -> InferenceRequest:
     """The typed view of an inference request. Raises RequestError."""
     api = find(path)
     if api is None:
         raise RequestError("There is no such path.", code="not_found", status=404)
-    return api.parse(path, body, headers, max_depth)
+    return api.parse(path, body, headers, max_depth, max_nodes)
+
+
+def parse_steps(
+    path: bytes, body: bytes, headers: Headers, max_depth: int = 64, max_nodes: int = MAX_NODES
+) -> Generator[None, None, InferenceRequest]:
+    """The same for a large body, with a pause after every few milliseconds."""
+    api = find(path)
+    if api is None:
+        raise RequestError("There is no such path.", code="not_found", status=404)
+    return api.parse_steps(path, body, headers, max_depth, max_nodes)
 
 
 def error_body(error: GatehouseError, path: bytes, headers: Headers) -> bytes:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, Final
 from urllib.parse import unquote
 
 from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.slices import at_once
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import JSON, HashBody, RequestTexts, WholeAnswer, WireApi
-from gateway.wire.bodies import check_depth
-from gateway.wire.oip import codec
+from gateway.wire.bodies import unreadable
+from gateway.wire.oip import codec, frames
 from gateway.wire.oip.tensors import TensorAnswer, TensorTexts, TensorView, json_part, summary
+from gateway.wire.openai.fields import refused
+from gateway.wire.scan import steps
 
 TRITON_CLIENT: Final = b"python/gevent-http-client"
 """How tritonclient's HTTP client calls itself (the user agent of the library below it)."""
@@ -31,7 +35,12 @@ class InferApi(WireApi):
     def matches(self, path: bytes) -> bool:
         return path.startswith(codec.V2_MODELS) and path.endswith(b"/infer")
 
-    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
+    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
+        return at_once(self.parse_steps(path, body, headers, max_depth, max_nodes))
+
+    def parse_steps(
+        self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int
+    ) -> Generator[None, None, InferenceRequest]:
         """Its cost for limits is its elements, as if each were a token."""
         try:
             place = codec.parse_path(unquote(path.decode("latin-1"), errors="strict"))
@@ -40,11 +49,20 @@ class InferApi(WireApi):
         if place is None:
             raise RequestError("There is no such path.", code="not_found", status=404)
         length = codec.header_length(headers.get(_HEADER), len(body))
-        check_depth(body if length is None else body[:length], max_depth)
+        head = body if length is None else body[:length]
+        yield from steps(head, max_depth, max_nodes, len(body))  # numbers cost next to nothing: tensors are not decoded here
+        if not head.isascii():
+            try:
+                head.decode()
+            except UnicodeDecodeError as error:
+                raise unreadable(head, error) from None
+            yield
         view = codec.parse_request(body, length)
+        yield
+        unknown = yield from frames.steps(head)
         elements = sum([tensor.elements for tensor in view.inputs])
         content = JSON if length is None else BINARY % length
-        return InferenceRequest(
+        request = InferenceRequest(
             self,
             path,
             place.model,
@@ -55,6 +73,13 @@ class InferApi(WireApi):
             raw=body,
             version=place.version,
         )
+        request.unknown = unknown
+        return request
+
+    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
+        """Tensors are forwarded as they came, so nothing is dropped from them."""
+        if policy != "forward":
+            raise refused(request.unknown[0], frames.TOP | frames.TENSOR)
 
     def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
         return codec.model_path(name or request.model, request.version, "infer"), request.raw

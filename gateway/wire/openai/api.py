@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
-from gateway.wire.bodies import check_depth, decode_error, plain
+from gateway.wire.bodies import decode_error, unreadable
 from gateway.wire.openai.answers import OpenAiAnswer, is_json
+from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
 from gateway.wire.openai.stream import DONE, OpenAiReader
+from gateway.wire.openai.structure import Structure, in_order, settle_unknown
 from gateway.wire.openai.usage import usage_of
 from gateway.wire.openai.views import (
     ChatRequest,
@@ -24,82 +26,93 @@ from gateway.wire.openai.views import (
     RerankRequest,
     StreamOptions,
 )
+from gateway.wire.scan import check, steps
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ENCODER: Final = msgspec.json.Encoder()
 _WITH_USAGE: Final = Raw(b'{"include_usage":true}')
-_FORBIDDEN: Final = ("api_base", "base_url", "api_key", "api_version", "extra_headers")
 TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 
 
 class OpenAiApi(WireApi):
     """What all operations share. view: the type of the request. read: the fields whose texts the view gives and replaces."""
 
-    __slots__ = ("_decoder", "read")
+    __slots__ = ("_decoder", "_known", "read")
 
     def __init__(self, operation: str, path: bytes, view: type[Struct], read: frozenset[str], *, generates: bool = False) -> None:
         super().__init__(operation, (path,), generates=generates)
         self._decoder = msgspec.json.Decoder(view)
+        self._known = KNOWN[operation]
         self.read = read
 
     # --- requests
 
-    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int) -> InferenceRequest:
+    def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
         """The typed view of a request. Raises RequestError.
 
-        What is forwarded is the top-level object written anew, each key once and unescaped, each value the client's own bytes: a
-        key given twice or spelled with escapes could be read differently by an engine than it was here. The same dictionary of
-        raw values makes every change of the body cheap.
+        What is forwarded is the top-level object written anew, each key unescaped, each value the client's own bytes. The same
+        dictionary of raw values makes every change of the body cheap.
         """
-        lists = body.count(b"[")
-        if body.count(b"{") + lists > max_depth:
-            check_depth(body, max_depth)
+        check(body, max_depth, max_nodes)
         try:
             view: Any = self._decoder.decode(body)
             fields: dict[str, Raw] = _FIELDS.decode(body)
             if not body.isascii():
-                self._check_unread(fields)
-        except msgspec.DecodeError as error:
-            if not body or body.isspace():
-                raise RequestError("The body is empty; send a JSON object.", code="invalid_json") from None
-            raise decode_error(error) from None
-        except (UnicodeDecodeError, RecursionError) as error:
-            raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
-        if (
-            view.api_base is not UNSET
-            or view.base_url is not UNSET
-            or view.api_key is not UNSET
-            or view.api_version is not UNSET
-            or view.extra_headers is not UNSET
-        ):
-            for name in _FORBIDDEN:
-                fields.pop(name, None)
-        if lists > 1 and "messages" in fields:  # without a second list no message has parts
-            _check_media(fields)
-        stream = include_usage = False
+                body.decode()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise unreadable(body, error) from None
+        request = InferenceRequest(self, path, view.model, fields, view)
+        if not (self._known.issuperset(fields) and in_order(body, fields, self.messages(request))):
+            for _ in self._settled(request, body):
+                pass
+        self._finish(request, len(body))
+        return request
+
+    def parse_steps(
+        self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int
+    ) -> Generator[None, None, InferenceRequest]:
+        yield from steps(body, max_depth, max_nodes)
+        try:
+            view: Any = self._decoder.decode(body)
+            yield
+            fields: dict[str, Raw] = _FIELDS.decode(body)
+            yield
+            if not body.isascii():
+                body.decode()
+                yield
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise unreadable(body, error) from None
+        request = InferenceRequest(self, path, view.model, fields, view)
+        yield from self._settled(request, body)
+        self._finish(request, len(body))
+        return request
+
+    def _settled(self, request: InferenceRequest, body: bytes) -> Generator[None, None, None]:
+        """Checks names and media everywhere in the request, with pauses. Raises RequestError."""
+        structure = Structure(self.operation, self._known, request.fields)
+        yield from structure.steps(body)
+        if structure.unknown:
+            request.unknown = tuple(structure.unknown)
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        """What limits and the relay read of the request."""
+        view, fields = request.view, request.fields
+        request.prompt_tokens, request.max_tokens = length >> 2, self._wanted(view)
         if self.generates and view.stream is True:
-            stream = True
+            request.stream = True
             options = view.stream_options
-            include_usage = options is not UNSET and options is not None and options.include_usage is True
-            if not include_usage:
+            request.include_usage = options is not UNSET and options is not None and options.include_usage is True
+            if not request.include_usage:
                 fields["stream_options"] = (
                     _asking_for_usage(fields["stream_options"]) if isinstance(options, StreamOptions) else _WITH_USAGE
                 )
-        return InferenceRequest(self, path, view.model, fields, view, stream, include_usage, len(body) >> 2, self._wanted(view))
+
+    def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
+        settle_unknown(request.fields, self.operation, request.unknown, policy)
 
     def _wanted(self, view: Any) -> int:
         """The most tokens that the request may generate; 0 when it sets no bound."""
         return 0
-
-    def _check_unread(self, fields: dict[str, Raw]) -> None:
-        """Fields that no view reads have not been looked at, and must be UTF-8 too. Texts are not decoded twice: that costs as much as
-        the rest of the reading. Raises UnicodeDecodeError."""
-        read = self.read
-        for name, raw in fields.items():
-            if name not in read:
-                value = bytes(raw)
-                if not value.isascii():
-                    value.decode()
 
     def rename(self, request: InferenceRequest, model: str) -> None:
         request.model = model
@@ -241,21 +254,3 @@ def _asking_for_usage(options: Raw) -> Raw:
         return Raw(msgspec.json.encode({**_FIELDS.decode(options), "include_usage": True}))
     except msgspec.DecodeError as error:
         raise decode_error(error) from None
-
-
-def _check_media(fields: dict[str, Raw]) -> None:
-    """No engine is made to fetch what a user names. Where a message may name an address, the messages are read whole and
-    written anew: an address that stands there twice could be one thing here and another for the engine."""
-    raw = bytes(fields["messages"])
-    if b'url"' not in raw and (b"\\" not in raw or b"\\u00" not in raw):
-        return
-    messages = plain(fields["messages"], "messages")
-    for i, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        for j, part in enumerate(content if isinstance(content, list) else ()):
-            for name, media in part.items() if isinstance(part, dict) else ():
-                address = media.get("url") if isinstance(media, dict) else media
-                if name.endswith("url") and isinstance(address, str) and not address.startswith("data:"):
-                    param = f"messages[{i}].content[{j}].{name}"
-                    raise RequestError(f"{param}: remote media are not fetched; send a data: URL.", param=param)
-    fields["messages"] = Raw(msgspec.json.encode(messages))

@@ -15,6 +15,8 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.types import InferenceRequest
 from gateway.core.wire import RequestTexts
 from gateway.wire.bodies import plain
+from gateway.wire.openai.fields import MEDIA
+from gateway.wire.openai.media import CONTENT, is_media
 from gateway.wire.openai.views import Message
 
 _SILENT: Final = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
@@ -154,7 +156,7 @@ class OpenAiTexts(RequestTexts):
     def _read_item(self, holder: Any, key: Any) -> None:
         value = holder[key]
         if isinstance(value, str):
-            if value and value not in _STRUCTURE and not _is_media(key, value):
+            if value and value not in _STRUCTURE:
                 self.texts.append(value)
                 self._places.append((holder, key))
         elif isinstance(value, dict):
@@ -174,14 +176,29 @@ class ChatTexts(OpenAiTexts):
         for message in self._messages:
             content = message.get("content")
             if isinstance(content, list):
-                for part in content:  # its text is the view's
-                    self._read_object(part, _TEXT if part.get("text") is not None else _NONE)
+                for part in content:
+                    if len(part) > 2 or part.get("text") is None:
+                        self._read_part(part)
             if len(message) > 2 or "content" not in message:
                 self._read_object(message, _MESSAGE)
                 for call in message.get("tool_calls") or ():
                     self._read_object(call, _FUNCTION)
                     if function := call.get("function"):
                         self._read_object(function, _ARGUMENTS if function.get("arguments") else _NONE)
+
+    def _read_part(self, part: dict[str, Any]) -> None:
+        """A part of a message, but for its text, which is the view's, and for what it sends as media."""
+        for key, value in part.items():
+            if key == "text" and value is not None:
+                continue
+            self._read_name(key)
+            if key in MEDIA and value.__class__ is dict:
+                for name, content in value.items():
+                    self._read_name(name)
+                    if name not in CONTENT or content.__class__ is not str or not is_media(content):
+                        self._read_item(value, name)
+            elif key not in MEDIA or value.__class__ is not str or not is_media(value):
+                self._read_item(part, key)
 
     def write(self) -> None:
         super().write()
@@ -217,8 +234,3 @@ def _replace_message(target: dict[str, Any], message: Message) -> None:
     for there, call in zip(target.get("tool_calls") or (), message.tool_calls or (), strict=True):
         if call.function and call.function.arguments:
             there["function"]["arguments"] = call.function.arguments
-
-
-def _is_media(key: Any, value: str) -> bool:
-    """Whether a text is an image, sound or file in base64."""
-    return key in ("data", "file_data") or (isinstance(key, str) and key.endswith("url") and value.startswith("data:"))

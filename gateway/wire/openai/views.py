@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from gateway.wire.openai.parts import joined, separated
+
 # --- requests
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -54,15 +56,10 @@ class Message(Struct, gc=False):
 
 
 class Inference(Struct, gc=False, kw_only=True):
-    """What every request has, and the names by which one would choose its own upstream: declared so that they can be removed."""
+    """What every request has."""
 
     model: ModelName
     stream: bool | None = None
-    api_base: Raw | UnsetType = UNSET
-    base_url: Raw | UnsetType = UNSET
-    api_key: Raw | UnsetType = UNSET
-    api_version: Raw | UnsetType = UNSET
-    extra_headers: Raw | UnsetType = UNSET
 
 
 class Generation(Inference, gc=False, kw_only=True):
@@ -87,14 +84,14 @@ class ChatRequest(Generation, gc=False, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     def texts(self) -> list[str]:
-        """Every text that a person or a tool wrote, in order: contents, parts, tool-call arguments."""
+        """Every text that a person or a tool wrote, in order: contents, the parts of a message joined, tool-call arguments."""
         found: list[str] = []
         for message in self.messages:
             content = message.content
             if isinstance(content, str):
                 found.append(content)
             elif content:
-                found.extend(part.text for part in content if part.text is not None)
+                found.extend(joined([part.text for part in content if part.text is not None]))
             if message.tool_calls:
                 found.extend(c.function.arguments for c in message.tool_calls if c.function and c.function.arguments)
         return found
@@ -107,9 +104,11 @@ class ChatRequest(Generation, gc=False, kw_only=True):
             if isinstance(content, str):
                 message.content = next(new)
             elif content:
-                for part in content:
-                    if part.text is not None:
-                        part.text = next(new)
+                parts = [part for part in content if part.text is not None]
+                old = [part.text for part in parts if part.text is not None]
+                count = min(len(old), 2)
+                for part, text in zip(parts, separated(old, [next(new) for _ in range(count)]), strict=True):
+                    part.text = text
             for call in message.tool_calls or ():
                 if call.function and call.function.arguments:
                     call.function.arguments = next(new)

@@ -342,25 +342,20 @@ def test_a_blocked_request_reaches_no_engine_and_no_audit_intent() -> None:
     assert world.limiter.reservations[0].settled == [None]
 
 
-def test_what_is_read_is_what_is_forwarded() -> None:
-    world = World(request=[deny(mask=False)])
-    world.start(b'{"model":"m","messages":[{"role":"user","content":"red falcon","content":"hi"}]}')
-    assert b"falcon" not in world.call.request_body
-
-
 PLACES: dict[str, dict[str, Any]] = {
     "a name": {"messages": [{"role": "user", "content": "hi", "name": PHRASE}]},
     "an earlier reasoning": {"messages": [{"role": "assistant", "content": "hi", "reasoning_content": PHRASE}]},
     "an earlier call's function": {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": PHRASE, "arguments": "{}"}}]}]},
     "an old function call": {"messages": [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": PHRASE}}]},
-    "a field of a part": {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "title": PHRASE}]}]},
+    "a field of a part": {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "thinking": PHRASE}]}]},
     "a tool's description": {"tools": [{"type": "function", "function": {"name": "f", "description": PHRASE}}]},
     "a parameter's description": {"tools": [{"function": {"parameters": {"properties": {"a": {"description": PHRASE}}}}}]},
     "a value of an enumeration": {"response_format": {"json_schema": {"schema": {"enum": ["a", PHRASE]}}}},
     "a prediction": {"prediction": {"type": "content", "content": PHRASE}},
     "a prediction in parts": {"prediction": {"type": "content", "content": [{"type": "text", "text": PHRASE}]}},
     "a template's argument": {"chat_template_kwargs": {"documents": [PHRASE]}},
-    "a field that nobody knows": {"prompt": PHRASE},
+    "a split over parts": {"messages": [{"role": "u", "content": [{"type": "text", "text": "hi"}, {"type": "text", "text": PHRASE}]}]},
+    "a key named data": {"chat_template_kwargs": {"data": PHRASE}},
 }
 
 
@@ -384,15 +379,6 @@ def test_a_name_of_a_field_is_inspected_and_never_rewritten() -> None:
         world = World(request=[deny(mask=mask)])
         _, client = world.start(body)
         assert client.status == 400 and world.engine.calls == []
-
-
-def test_a_tool_that_could_be_read_in_two_ways_is_forwarded_in_one() -> None:
-    tools = f'[{{"function":{{"name":"f","description":"{PHRASE}","description":"good"}}}}]'
-    body = f'{{"model":"m","messages":[{{"role":"user","content":"hi"}}],"tools":{tools}}}'
-    world = World(request=[deny(mask=False)])
-    world.start(body.encode())
-    (call,) = world.engine.calls
-    assert PHRASE.encode() not in call.request_body
 
 
 def test_a_request_that_is_held_says_so() -> None:

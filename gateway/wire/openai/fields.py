@@ -1,0 +1,135 @@
+"""The fields of requests that may reach an engine, by operation and place; everything else is unknown (`models[].unknown_fields`).
+
+The lists were put together in November 2026 from the OpenAI API reference (as of openai-python 3.52), the extra parameters in vLLM's page
+"OpenAI-Compatible Server", SGLang's `ChatCompletionRequest` and `CompletionRequest`, and the README of llama.cpp's server. A field
+with which a client would choose an upstream, a file, a program, a slot or a place in the engine's queue is in NEVER even where an engine
+documents it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Final
+
+from gateway.core.errors import RequestError
+
+
+def names(*lines: str) -> frozenset[str]:
+    """A set of names, written with spaces between them."""
+    return frozenset(" ".join(lines).split())
+
+
+_COMMON = names(
+    # OpenAI
+    "model stream stream_options max_tokens n temperature top_p presence_penalty frequency_penalty stop seed logit_bias user "
+    "logprobs response_format "
+    # vLLM
+    "use_beam_search top_k min_p repetition_penalty length_penalty stop_token_ids include_stop_str_in_output ignore_eos min_tokens "
+    "skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens allowed_token_ids bad_words "
+    "prompt_logprobs add_special_tokens "
+    "structured_outputs guided_json guided_regex guided_choice guided_grammar guided_whitespace_pattern structural_tag "
+    "return_tokens_as_token_ids return_token_ids repetition_detection echo "
+    # SGLang
+    "regex ebnf json_schema stop_regex no_stop_trim return_hidden_states "
+    # llama.cpp, ours and llama-server
+    "typical_p repeat_penalty repeat_last_n dynatemp_range dynatemp_exponent dry_multiplier dry_base dry_allowed_length dry_penalty_last_n "
+    "dry_sequence_breakers xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta grammar min_keep n_probs n_keep n_indent "
+    "samplers cache_prompt return_tokens timings_per_token return_progress post_sampling_probs t_max_predict_ms "
+    # without effect on a local model
+    "metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options",
+)
+KNOWN: Final[dict[str, frozenset[str]]] = {
+    "chat": _COMMON
+    | names(
+        "messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls functions function_call",
+        "reasoning_effort modalities audio prediction verbosity web_search_options moderation add_generation_prompt",
+        "continue_final_message documents chat_template_kwargs media_io_kwargs mm_processor_kwargs include_reasoning",
+        "thinking_token_budget separate_reasoning stream_reasoning max_dynamic_patch min_dynamic_patch",
+        "use_audio_in_video reasoning_format reasoning_budget parse_tool_calls thinking_budget_tokens",
+    ),
+    "completions": _COMMON | frozenset({"prompt", "suffix", "best_of"}),
+    "embeddings": names("model input dimensions encoding_format user truncate_prompt_tokens add_special_tokens normalize embd_normalize"),
+    "classify": names("model input user truncate_prompt_tokens add_special_tokens activation softmax"),
+    "rerank": names(
+        "model query documents top_n return_documents max_chunks_per_doc max_tokens_per_doc rank_fields",
+        "truncate_prompt_tokens user instruction",
+    ),
+}
+"""Operation -> the names at the top level."""
+
+DROPPED: Final = frozenset({"api_base", "base_url", "api_key", "api_version", "extra_headers", "cache_salt", "extra_key"})
+"""What clients send to gateways of other makes, and the salt that the gateway itself derives: never forwarded, never an error."""
+
+NEVER: Final = DROPPED | names(
+    # upstreams and what they are called with
+    "fallbacks models route provider providers extra_body extra_query deployment_id azure_endpoint api_type organization proxy "
+    "kv_transfer_params ec_transfer_params vllm_xargs bootstrap_host bootstrap_port bootstrap_room bootstrap_addr remote_host remote_port "
+    "data_parallel_rank routed_dp_rank disagg_prefill_dp_rank data_parallel_rank_decode modality "
+    # files, programs, pickled tensors
+    "lora_path lora lora_request lora_adapter chat_template custom_logit_processor custom_params logits_processors prompt_embeds "
+    "input_embeds image_embeds audio_embeds "
+    # scheduling, slots and names of requests
+    "priority id_slot slot_id session_params session_id rid request_id return_prompt_hidden_states "
+    # second names of bounds that limits count by
+    "n_predict n_cmpl max_new_tokens num_predict",
+)
+"""Reaches no engine, whatever `unknown_fields` says."""
+
+MESSAGE: Final = names(
+    "role content name tool_calls tool_call_id function_call refusal audio annotations reasoning reasoning_content", "prefix tools"
+)
+CALL: Final = names("id type function custom index")
+FUNCTION: Final = frozenset({"name", "arguments"})
+TEXT_PART: Final = frozenset({"type", "text"})
+PART: Final = names(
+    "type text refusal image_url video_url audio_url input_audio file uuid prompt_cache_breakpoint cache_control", "thinking"
+)
+MEDIA: Final[dict[str, frozenset[str]]] = {
+    "image_url": names("url detail uuid max_dynamic_patch min_dynamic_patch"),
+    "video_url": names("url detail uuid max_dynamic_patch min_dynamic_patch fps max_frames"),
+    "audio_url": frozenset({"url", "uuid"}),
+    "input_audio": frozenset({"data", "format"}),
+    "file": frozenset({"file_data", "file_id", "filename"}),
+}
+"""Where a part of a message has media -> the names in there."""
+DOCUMENT: Final = names("text title id content")
+STREAM_OPTIONS: Final = names("include_usage include_obfuscation continuous_usage_stats")
+TOOL: Final = names("type function custom")
+TOOL_FUNCTION: Final = names("name description parameters strict")
+FORMAT: Final = names("type json_schema schema")
+SETTING: Final = "models[].unknown_fields"
+
+
+def wrong_case(name: str, known: frozenset[str], place: str) -> None:
+    """Refuses a name that only differs in case from a declared one: engines written in Go take it for that one. Raises RequestError."""
+    folded = name.casefold()
+    if folded != name and folded in known:
+        param = f"{place}{name}"
+        raise RequestError(f"{param[:256]}: the name of this field is {folded!r}; write it in lower case.", param=param[:256])
+
+
+def refused(place: str, known: frozenset[str]) -> RequestError:
+    """400 for a field that is not known at its place."""
+    name = place.rpartition(".")[2]
+    near = difflib.get_close_matches(name[:64], known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if name.casefold() in NEVER:
+        text = f"{place[:256]}: this field never reaches an engine; leave it out.{hint}"
+    else:
+        text = f"{place[:256]}: this field is not known here.{hint} ({SETTING}: drop or forward lets requests with it pass.)"
+    return RequestError(text, param=place[:256], code="unsupported_parameter")
+
+
+def forbidden(value: Any) -> str | None:
+    """A name of NEVER inside a value; None where there is none."""
+    stack = [value]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, dict):
+            for key in found:
+                if key.casefold() in NEVER:
+                    return str(key)
+            stack.extend(found.values())
+        elif isinstance(found, list):
+            stack.extend(found)
+    return None

@@ -1,0 +1,62 @@
+"""Images, sounds and files in messages: only what a client sends itself, in base64. Engines are never made to fetch what a user names."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any, Final
+
+from gateway.core.errors import RequestError
+
+_ALPHABET: Final = (string.ascii_letters + string.digits + "+/_-=\r\n").encode()
+_DATA_URL: Final = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+){0,8};base64,", re.ASCII)
+_ADDRESS: Final = re.compile(r"\s*(?!data:)(?:[A-Za-z][A-Za-z0-9+.-]*:|//|/|\\\\)")
+CONTENT: Final = frozenset({"url", "data", "file_data"})
+"""Where the declared places of media have what is sent."""
+
+
+def is_base64(value: str) -> bool:
+    """Whether a text can be base64 and nothing else: its alphabet, whole groups of four."""
+    return len(value) % 4 == 0 and in_alphabet(value)
+
+
+def in_alphabet(value: str) -> bool:
+    return value.isascii() and not value.encode().translate(None, _ALPHABET)
+
+
+def is_media(value: str) -> bool:
+    """Whether what stands in a place of media is one: base64, bare or as a data URL. Anything else is a text."""
+    url = _DATA_URL.match(value)
+    if url is None:
+        return is_base64(value)
+    return is_base64(value[url.end() :])
+
+
+def refuse_addresses(value: Any, place: str) -> None:
+    """Refuses a value of an unknown field of a part or document that names an address or a file anywhere. Raises RequestError."""
+    stack = [value]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, str):
+            if _ADDRESS.match(found):
+                raise remote(place)
+        elif isinstance(found, dict):
+            stack.extend(found.values())
+        elif isinstance(found, list):
+            stack.extend(found)
+
+
+def check_url(value: Any, place: str) -> None:
+    """Refuses an address that is not a data URL. Raises RequestError."""
+    if isinstance(value, str) and not value.startswith("data:"):
+        raise remote(place)
+
+
+def check_data(value: Any, place: str) -> None:
+    """Refuses what should be base64, or a data URL, and is not. Raises RequestError."""
+    if isinstance(value, str) and not value.startswith("data:") and not in_alphabet(value):
+        raise RequestError(f"{place}: not base64; remote media are not fetched.", param=place)
+
+
+def remote(place: str) -> RequestError:
+    return RequestError(f"{place}: remote media are not fetched; send a data: URL.", param=place)

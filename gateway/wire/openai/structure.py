@@ -1,0 +1,241 @@
+"""What a request is made of: no key twice in any object, no name that only differs in case from a declared one, no media to fetch, and
+which of its fields are unknown.
+
+A request whose messages have a role and a text each, which is nearly every one, is seen to be in order by counting its colons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.wire import unique
+from gateway.wire.bodies import plain
+from gateway.wire.openai import fields as lists
+from gateway.wire.openai import media
+from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, TEXT_PART, wrong_case
+
+PAUSE: Final = 256
+"""Messages or documents that are looked at in one turn."""
+
+
+def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None) -> bool:
+    """Whether a body has no keys but those at its top, once each, and the role and the content of messages whose contents are texts.
+
+    False says nothing. Sound because each key of the decoded request has a colon in the body: where there are no more colons, there are
+    no other keys. Colons in texts are left out where every key's colon follows its quote at once.
+    """
+    keys = len(fields)
+    if messages is not None:
+        for message in messages:
+            if message.content.__class__ is not str or message.tool_calls is not None:
+                return False
+        keys += 2 * len(messages)
+    if body.count(b":") == keys:
+        return True
+    if body.count(b'":') != keys:
+        return False
+    return body.find(b" :") < 0 and body.find(b"\n:") < 0 and body.find(b"\t:") < 0 and body.find(b"\r:") < 0
+
+
+class Structure:
+    """The check of one request. `unknown`: the places of its unknown fields, when `steps` has ended."""
+
+    __slots__ = ("_fields", "_known", "_operation", "unknown")
+
+    def __init__(self, operation: str, known: frozenset[str], fields: dict[str, Raw]) -> None:
+        self._operation, self._fields, self._known = operation, fields, known
+        self.unknown: list[str] = []
+
+    def steps(self, body: bytes) -> Generator[None, None, None]:
+        """The whole check, with pauses. Takes out of the fields what is dropped. Raises RequestError."""
+        expected = len(self._fields)
+        total = unique.colons(body)
+        yield
+        decoded: dict[str, Any] = {}
+        for name, value in self._fields.items():
+            raw = bytes(value)
+            expected += name.count(":")
+            if raw.find(b"{") < 0:
+                expected += unique.colons(raw)
+                continue
+            decoded[name] = plain(value, name)
+            yield
+            there, kept = unique.colons(raw), unique.written(decoded[name])
+            if there != kept:
+                raise unique.duplicate(raw, name)
+            expected += kept
+            yield
+        if total != expected:
+            raise unique.duplicate(body, "")
+        for name in [name for name in self._fields if name in lists.DROPPED]:
+            del self._fields[name]
+        self._names(self._fields, self._known, "")
+        for name, found in decoded.items():
+            yield from self._inside(name, found)
+
+    def _inside(self, name: str, found: Any) -> Generator[None, None, None]:
+        if name == "messages":
+            yield from self._messages(found)
+        elif name == "documents" and self._operation == "rerank":
+            for number, document in enumerate(found):
+                if isinstance(document, dict):
+                    self._document(document, f"documents[{number}].")
+                if number % PAUSE == PAUSE - 1:
+                    yield
+        elif name == "stream_options":
+            _cases(found, lists.STREAM_OPTIONS, "stream_options.")
+        elif name == "response_format":
+            _cases(found, lists.FORMAT, "response_format.")
+        elif name == "tools" and isinstance(found, list):
+            for number, tool in enumerate(found):
+                _cases(tool, lists.TOOL, f"tools[{number}].")
+                _cases(tool.get("function") if isinstance(tool, dict) else None, lists.TOOL_FUNCTION, f"tools[{number}].function.")
+                if number % PAUSE == PAUSE - 1:
+                    yield
+
+    def _messages(self, messages: list[Any]) -> Generator[None, None, None]:
+        seen = 0
+        for number, message in enumerate(messages):
+            if not MESSAGE.issuperset(message):
+                self._names(message, MESSAGE, f"messages[{number}].")
+            content = message.get("content")
+            if content.__class__ is list:
+                for at, part in enumerate(content):
+                    if not TEXT_PART.issuperset(part):
+                        self._part(part, f"messages[{number}].content[{at}].")
+                    seen += 1
+                    if seen % PAUSE == 0:
+                        yield
+            calls = message.get("tool_calls")
+            if calls:
+                for at, call in enumerate(calls):
+                    self._names(call, CALL, f"messages[{number}].tool_calls[{at}].")
+                    function = call.get("function")
+                    if function:
+                        self._names(function, FUNCTION, f"messages[{number}].tool_calls[{at}].function.")
+                    seen += 1
+                    if seen % PAUSE == 0:
+                        yield
+            seen += 1
+            if seen % PAUSE == 0:
+                yield
+
+    def _part(self, part: dict[str, Any], place: str) -> None:
+        for name, value in part.items():
+            if name in MEDIA:
+                _media(value, f"{place}{name}", name)
+                if isinstance(value, dict):
+                    self._names(value, MEDIA[name], f"{place}{name}.")
+            elif name.casefold().endswith("url"):
+                media.check_url(value.get("url") if isinstance(value, dict) else value, f"{place}{name}")
+            elif name not in PART:
+                media.refuse_addresses(value, f"{place}{name}")
+        self._names(part, PART, place)
+
+    def _document(self, document: dict[str, Any], place: str) -> None:
+        content = document.get("content")
+        if isinstance(content, list):
+            for at, part in enumerate(content):
+                if isinstance(part, dict):
+                    self._part(part, f"{place}content[{at}].")
+        for name, value in document.items():
+            if name not in DOCUMENT:
+                media.refuse_addresses(value, f"{place}{name}")
+        self._names(document, DOCUMENT, place)
+
+    def _names(self, found: dict[str, Any], known: frozenset[str], place: str) -> None:
+        for name in found:
+            if name not in known:
+                wrong_case(name, known, place)
+                self.unknown.append(f"{place}{name}")
+
+
+def _media(value: Any, place: str, kind: str) -> None:
+    if kind.endswith("url"):
+        media.check_url(value.get("url") if isinstance(value, dict) else value, place)
+    elif not isinstance(value, dict):
+        media.check_data(value, place)
+    else:
+        media.check_data(value.get("data"), place)
+        media.check_data(value.get("file_data"), place)
+        if "file_id" in value:
+            media.refuse_addresses(value["file_id"], place)
+
+
+def _cases(found: Any, known: frozenset[str], place: str) -> None:
+    if isinstance(found, dict):
+        for name in found:
+            if name not in known:
+                wrong_case(name, known, place)
+
+
+# --- what happens to unknown fields, when the model is known
+
+
+def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str], policy: str) -> None:
+    """Refuses unknown fields, takes them out, or lets them pass, but for those that never do. Raises RequestError."""
+    if policy == "refuse":
+        raise lists.refused(unknown[0], _known_at(unknown[0], operation))
+    if policy == "drop":
+        drop(fields, operation)
+        return
+    for place in unknown:
+        if place.rpartition(".")[2].casefold() in lists.NEVER:
+            raise lists.refused(place, frozenset())
+    for name, value in fields.items():
+        if name not in KNOWN[operation] and (inner := lists.forbidden(plain(value, name))) is not None:
+            raise lists.refused(f"{name}.{inner}", frozenset())
+
+
+def drop(fields: dict[str, Raw], operation: str) -> None:
+    """Takes every unknown field out, at the top and inside of messages and documents."""
+    for name in [name for name in fields if name not in KNOWN[operation]]:
+        del fields[name]
+    if "messages" in fields:
+        messages = plain(fields["messages"], "messages")
+        for message in messages:
+            _keep(message, MESSAGE)
+            content = message.get("content")
+            for part in content if isinstance(content, list) else ():
+                _keep_part(part)
+            for call in message.get("tool_calls") or ():
+                _keep(call, CALL)
+                _keep(call.get("function") or {}, FUNCTION)
+        fields["messages"] = Raw(msgspec.json.encode(messages))
+    if "documents" in fields and operation == "rerank":
+        documents = plain(fields["documents"], "documents")
+        for document in documents:
+            if isinstance(document, dict):
+                _keep(document, DOCUMENT)
+                content = document.get("content")
+                for part in content if isinstance(content, list) else ():
+                    if isinstance(part, dict):
+                        _keep_part(part)
+        fields["documents"] = Raw(msgspec.json.encode(documents))
+
+
+def _keep_part(part: dict[str, Any]) -> None:
+    _keep(part, PART)
+    for name, value in part.items():
+        if isinstance(value, dict) and name in MEDIA:
+            _keep(value, MEDIA[name])
+
+
+def _keep(found: dict[str, Any], known: frozenset[str]) -> None:
+    for name in [name for name in found if name not in known]:
+        del found[name]
+
+
+def _known_at(place: str, operation: str) -> frozenset[str]:
+    """The names that are known where an unknown one stands."""
+    holder = place.rpartition(".")[0]
+    if not holder:
+        return KNOWN[operation]
+    last = holder.rpartition(".")[2].partition("[")[0]
+    if last in MEDIA:
+        return MEDIA[last]
+    return {"messages": MESSAGE, "content": PART, "tool_calls": CALL, "function": FUNCTION, "documents": DOCUMENT}.get(last, frozenset())

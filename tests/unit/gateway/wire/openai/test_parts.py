@@ -1,0 +1,29 @@
+"""Text parts of one message are read as one text and put back into the parts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.errors import GuardrailViolation
+from gateway.wire.openai.parts import joined, separated
+
+PARTS = st.lists(st.text(alphabet="ab \n", max_size=6), min_size=1, max_size=5)
+
+
+@given(PARTS)
+def test_unchanged_texts_give_the_same_parts(parts: list[str]) -> None:
+    assert separated(parts, joined(parts)) == parts
+
+
+@given(PARTS)
+def test_what_is_rewritten_inside_of_parts_goes_back_to_them(parts: list[str]) -> None:
+    masked = [part.replace("a", "[X]") for part in parts]
+    assert separated(parts, [text.replace("a", "[X]") for text in joined(parts)]) == masked
+
+
+def test_what_is_rewritten_across_a_border_ends_in_one_part_or_is_refused() -> None:
+    assert separated(["my red", "falcon x", "y"], ["my [X] x\ny", "my [X] xy"]) == ["my [X] x", "", "y"]
+    with pytest.raises(GuardrailViolation):
+        separated(["my fal", "con"], ["my fal\ncon", "my [X]"])

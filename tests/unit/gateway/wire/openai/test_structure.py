@@ -1,0 +1,223 @@
+"""Names in requests: known, unknown, twice, in another case; media that nobody fetches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.errors import RequestError
+from gateway.core.slices import at_once
+from gateway.core.types import InferenceRequest
+from gateway.wire import table
+from gateway.wire.openai.fields import DROPPED, KNOWN, MEDIA, MESSAGE, NEVER, PART
+
+CHAT, RERANK, EMBEDDINGS = b"/v1/chat/completions", b"/v1/rerank", b"/v1/embeddings"
+INFER = b"/v2/models/m/infer"
+USER = {"role": "user", "content": "hi"}
+
+
+def parse(body: bytes | dict[str, Any], path: bytes = CHAT) -> InferenceRequest:
+    return table.parse(path, body if isinstance(body, bytes) else json.dumps(body).encode(), {})
+
+
+def chat(**fields: Any) -> InferenceRequest:
+    return parse({"model": "m", "messages": [USER], **fields})
+
+
+def part(**fields: Any) -> InferenceRequest:
+    return parse({"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "x", **fields}]}]})
+
+
+def refused(body: bytes, path: bytes = CHAT) -> RequestError:
+    with pytest.raises(RequestError) as caught:
+        parse(body, path)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def settled(found: InferenceRequest, policy: str) -> dict[str, Any]:
+    """What an engine would read."""
+    if found.unknown:
+        found.api.settle_unknown(found, policy)
+    return dict(json.loads(found.api.target(found, None)[1]))
+
+
+TWICE: list[tuple[bytes, bytes, str]] = [
+    (CHAT, b'{"model":"a","model":"m","messages":[{"role":"user"}]}', "model"),
+    (CHAT, b'{"model":"a","mod\\u0065l":"m","messages":[{"role":"user"}]}', "model"),
+    (CHAT, b'{"model" :"a","model" :"m","messages":[{"role":"user","content":"hi"}]}', "model"),
+    (CHAT, b'{"model":"m","messages":[{"role":"user","role":"system","content":"hi"}]}', "messages.role"),
+    (CHAT, b'{"model":"m","messages":[{"role":"user","content":"hi: there","content":"ho"}]}', "messages.content"),
+    (CHAT, b'{"model":"m","messages":[{"role":"user","content":"\\u003a","content":"ho"}]}', "messages.content"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":[{"type":"text","text":"a","text":"b"}]}]}', "messages.text"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x"}],"tools":[{"function":{"name":"f","name":"g"}}]}', "tools.name"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x"}],"metadata":{"a":1,"a":2}}', "metadata.a"),
+    (INFER, b'{"inputs":[],"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', "inputs"),
+    (INFER, b'{"inputs":[{"name":"x","datatype":"FP32","shape":[9],"shape":[1],"data":[1]}]}', "shape"),
+    (INFER, b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"parameters":{"a":1,"a":2}}]}', "a"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), TWICE)
+def test_a_key_that_stands_twice_is_refused(path: bytes, body: bytes, param: str) -> None:
+    error = refused(body, path)
+    assert error.code == "invalid_value" and "twice" in error.message
+    assert error.param == param
+
+
+CASES: list[tuple[bytes, bytes, str]] = [
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x"}],"Model":"n"}', "Model"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x"}],"Max_Tokens":9}', "Max_Tokens"),
+    (CHAT, '{"model":"m","messages":[{"role":"u","content":"x"}],"ſtream":true}'.encode(), "ſtream"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x","Content":"y"}]}', "messages[0].Content"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","content":[{"type":"text","text":"x","Text":"y"}]}]}', "messages[0].content[0].Text"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u","tool_calls":[{"Function":{}}]}]}', "messages[0].tool_calls[0].Function"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u"}],"tools":[{"function":{"Name":"f"}}]}', "tools[0].function.Name"),
+    (CHAT, b'{"model":"m","messages":[{"role":"u"}],"stream_options":{"Include_Usage":true}}', "stream_options.Include_Usage"),
+    (INFER, b'{"Inputs":[],"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', "Inputs"),
+    (INFER, b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"Shape":[9]}]}', "inputs[0].Shape"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), CASES)
+def test_a_name_in_another_case_is_refused(path: bytes, body: bytes, param: str) -> None:
+    error = refused(body, path)
+    assert error.param == param and "lower case" in error.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[{"role":"u","y":"\xff"}]}',
+        b'{"model":"m","messages":[{"role":"u","content":[{"type":"text","text":"x","y":"\xff"}]}]}',
+        b'{"model":"m","messages":[{"role":"u","content":"x"}],"metadata":{"\xff":1}}',
+    ],
+)
+def test_bytes_that_are_no_utf8_are_refused_at_any_depth(body: bytes) -> None:
+    assert refused(body).code == "invalid_json"
+
+
+def test_tensors_with_bytes_that_are_no_utf8_are_refused() -> None:
+    body = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["\xff"]}]}'
+    assert refused(body, INFER).code == "invalid_json"
+
+
+def test_free_forms_keep_names_in_any_case() -> None:
+    schema = {"type": "object", "properties": {"Name": {"type": "string"}, "name": {"type": "string"}, "api_base": {"type": "string"}}}
+    fields = {
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+        "metadata": {"Model": "a", "priority": "high"},
+        "chat_template_kwargs": {"Enable_Thinking": True},
+    }
+    found = chat(**fields)
+    assert not found.unknown
+    assert settled(found, "refuse") == {"model": "m", "messages": [USER], **fields}
+
+
+@pytest.mark.parametrize("name", sorted(NEVER - DROPPED))
+def test_names_of_upstreams_files_and_slots_reach_no_engine(name: str) -> None:
+    value = [{"api_base": "http://x"}]
+    for policy in ("refuse", "forward"):
+        with pytest.raises(RequestError, match="never reaches"):
+            settled(chat(**{name: value}), policy)
+    assert settled(chat(**{name: value}), "drop") == {"model": "m", "messages": [USER]}
+
+
+@pytest.mark.parametrize("name", sorted(DROPPED))
+def test_the_names_of_other_gateways_are_dropped_without_an_error(name: str) -> None:
+    assert settled(chat(**{name: "http://x"}), "refuse") == {"model": "m", "messages": [USER]}
+
+
+def test_an_unknown_field_is_refused_with_the_nearest_name_and_the_setting() -> None:
+    with pytest.raises(RequestError) as caught:
+        settled(chat(temprature=1), "refuse")
+    assert (caught.value.param, caught.value.code) == ("temprature", "unsupported_parameter")
+    assert "'temperature'" in caught.value.message and "models[].unknown_fields" in caught.value.message
+
+
+def test_a_model_may_forward_or_drop_unknown_fields() -> None:
+    body = {"model": "m", "x": {"y": 1}, "messages": [{"role": "user", "z": 1, "content": [{"type": "text", "text": "hi", "w": 2}]}]}
+    assert settled(parse(body), "forward") == body
+    kept = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}
+    assert settled(parse(body), "drop") == kept
+    found = parse(body)
+    assert sorted(found.unknown) == ["messages[0].content[0].w", "messages[0].z", "x"]
+    documents = {"model": "m", "query": "q", "documents": [{"text": "a", "x": 1}]}
+    assert settled(parse(documents, RERANK), "drop") == {**documents, "documents": [{"text": "a"}]}
+
+
+def test_forwarding_lets_no_upstream_through_in_the_inside_of_an_unknown_field() -> None:
+    with pytest.raises(RequestError, match="never reaches"):
+        settled(chat(x={"deep": [{"API_Base": "http://x"}]}), "forward")
+
+
+def test_unknown_names_of_tensors_follow_the_same_setting() -> None:
+    body = b'{"x":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"y":2}]}'
+    found = parse(body, INFER)
+    assert found.unknown == ("x", "inputs[0].y")
+    with pytest.raises(RequestError, match="not known"):
+        found.api.settle_unknown(found, "refuse")
+    found.api.settle_unknown(found, "forward")
+    assert found.raw == body
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input_audio": {"data": "http://x/a.wav", "format": "wav"}}, "input_audio"),
+        ({"input_audio": "http://x/a.wav"}, "input_audio"),
+        ({"file": {"file_data": "file:///etc/passwd"}}, "file"),
+        ({"file": {"file_id": "http://x/"}}, "file"),
+        ({"image": "http://x/a.png"}, "image"),
+        ({"image": {"deep": ["http://x/a.png"]}}, "image"),
+        ({"video": "/etc/passwd"}, "video"),
+        ({"video": "\\\\host\\share"}, "video"),
+        ({"Image_Url": "http://x/"}, "Image_Url"),
+    ],
+)
+def test_no_part_names_what_an_engine_would_fetch(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        part(**fields)
+    assert caught.value.param == f"messages[0].content[1].{param}"
+
+
+def test_documents_name_nothing_to_fetch() -> None:
+    for document in ({"image": "http://x/"}, {"content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}):
+        with pytest.raises(RequestError, match="not fetched"):
+            parse({"model": "m", "query": "q", "documents": [document]}, RERANK)
+    with pytest.raises(RequestError, match="never reaches"):
+        settled(parse({"model": "m", "input": "http://x/", "modality": "image"}, EMBEDDINGS), "forward")
+
+
+def test_names_are_lower_case_and_never_both_known_and_forbidden() -> None:
+    for known in (*KNOWN.values(), MESSAGE, PART, *MEDIA.values()):
+        assert known == {name.casefold() for name in known}
+        assert not known & NEVER
+
+
+NAMES = st.sampled_from(["role", "content", "name", "x", "Content", "co\\u006etent"])
+TEXTS = st.sampled_from(['"a"', '"a: b"', '"\\":"', '" :"', '"\\u003a"', "null"])
+MESSAGES = st.lists(st.lists(st.tuples(NAMES, TEXTS), max_size=4), min_size=1, max_size=3)
+
+
+@given(MESSAGES, st.sampled_from([":", " :", ": ", "\n: "]), st.lists(st.sampled_from(["model", "user", "x"]), max_size=2))
+def test_the_glance_at_colons_finds_what_the_whole_check_finds(
+    messages: list[list[tuple[str, str]]], colon: str, further: list[str]
+) -> None:
+    """A request that is parsed in steps skips the glance."""
+    inside = ",".join("{" + ",".join(f'"{name}"{colon}{text}' for name, text in [("role", '"u"'), *message]) + "}" for message in messages)
+    body = f'{{"model"{colon}"m","messages"{colon}[{inside}]' + "".join(f',"{name}"{colon}"m"' for name in further) + "}"
+
+    def outcome(steps: bool) -> Any:
+        try:
+            made = at_once(table.parse_steps(CHAT, body.encode(), {})) if steps else parse(body.encode())
+        except RequestError as error:
+            return error.code, error.param
+        return made.unknown, settled(made, "forward")
+
+    assert outcome(False) == outcome(True)
