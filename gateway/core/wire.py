@@ -87,7 +87,7 @@ class RequestTexts:
         raise NotImplementedError
 
     def write(self) -> None:
-        """Rewrites the forwarded fields from the texts that were read, so that an engine cannot read them differently."""
+        """Puts the texts that were replaced into the forwarded fields."""
 
 
 class WholeAnswer:
@@ -245,6 +245,11 @@ class WireApi:
     def texts(self, request: InferenceRequest) -> RequestTexts:
         """The request's texts for the guardrails. Raises RequestError for what cannot be read."""
         raise NotImplementedError
+
+    def texts_steps(self, request: InferenceRequest) -> Steps[RequestTexts]:
+        """The same for a large request, with a pause after every few milliseconds."""
+        yield
+        return self.texts(request)
 
     def evidence(self, request: InferenceRequest, body: bytes) -> bytes | memoryview:
         """The part of the body that the audit record's body hash covers."""

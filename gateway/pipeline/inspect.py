@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
-from gateway.core.slices import Steps, Turns, at_once
+from gateway.core.slices import Steps, Turns, at_once, in_turns
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
 from gateway.core.wire import Path, TextFilter
@@ -21,6 +21,8 @@ from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 
 log = logging.getLogger("gatehouse.guardrails")
+LARGE_REQUEST: Final = 16 * 1024
+"""Estimated tokens of a prompt from which on its texts are read in turns of the loop."""
 HOLD_LIMIT: Final = 1024 * 1024
 """Characters that a guardrail which cannot work on streams may hold of one choice."""
 
@@ -150,17 +152,21 @@ async def checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence[
 
 
 async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
-    """Phase 6: reads the request's texts. The engine gets the texts that were read, rewritten or not."""
+    """Phase 6: reads the request's texts and puts back those that a guardrail rewrites. What was parsed can be read in one way only, so
+    that the others are what the engine reads."""
     inference = x.request
     assert inference is not None
     api = inference.api
     if why := api.unreadable(inference):
         raise GuardrailViolation(why, code=guardrails[0].name)
-    found = api.texts(inference)
+    if inference.prompt_tokens > LARGE_REQUEST and x.snapshot.parse_steps is not None:
+        found = await in_turns(api.texts_steps(inference))
+    else:
+        found = api.texts(inference)
     replaced = await checked(x, guardrails, found.texts)
     if replaced is not None:
         found.replace(replaced)
-    found.write()
+        found.write()
 
 
 async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:

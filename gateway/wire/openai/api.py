@@ -83,7 +83,9 @@ class OpenAiApi(WireApi):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise unreadable(body, error) from None
         request = InferenceRequest(self, path, view.model, fields, view)
-        yield from self._settled(request, body)
+        if not (self._known.issuperset(fields) and in_order(body, fields, self.messages(request))):
+            yield
+            yield from self._settled(request, body)
         self._finish(request, len(body))
         return request
 
@@ -124,7 +126,15 @@ class OpenAiApi(WireApi):
         return request.path, _ENCODER.encode(request.fields)
 
     def texts(self, request: InferenceRequest) -> RequestTexts:
-        return OpenAiTexts(request, self.read)
+        return self._texts(request, True)
+
+    def texts_steps(self, request: InferenceRequest) -> Generator[None, None, RequestTexts]:
+        found = self._texts(request, False)
+        yield from found.reading()
+        return found
+
+    def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
+        return OpenAiTexts(request, self.read, at_once)
 
     def user(self, request: InferenceRequest) -> str:
         user = getattr(request.view, "user", None)
@@ -172,8 +182,8 @@ class ChatApi(OpenAiApi):
         wanted: int = max(view.max_completion_tokens or 0, view.max_tokens or 0) * (view.n or 1)
         return wanted
 
-    def texts(self, request: InferenceRequest) -> RequestTexts:
-        return ChatTexts(request, self.read)
+    def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
+        return ChatTexts(request, self.read, at_once)
 
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
         messages: list[Any] = request.view.messages
@@ -220,8 +230,8 @@ class RerankApi(OpenAiApi):
     def __init__(self) -> None:
         super().__init__("rerank", b"/v1/rerank", RerankRequest, frozenset({"query", "documents"}))
 
-    def texts(self, request: InferenceRequest) -> RequestTexts:
-        return RerankTexts(request, self.read)
+    def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
+        return RerankTexts(request, self.read, at_once)
 
     def opening(self, request: InferenceRequest) -> Any:
         return request.view.query

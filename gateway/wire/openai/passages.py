@@ -5,7 +5,7 @@ read it too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -97,6 +97,7 @@ _STRUCTURE: Final = frozenset(
 )
 """Words of the formats themselves, as keys and as values. Nobody wrote them."""
 _NONE: Final[frozenset[str]] = frozenset()
+_READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
 
 
 class OpenAiTexts(RequestTexts):
@@ -107,21 +108,33 @@ class OpenAiTexts(RequestTexts):
 
     __slots__ = ("_decoded", "_own", "_places", "_read", "_request")
 
-    def __init__(self, request: InferenceRequest, read: frozenset[str]) -> None:
+    def __init__(self, request: InferenceRequest, read: frozenset[str], at_once: bool = True) -> None:
         super().__init__()
         self._request, self._read = request, read
-        self.texts = request.view.texts()
-        self._own = len(self.texts)
+        self._own = 0
         self._places: list[tuple[Any, Any]] = []
         self._decoded: dict[str, Any] = {}
-        self._read_own_fields()
-        for name, raw in request.fields.items():
+        if at_once:
+            for _ in self.reading():
+                pass
+
+    def reading(self) -> Generator[None, None, None]:
+        """Reads the texts, with a pause after every few milliseconds; to be run once where `at_once` is False."""
+        self.texts = self._request.view.texts()
+        self._own = len(self.texts)
+        yield
+        yield from self._read_own_fields()
+        read = self._read
+        for name, raw in self._request.fields.items():
             if name not in read and name not in _SILENT and bytes(raw)[:1] in (b'"', b"{", b"["):
                 self._decoded[name] = plain(raw, name)
+                yield
                 self._read_item(self._decoded, name)
+                yield
 
-    def _read_own_fields(self) -> None:
+    def _read_own_fields(self) -> Generator[None, None, None]:
         """Reads what the view leaves out of the fields in `read`."""
+        yield
 
     def replace(self, texts: Sequence[str]) -> None:
         for (holder, key), old, new in zip(self._places, self.texts[self._own :], texts[self._own :], strict=True):
@@ -133,14 +146,17 @@ class OpenAiTexts(RequestTexts):
         self._request.view.replace(list(texts[: self._own]))
 
     def write(self) -> None:
-        """Rewrites every field that holds text from what was decoded here, so that no key in it can be read in two ways. All other
-        fields keep the client's bytes."""
-        view, fields = self._request.view, self._request.fields
+        """Writes every field that holds text anew. All other fields keep the client's bytes."""
+        fields = self._request.fields
+        self._write_own_fields(fields)
+        for name, value in self._decoded.items():
+            fields[name] = Raw(msgspec.json.encode(value))
+
+    def _write_own_fields(self, fields: dict[str, Raw]) -> None:
+        view = self._request.view
         for name in self._read:
             if name in fields:
                 fields[name] = Raw(msgspec.json.encode(getattr(view, name)))
-        for name, value in self._decoded.items():
-            fields[name] = Raw(msgspec.json.encode(value))
 
     def _read_object(self, value: dict[str, Any], but: frozenset[str]) -> None:
         for key in value:
@@ -162,8 +178,9 @@ class OpenAiTexts(RequestTexts):
         elif isinstance(value, dict):
             self._read_object(value, _NONE)
         elif isinstance(value, list):
-            for index in range(len(value)):
-                self._read_item(value, index)
+            for index, item in enumerate(value):
+                if item.__class__ in _READABLE:  # among numbers, of which there may be many, nothing is read
+                    self._read_item(value, index)
 
 
 class ChatTexts(OpenAiTexts):
@@ -171,8 +188,9 @@ class ChatTexts(OpenAiTexts):
 
     __slots__ = ("_messages",)
 
-    def _read_own_fields(self) -> None:
+    def _read_own_fields(self) -> Generator[None, None, None]:
         self._messages: list[dict[str, Any]] = plain(self._request.fields["messages"], "messages")
+        yield
         for message in self._messages:
             content = message.get("content")
             if isinstance(content, list):
@@ -200,11 +218,10 @@ class ChatTexts(OpenAiTexts):
             elif key not in MEDIA or value.__class__ is not str or not is_media(value):
                 self._read_item(part, key)
 
-    def write(self) -> None:
-        super().write()
+    def _write_own_fields(self, fields: dict[str, Raw]) -> None:
         for target, message in zip(self._messages, self._request.view.messages, strict=True):
             _replace_message(target, message)
-        self._request.fields["messages"] = Raw(msgspec.json.encode(self._messages))
+        fields["messages"] = Raw(msgspec.json.encode(self._messages))
 
 
 _TEXT: Final = frozenset({"text"})
@@ -218,7 +235,8 @@ class RerankTexts(OpenAiTexts):
 
     __slots__ = ()
 
-    def _read_own_fields(self) -> None:
+    def _read_own_fields(self) -> Generator[None, None, None]:
+        yield
         for document in self._request.view.documents:
             if not isinstance(document, str):
                 self._read_object(document, _TEXT)

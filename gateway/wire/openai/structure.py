@@ -19,7 +19,7 @@ from gateway.wire.openai import media
 from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, TEXT_PART, wrong_case
 
 PAUSE: Final = 256
-"""Messages or documents that are looked at in one turn."""
+"""Fields, messages or documents that are looked at in one turn."""
 
 
 def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None) -> bool:
@@ -56,7 +56,9 @@ class Structure:
         total = unique.colons(body)
         yield
         decoded: dict[str, Any] = {}
-        for name, value in self._fields.items():
+        for number, (name, value) in enumerate(self._fields.items()):
+            if number % PAUSE == PAUSE - 1:
+                yield
             raw = bytes(value)
             expected += name.count(":")
             if raw.find(b"{") < 0:

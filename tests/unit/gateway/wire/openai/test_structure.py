@@ -13,6 +13,7 @@ from gateway.core.errors import RequestError
 from gateway.core.slices import at_once
 from gateway.core.types import InferenceRequest
 from gateway.wire import table
+from gateway.wire.openai import api
 from gateway.wire.openai.fields import DROPPED, KNOWN, MEDIA, MESSAGE, NEVER, PART
 
 CHAT, RERANK, EMBEDDINGS = b"/v1/chat/completions", b"/v1/rerank", b"/v1/embeddings"
@@ -209,15 +210,21 @@ MESSAGES = st.lists(st.lists(st.tuples(NAMES, TEXTS), max_size=4), min_size=1, m
 def test_the_glance_at_colons_finds_what_the_whole_check_finds(
     messages: list[list[tuple[str, str]]], colon: str, further: list[str]
 ) -> None:
-    """A request that is parsed in steps skips the glance."""
     inside = ",".join("{" + ",".join(f'"{name}"{colon}{text}' for name, text in [("role", '"u"'), *message]) + "}" for message in messages)
     body = f'{{"model"{colon}"m","messages"{colon}[{inside}]' + "".join(f',"{name}"{colon}"m"' for name in further) + "}"
 
-    def outcome(steps: bool) -> Any:
+    def outcome(glance: bool) -> Any:
         try:
-            made = at_once(table.parse_steps(CHAT, body.encode(), {})) if steps else parse(body.encode())
+            with pytest.MonkeyPatch.context() as patch:
+                if not glance:
+                    patch.setattr(api, "in_order", lambda *given: False)
+                made = parse(body.encode())
         except RequestError as error:
             return error.code, error.param
         return made.unknown, settled(made, "forward")
 
     assert outcome(False) == outcome(True)
+    try:
+        assert at_once(table.parse_steps(CHAT, body.encode(), {})).unknown == parse(body.encode()).unknown
+    except RequestError as error:
+        assert outcome(True) == (error.code, error.param)
