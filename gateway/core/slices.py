@@ -86,22 +86,3 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
-
-
-async def in_turns(steps: Steps[T]) -> T:
-    """The same for a request's own work, with a turn of the loop after each step: it can be awaited without a task."""
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        turn: asyncio.Future[None] = loop.create_future()
-        loop.call_soon(_turn, turn)
-        await turn
-
-
-def _turn(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

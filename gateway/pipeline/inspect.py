@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
-from gateway.core.slices import Steps, Turns, at_once, in_turns
+from gateway.core.slices import Steps, Turns, at_once
 from gateway.core.types import ALLOW, ResponseHead, Verdict
 from gateway.core.waiting import Maybe
 from gateway.core.wire import Path, TextFilter
@@ -160,7 +160,7 @@ async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
     if why := api.unreadable(inference):
         raise GuardrailViolation(why, code=guardrails[0].name)
     if inference.prompt_tokens > LARGE_REQUEST and x.snapshot.parse_steps is not None:
-        found = await in_turns(api.texts_steps(inference))
+        found = await x.plane.turns.run(api.texts_steps(inference))
     else:
         found = api.texts(inference)
     replaced = await checked(x, guardrails, found.texts)

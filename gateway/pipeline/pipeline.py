@@ -20,7 +20,6 @@ from gateway.core.errors import (
     RequestError,
 )
 from gateway.core.ports import Attempt
-from gateway.core.slices import in_turns
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Signal
@@ -55,7 +54,7 @@ async def serve(x: Exchange) -> None:
         x.client.read_body()
         body = await ready  # the connection's own deadline bounds the wait
     if len(body) > LARGE and snapshot.parse_steps is not None:  # 3
-        request = await in_turns(snapshot.parse_steps(x.path, body, x.headers))
+        request = await x.plane.turns.run(snapshot.parse_steps(x.path, body, x.headers))
     else:
         request = snapshot.parse(x.path, body, x.headers)
     x.request = request

@@ -10,6 +10,7 @@ from email.utils import formatdate
 from typing import Final, Protocol
 
 from gateway.core.errors import GatehouseError
+from gateway.core.slices import Turns
 from gateway.core.snapshot import Snapshot
 from gateway.core.tasks import TaskOwner
 from gateway.pipeline.memory import MemoryBudget
@@ -42,6 +43,7 @@ class DataPlane:
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self.tasks = TaskOwner("data plane")
+        self.turns = Turns()
         self.exchanges: set[UnderWay] = set()
         self.snapshot: Snapshot | None = None
         self.draining = False

@@ -14,10 +14,9 @@ from gateway.core.slices import at_once
 from gateway.core.types import InferenceRequest
 from gateway.wire import table
 from gateway.wire.openai import api
-from gateway.wire.openai.fields import DROPPED, KNOWN, MEDIA, MESSAGE, NEVER, PART
+from gateway.wire.openai.fields import DROPPED, NEVER
 
 CHAT, RERANK, EMBEDDINGS = b"/v1/chat/completions", b"/v1/rerank", b"/v1/embeddings"
-INFER = b"/v2/models/m/infer"
 USER = {"role": "user", "content": "hi"}
 
 
@@ -57,9 +56,6 @@ TWICE: list[tuple[bytes, bytes, str]] = [
     (CHAT, b'{"model":"m","messages":[{"role":"u","content":[{"type":"text","text":"a","text":"b"}]}]}', "messages.text"),
     (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x"}],"tools":[{"function":{"name":"f","name":"g"}}]}', "tools.name"),
     (CHAT, b'{"model":"m","messages":[{"role":"u","content":"x"}],"metadata":{"a":1,"a":2}}', "metadata.a"),
-    (INFER, b'{"inputs":[],"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', "inputs"),
-    (INFER, b'{"inputs":[{"name":"x","datatype":"FP32","shape":[9],"shape":[1],"data":[1]}]}', "shape"),
-    (INFER, b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"parameters":{"a":1,"a":2}}]}', "a"),
 ]
 
 
@@ -79,8 +75,6 @@ CASES: list[tuple[bytes, bytes, str]] = [
     (CHAT, b'{"model":"m","messages":[{"role":"u","tool_calls":[{"Function":{}}]}]}', "messages[0].tool_calls[0].Function"),
     (CHAT, b'{"model":"m","messages":[{"role":"u"}],"tools":[{"function":{"Name":"f"}}]}', "tools[0].function.Name"),
     (CHAT, b'{"model":"m","messages":[{"role":"u"}],"stream_options":{"Include_Usage":true}}', "stream_options.Include_Usage"),
-    (INFER, b'{"Inputs":[],"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}', "Inputs"),
-    (INFER, b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"Shape":[9]}]}', "inputs[0].Shape"),
 ]
 
 
@@ -100,11 +94,6 @@ def test_a_name_in_another_case_is_refused(path: bytes, body: bytes, param: str)
 )
 def test_bytes_that_are_no_utf8_are_refused_at_any_depth(body: bytes) -> None:
     assert refused(body).code == "invalid_json"
-
-
-def test_tensors_with_bytes_that_are_no_utf8_are_refused() -> None:
-    body = b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["\xff"]}]}'
-    assert refused(body, INFER).code == "invalid_json"
 
 
 def test_free_forms_keep_names_in_any_case() -> None:
@@ -157,16 +146,6 @@ def test_forwarding_lets_no_upstream_through_in_the_inside_of_an_unknown_field()
         settled(chat(x={"deep": [{"API_Base": "http://x"}]}), "forward")
 
 
-def test_unknown_names_of_tensors_follow_the_same_setting() -> None:
-    body = b'{"x":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1],"y":2}]}'
-    found = parse(body, INFER)
-    assert found.unknown == ("x", "inputs[0].y")
-    with pytest.raises(RequestError, match="not known"):
-        found.api.settle_unknown(found, "refuse")
-    found.api.settle_unknown(found, "forward")
-    assert found.raw == body
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -193,12 +172,6 @@ def test_documents_name_nothing_to_fetch() -> None:
             parse({"model": "m", "query": "q", "documents": [document]}, RERANK)
     with pytest.raises(RequestError, match="never reaches"):
         settled(parse({"model": "m", "input": "http://x/", "modality": "image"}, EMBEDDINGS), "forward")
-
-
-def test_names_are_lower_case_and_never_both_known_and_forbidden() -> None:
-    for known in (*KNOWN.values(), MESSAGE, PART, *MEDIA.values()):
-        assert known == {name.casefold() for name in known}
-        assert not known & NEVER
 
 
 NAMES = st.sampled_from(["role", "content", "name", "x", "Content", "co\\u006etent"])
