@@ -58,7 +58,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/host/catalogue/inspector.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "inspector"),
     "engines/host/catalogue/install.py": ("tests/unit/engines/host/catalogue/test_library.py", "install"),
     "engines/host/catalogue/shelf.py": ("tests/unit/engines/host/catalogue/test_quarantine.py", "shelf"),
-    "engines/host/memory_ledger.py": ("tests/unit/engines/host/test_process_placement.py", "memory_ledger"),
     "engines/host/priority.py": ("tests/unit/engines/host/test_child.py", "priority"),
     "engines/host/process.py": ("tests/unit/engines/host/test_supervisor.py", "real processes"),
     "engines/llamacpp/app.py": ("tests/integration/llamacpp/test_serving.py", "chat.completions"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from engines.host import process
 from engines.host.devices import Binding
 from engines.host.memory_ledger import MemoryLedger
-from engines.host.placement import InsufficientMemory, InvalidModel, Metadata
+from engines.host.placement import InvalidModel, Metadata
 from engines.host.supervisor import Supervisor
 from gateway.core.errors import ConfigError
 from gateway.core.specs import EngineSpec, HealthSpec
@@ -176,100 +176,3 @@ async def test_a_file_that_cannot_be_read_is_left_to_the_sidecar_to_refuse(machi
     with pytest.raises(ConfigError, match="the file is no model"):
         await machine.supervisor.apply((machine.spec("fail", model="broken.gguf"),), wait=True)
     assert machine.told() == [{}]
-
-
-class TestPromises:
-    """What is promised to an engine that loads is not free for the next."""
-
-    @staticmethod
-    def ledger(free: Callable[[str], list[int] | None], look: Callable[[str, str], Awaitable[Metadata]] | None = None) -> MemoryLedger:
-        async def model(reader: str, path: str) -> Metadata:
-            return MODEL
-
-        return MemoryLedger(look or model, free, lambda: 10_000 * MIB)
-
-    @staticmethod
-    def spec(name: str = "e", **settings: Any) -> EngineSpec:
-        return EngineSpec(**{"name": name, "runtime": "llama.cpp", "model": "m", "context": 512, "slots": 2, **settings})
-
-    async def test_until_it_is_released(self) -> None:
-        ledger = self.ledger(lambda device: [2100 * MIB])
-        whole = await ledger.reserve("a", self.spec(), "cuda:0")
-        part = await ledger.reserve("b", self.spec(), "cuda:0")
-        other = await ledger.reserve("c", self.spec(), "cuda:1")
-        ledger.release("a")
-        ledger.release("b")
-        again = await ledger.reserve("d", self.spec(), "cuda:0")
-        layers = [made.gpu_layers if made else None for made in (whole, part, other, again)]
-        assert layers[0] == layers[2] == layers[3] == 11 and layers[1] is not None and layers[1] < 11
-
-    async def test_a_second_plan_of_the_same_engine_replaces_the_first(self) -> None:
-        ledger = self.ledger(lambda device: [2100 * MIB])
-        for _ in range(3):
-            made = await ledger.reserve("a", self.spec(), "cuda:0")
-            assert made is not None and made.gpu_layers == 11
-
-    async def test_one_that_is_released_while_the_device_is_asked_counts_still(self) -> None:
-        ledger = self.ledger(lambda device: (ledger.release("a"), [2100 * MIB])[1])
-        await ledger.reserve("a", self.spec(), "cuda:0")
-        made = await ledger.reserve("b", self.spec(), "cuda:0")
-        assert made is not None and made.gpu_layers < 11
-
-    async def test_an_embedding_model_needs_memory_for_one_micro_batch_only(self) -> None:
-        ledger = self.ledger(lambda device: None)
-        made = await ledger.reserve("a", self.spec(slots=64, options={"embeddings": True}), "cpu")
-        assert made is not None and made.kv_bytes == 512 * 1024 * 10
-
-    async def test_an_onnx_model_is_only_measured(self) -> None:
-        assert await self.ledger(lambda device: None).reserve("a", self.spec(runtime="onnx"), "cpu") is None
-
-    @pytest.mark.parametrize(("device", "free"), [("cpu", None), ("cuda:0", [200 * MIB]), ("cuda:0,1", [100 * MIB, 100 * MIB])])
-    async def test_an_onnx_model_takes_more_than_its_files(self, tmp_path: Path, device: str, free: list[int] | None) -> None:
-        with (tmp_path / "model.onnx").open("wb") as file:
-            file.truncate(80 * MIB)  # 80 x 1.5 + 64 = 184 MiB
-        ledger = MemoryLedger(devices=lambda device: free, host=lambda: 200 * MIB)
-        spec = self.spec(runtime="onnx", model=str(tmp_path))
-        assert await ledger.reserve("a", spec, device) is None
-        with pytest.raises(InsufficientMemory) as caught:
-            await ledger.reserve("b", spec, device)
-        assert caught.value.needed == 184 * MIB and caught.value.free in (16 * MIB, 200 * MIB - 184 * MIB)
-        ledger.release("a")
-        assert await ledger.reserve("b", spec, device) is None
-
-    async def test_other_variants_in_an_onnx_models_folder_are_not_counted(self, tmp_path: Path) -> None:
-        sizes = {"model.onnx": 8, "model.onnx_data": 32, "model_fp16.onnx": 400, "model_fp16.onnx_data": 800, "onnx/model_q4.onnx": 300}
-        for name, size in sizes.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            with (tmp_path / name).open("wb") as file:
-                file.truncate(size * MIB)
-        ledger = MemoryLedger(host=lambda: 130 * MIB)
-        with pytest.raises(InsufficientMemory) as caught:
-            await ledger.reserve("a", self.spec(runtime="onnx", model=str(tmp_path)), "cpu")
-        assert caught.value.needed == (8 + 32) * 3 // 2 * MIB + 64 * MIB
-
-
-class TestBeside:
-    """A replacement must fit beside the process that runs, with as many layers as it would have alone."""
-
-    async def test_it_is_not_squeezed_into_what_is_left(self) -> None:
-        whole = await TestPromises.ledger(lambda device: [2100 * MIB]).reserve("old", TestPromises.spec(), "cuda:0")
-        assert whole is not None and whole.gpu_layers == 11
-        left = 2100 * MIB - whole.device_bytes
-        ledger = TestPromises.ledger(lambda device: [left])
-        with pytest.raises(InsufficientMemory) as caught:
-            await ledger.reserve("new", TestPromises.spec(), "cuda:0", whole)
-        assert (caught.value.needed, caught.value.free) == (whole.device_bytes, left)
-        alone = await ledger.reserve("new", TestPromises.spec(), "cuda:0")
-        assert alone is not None and 0 < alone.gpu_layers < 11, "where nothing is to be replaced, a part is better than nothing"
-
-    async def test_it_may_be_where_there_is_room_for_both(self) -> None:
-        ledger = TestPromises.ledger(lambda device: [5000 * MIB])
-        old = await ledger.reserve("old", TestPromises.spec(), "cuda:0")
-        ledger.release("old")
-        new = await ledger.reserve("new", TestPromises.spec(), "cuda:0", old)
-        assert new is not None and new.gpu_layers == 11
-
-    async def test_another_device_is_another_matter(self) -> None:
-        old = await TestPromises.ledger(lambda device: [2100 * MIB]).reserve("old", TestPromises.spec(), "cuda:0")
-        new = await TestPromises.ledger(lambda device: [1000 * MIB]).reserve("new", TestPromises.spec(), "cuda:1", old)
-        assert new is not None and 0 < new.gpu_layers < 11
