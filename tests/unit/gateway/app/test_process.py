@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +14,9 @@ from gateway.app.plugins import OURS
 from gateway.app.process import Process
 from gateway.config.load import load
 from gateway.core.errors import ConfigError
+from gateway.server import listener
+from gateway.server.listener import QuietServer
+from tests.waiting import reached
 
 
 def process(directory: Path) -> Process:
@@ -45,3 +50,26 @@ async def test_two_processes_cannot_share_a_state_directory(tmp_path: Path, monk
     with pytest.raises(ConfigError) as caught:
         await process(tmp_path).run()
     assert caught.value.message == "seen" and caught.value.line is not None
+
+
+async def test_the_end_waits_for_requests_as_long_as_the_configuration_in_force_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reload may have changed `listen.drain_timeout` since the start."""
+    servers: list[QuietServer] = []
+
+    def data_server(*parts: Any) -> QuietServer:
+        servers.append(listener.data_server(*parts))
+        return servers[0]
+
+    monkeypatch.setattr("gateway.app.process.data_server", data_server)
+    one = process(tmp_path)
+    running = asyncio.ensure_future(one.run())
+    await reached(lambda: one.gateway is not None)
+    assert one.gateway is not None
+    settings = yaml.safe_load((tmp_path / "gatehouse.yaml").read_text())
+    settings["listen"]["drain_timeout"] = "7s"
+    await one.gateway.changes.reloader.apply(yaml.safe_dump(settings), source="test")
+    one.stop.set()
+    assert await running == 0
+    assert servers[0].config.timeout_graceful_shutdown == 8, "and a second for what is left"
