@@ -18,8 +18,8 @@ Launch = Callable[..., Gatehouse]
 def test_a_long_prompt_outlives_the_time_to_the_first_byte(tmp_path: Path, launch: Launch, interval: float, status: int) -> None:
     """The prompt is read in steps of 32 tokens, which takes far longer than an engine may be silent."""
     made = config(tmp_path, DEMO, slots=1, context=2048, threads=1, options={"working_interval": interval, "batch": 32})
-    made["engines"][0]["timeouts"] = {"first_byte": 0.4, "between_bytes": 0.4}
-    body = {"model": "demo-chat", "prompt": "word " * 1900, "max_tokens": 2, "stream": True}
+    made["engines"][0]["timeouts"] = {"first_byte": 0.25, "between_bytes": 0.25}
+    body = {"model": "demo-chat", "prompt": "word " * 1000, "max_tokens": 2, "stream": True}
     with launch(made) as gatehouse, gatehouse.client() as client:
         answer = client.post("/v1/completions", json=body)
     assert answer.status_code == status, answer.text
