@@ -78,7 +78,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/onnx/texttask.py": ("tests/unit/engines/onnx/test_text.py", "texttask"),
     "engines/sidecar/http.py": ("tests/unit/engines/sidecar/test_shell.py", "engines.sidecar"),
     "engines/sidecar/loading.py": ("tests/unit/engines/sidecar/test_shell.py", "load"),
-    "gateway/app/admin_ports.py": ("tests/e2e/test_admin.py", "/policies/test"),
     "gateway/app/fleet.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
     "gateway/app/fleet_view.py": ("tests/e2e/test_admin_fleet.py", "endpoint"),
     "gateway/app/gateway.py": ("tests/unit/gateway/app/test_changes.py", "Gateway"),
