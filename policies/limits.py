@@ -1,4 +1,4 @@
-"""Which limits apply to a request, and what it costs. Pure: the state of the buckets is gateway.limits' work."""
+"""Which limits apply to a request, and what it costs. Pure: gateway.limits keeps the buckets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.core.types import InferenceRequest, Principal, Usage
 from policies.patterns import matches
 
 Scope = tuple[LimitSpec, tuple[str, ...]]
-"""A limit and the value of its `per` that picks the bucket: ("ci", "key-1") for `per: key` is tenant and key."""
+"""A limit and the key of its bucket: for `per: key`, ("ci", "key-1") is tenant and key."""
 
 
 class LimitRules:
@@ -41,13 +41,13 @@ def estimate(request: InferenceRequest) -> tuple[int, int]:
 
 
 def charge(usage: Usage) -> int:
-    """Tokens that an exchange really cost: prompt and completion; cached prompt tokens count like others."""
+    """Tokens that an exchange cost: prompt, cached or not, and completion."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     return (prompt if prompt > 0 else 0) + (completion if completion > 0 else 0)
 
 
 def _fits(limit: LimitSpec, principal: Principal, model: str) -> bool:
-    """A credential may name a limit itself: that stands for the `key` pattern (`key: ""` fits those that name it, and no others)."""
+    """Whether a limit applies. A credential that names it counts as matching `key`, so a limit with `key: ""` applies to those only."""
     match = limit.match
     if not (matches(match.tenant, principal.tenant) and matches(match.model, model)):
         return False

@@ -1,4 +1,4 @@
-"""Patterns of names with `*` (any run of characters, also none); everything else stands for itself. Linear time."""
+"""Patterns of names in which `*` is any run of characters, even none. Everything else is literal. Linear time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def names(pattern: str, model: str, version: str = "") -> bool:
-    """Whether a pattern of models means this one: `model` (every version of it) or `model@version` (only calls whose path names
-    that version). The two halves are matched apart, as callers choose what stands in the path; no model's name has an `@`."""
+    """Whether a pattern means this model: `model` means every version, `model@version` only calls whose path names that version. The two
+    halves are matched apart, because callers choose the version. No model's name contains an `@`."""
     wanted, at, wanted_version = pattern.rpartition("@")
     if at:
         return version != "" and matches(wanted, model) and matches(wanted_version, version)
@@ -30,7 +30,7 @@ def names(pattern: str, model: str, version: str = "") -> bool:
 
 
 def within(outer: str, inner: str) -> bool:
-    """Whether a pattern of models means no more than another: `demo-*` is within `*`, `demo-chat@1` within `demo-*`."""
+    """Whether the inner pattern of models allows only what the outer one does: `demo-*` is within `*`, `demo-chat@1` within `demo-*`."""
     model, at, version = inner.rpartition("@")
     if not at:
         return "@" not in outer and matches(outer, inner)

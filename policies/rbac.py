@@ -14,9 +14,9 @@ from gateway.core.types import Decision, InferenceRequest, Principal
 from policies.patterns import names
 
 MEMO_SIZE: Final = 16384
-"""Decisions remembered; the oldest is forgotten first."""
+"""Decisions in the memo. The oldest is forgotten first."""
 MEMO_VERSION: Final = 64
-"""Characters of the longest version that is remembered: with the bound on their number, one on the bytes that decisions take."""
+"""Decisions about longer versions are not memoised, so the memo is bounded in bytes too."""
 
 _DENIED: Final = Decision(False, "This credential may not use the requested model.", "default-deny")
 _OPERATION: Final = Decision(False, "This credential may not call this operation.", "operations")
@@ -24,9 +24,9 @@ _UNKNOWN: Final = Decision(False, "There is no such model for this credential.",
 
 
 class ModelAccess:
-    """Allows a model when one of the principal's patterns (`*`, `demo-*`) names it, or the model that the alias stands for.
+    """Allows a model if one of the principal's patterns (`*`, `demo-*`) matches its name. A pattern for a model allows its aliases too.
 
-    `model@version` allows the calls whose path names that version, and no others; no model's name has an `@`.
+    `model@version` allows only calls whose path names that version. No model's name contains an `@`.
     """
 
     def __init__(self, models: Iterable[ModelSpec], *, memo_size: int = MEMO_SIZE) -> None:
@@ -38,8 +38,7 @@ class ModelAccess:
         self._memo_size = memo_size
 
     def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
-        """The memoised decision. Names that callers choose freely are not remembered: unknown models, and versions longer than any that a
-        pattern names."""
+        """The decision, memoised. Unknown models and long versions are not remembered: callers choose them freely."""
         version = request.version
         key = (principal, request.model, f"{request.operation}:{version}" if version else request.operation)
         decision = self._memo.get(key)

@@ -1,7 +1,7 @@
-"""API keys: those of the configuration, held as SHA-256 only, and those of the store through its port.
+"""API keys: those of the configuration, held only as SHA-256, and those of the store.
 
-A key is found by the SHA-256 of all of it, so that neither the table nor a memo ever holds one, and the time of a look-up
-tells nothing about a key's characters.
+Keys are looked up by the SHA-256 of the whole key. So no table or memo ever holds a key, and the time of a look-up says nothing about
+its characters.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SHA256: Final = sha256().copy
 class ApiKeyAuthenticator:
     """Accepts `Authorization: Bearer KEY`, `x-api-key: KEY` and `api-key: KEY`.
 
-    A bearer value that is no known key and looks like a signed token is left to other authenticators; every other unknown
-    one is rejected with `invalid_api_key`.
+    An unknown bearer value that looks like a signed token is left to other authenticators. Any other unknown value is rejected with
+    `invalid_api_key`.
     """
 
     def __init__(self, static: Iterable[StaticKeySpec], store: KeyStore | None = None, clock: Clock | None = None) -> None:
@@ -36,7 +36,7 @@ class ApiKeyAuthenticator:
         self._clock: Clock = clock or SystemClock()
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
-        """The fast path: one bearer credential that is a key of the configuration, or one of the store that is remembered."""
+        """The fast path: a single bearer credential that is a key of the configuration or a cached key of the store."""
         value = headers.get(b"authorization")
         if value is not None and value.startswith(b"Bearer ") and b"x-api-key" not in headers and b"api-key" not in headers:
             hashed = _SHA256()

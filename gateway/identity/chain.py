@@ -1,4 +1,4 @@
-"""Authenticators in order: the first that knows the credential decides. Whatever goes wrong inside one is a rejection."""
+"""Authenticators in order: the first that recognises the credential decides. An authenticator that fails rejects the caller."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ log = logging.getLogger("gatehouse.identity")
 
 
 def chain(authenticators: Sequence[Authenticator]) -> Authenticator:
-    """One authenticator out of several. It never answers None: without a credential it raises `missing_credentials`.
+    """Combines several authenticators into one, which never returns None: without a credential it raises `missing_credentials`.
 
-    An unexpected exception inside a member is logged (its type only: its text may hold the credential) and becomes a
-    rejection; a later member is not asked, because the failed one might have rejected the caller.
+    An unexpected exception in a member rejects the caller. Only its type is logged, because its text may hold the credential. Later members
+    are not asked, because the failed one might have rejected the caller.
     """
     return Single(authenticators[0]) if len(authenticators) == 1 else Chain(tuple(authenticators))
 
 
 class Single:
-    """A chain of one: that member's own path and nothing else."""
+    """A chain of one, without the cost of a loop."""
 
     def __init__(self, member: Authenticator) -> None:
         self._authenticate = member.authenticate
@@ -43,13 +43,13 @@ class Single:
 
 
 class Chain:
-    """Several members (or none: then nobody gets in)."""
+    """Several members. Without any, every caller is rejected."""
 
     def __init__(self, members: tuple[Authenticator, ...]) -> None:
         self._members = tuple((type(member).__name__, member.authenticate) for member in members)
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
-        presented(headers)  # two different credentials are refused whichever member would know one of them
+        presented(headers)  # two different credentials are refused, whichever members know them
         return self._from(0, headers, peer)
 
     def _from(self, start: int, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
@@ -77,7 +77,7 @@ class Chain:
 
 
 def _answer(name: str, found: Maybe[Principal | None]) -> Maybe[Principal | None]:
-    """A chain of one whose member did not answer with a plain principal."""
+    """The slow path of a chain of one: None or an awaitable."""
     if found is None:
         raise missing_credentials()
     if isinstance(found, Principal):

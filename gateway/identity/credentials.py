@@ -1,6 +1,6 @@
-"""What a caller presented: the credential in the headers, and the uniform errors that reject one.
+"""The credential in a request's headers, and the errors that reject one.
 
-A rejection never says which part was wrong (an unknown key, a damaged one, an expired one): it has one text and one code.
+A rejection has one text and one code. It never says whether a key was unknown, damaged or expired.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from gateway.core.types import Headers
 
 CHALLENGE = (("www-authenticate", 'Bearer realm="gatehouse"'),)
 MAX_CREDENTIAL_BYTES = 16 * 1024
-"""Longer than any key or token that is accepted; a longer one is refused unread."""
+"""The longest credential that is read. No accepted key or token is this long."""
 
 
 def presented(headers: Headers) -> tuple[bytes, bytes] | None:
@@ -52,5 +52,5 @@ def invalid_api_key() -> AuthenticationError:
 
 
 def invalid_credentials() -> AuthenticationError:
-    """For what must not be explained to the caller: an authenticator that failed on its own."""
+    """For an authenticator that failed: the caller is not told why."""
     return AuthenticationError("The credential could not be verified.", code="invalid_credentials", headers=CHALLENGE)

@@ -1,7 +1,7 @@
-"""Denials of callers nobody knows, counted per peer and second, so that a flood of them does not flood the audit log.
+"""Counts denials of unknown callers per peer and second, so that a flood of them does not flood the audit log.
 
-The first denial of a peer in a second is recorded as it is; the others are counted and reported as one number when the
-second is over. The table is bounded: what does not fit is counted together.
+A peer's first denial in a second gets a record of its own. The others are counted and reported as one number after the second. The table is
+bounded: peers that do not fit are counted together.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OTHERS = "*"
-"""Stands for all peers that found no room in the table."""
+"""All peers for which the table has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Flood:
 
 
 class FloodTable:
-    """Pure: times are given by the caller, in seconds. Not thread-safe."""
+    """Pure: the caller passes the time, in seconds. Not thread-safe."""
 
     def __init__(self, capacity: int = 4096) -> None:
         self._capacity = capacity
@@ -32,7 +32,7 @@ class FloodTable:
         self._closed: list[Flood] = []
 
     def denied(self, peer: str, code: str, now: float) -> bool:
-        """Counts a denial. True: it is the first of its peer and code in this second and is to be recorded by itself."""
+        """Counts a denial. Returns True for the first one of this peer and code in this second: it gets a record of its own."""
         second = int(now)
         if second != self._second:
             self._close()
@@ -50,7 +50,7 @@ class FloodTable:
         return True
 
     def drain(self, now: float) -> list[Flood]:
-        """What was counted in seconds that are over, once. Call it about every second."""
+        """Returns, once, the counts of the seconds that have passed. Call it about every second."""
         if int(now) != self._second:
             self._close()
         closed, self._closed = self._closed, []

@@ -1,8 +1,8 @@
 """The format of the API keys that Gatehouse makes: `gh_`, 192 random bits and a checksum, all in base62.
 
 The prefix lets secret scanners find a leaked key; the checksum (CRC-32, as in GitHub's tokens) tells a mistyped key from an
-unknown one without asking the store. The checksum is no secret and proves nothing. A key is stored as an HMAC-SHA256 with
-the server's pepper, so that a stolen table alone does not even allow a key to be confirmed.
+unknown one without asking the store. The checksum is not a secret and proves nothing. Keys are stored as
+HMAC-SHA256 with the server's pepper, so a stolen table is not even enough to confirm a guessed key.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def well_formed(key: str) -> bool:
 
 
 def digest(key: str) -> bytes:
-    """SHA-256 of the whole key (32 bytes): what caches and lookups are keyed by."""
+    """SHA-256 of the whole key (32 bytes), which caches and look-ups use."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def fingerprint(key: str, pepper: bytes) -> bytes:
-    """HMAC-SHA256 of the key with the server's pepper (32 bytes): what the store keeps."""
+    """HMAC-SHA256 of the key with the server's pepper (32 bytes), which the store keeps."""
     return hmac.digest(pepper, key.encode(), "sha256")
 
 

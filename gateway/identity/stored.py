@@ -1,9 +1,9 @@
-"""API keys of the store, as the data plane keeps them: a bounded cache that the feed corrects, so that a request asks nobody.
+"""The data plane's cache of the store's API keys: bounded, and kept current by the feed, so that most requests ask nobody.
 
-Known keys and, for seconds, unknown ones are remembered under the SHA-256 of the whole key. A key that is not remembered is
-asked for once, however many requests bring it at the same time. A change (revoked, rotated, updated) drops the key at once;
-an answer that was under way meanwhile is not believed and asked for again. Guessing costs the guesser: a peer that keeps
-presenting unknown keys is put off before the store is asked.
+Known keys, and unknown ones for a few seconds, are cached under the SHA-256 of the whole key. A key that is not cached is asked for once,
+however many requests bring it at the same time. A change (revoked, rotated, updated) drops the key at once; an answer that was under way
+at that moment is discarded, and the store is asked again. A peer that keeps presenting unknown keys is turned away before the store is
+asked.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gateway.core.waiting import Maybe
 log = logging.getLogger("gatehouse.identity")
 
 Find = Callable[[bytes, str], Awaitable[KeyRecord | None]]
-"""(SHA-256 of the key, the key) to the record, whatever its state; None: there is no such key. Raises StoreUnavailable."""
+"""(SHA-256 of the key, the key) -> its record in whatever state, or None for an unknown key. Raises StoreUnavailable."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CAPACITY = 65536
 NEGATIVE_SECONDS = 5.0
 MAX_FLIGHTS = 64
-"""Unknown keys that are asked for at the same time; more than that are put off (503)."""
+"""Unknown keys that are looked up at the same time. Further ones are turned away (503)."""
 MAX_TRIES = 5
-"""How often an answer that was overtaken by a change is asked for again."""
+"""How often the store is asked again when a change overtook its answer."""
 GUESSES = 32
 """Unknown keys that one peer may present in a row; it gets one more each `GUESS_SECONDS`."""
 GUESS_SECONDS = 0.25
@@ -41,7 +41,7 @@ USED_SECONDS = 60.0
 
 
 class Entry:
-    """One known key. `used`: a request has used it since that was last reported, at `reported` (monotonic)."""
+    """One known key. `used`: since `reported` (monotonic), when its use was last reported."""
 
     __slots__ = ("digest", "networks", "principal", "reported", "used")
 
@@ -52,8 +52,8 @@ class Entry:
 
 
 class Flight:
-    """One question under way, with a future for each request that waits: one that leaves cancels its own only. Futures and not a
-    Signal, as both a Driver and a task can await them.
+    """One look-up under way, with a future for each waiting request: one that leaves cancels only its own. Futures instead of a Signal,
+    because both a Driver and a task can await them.
 
     peer: the address of the first that asked. `changed`: ids of keys that changed meanwhile; `made`: whether any key was made
     meanwhile; `missed`: whether changes were missed.
@@ -87,7 +87,7 @@ class Flight:
         self.made = self.missed = False
 
     def believes(self, record: KeyRecord | None) -> bool:
-        """Whether nothing has happened since the question that would make this answer an old one."""
+        """Whether the answer is current: no change since the question makes it stale."""
         if self.missed:
             return False
         return not self.made if record is None else record.id not in self.changed
@@ -114,20 +114,20 @@ class StoredKeys:
         self._capacity, self._negative_seconds, self._max_flights = capacity, negative_seconds, max_flights
         self._known: OrderedDict[bytes, Entry] = OrderedDict()
         self._digests: dict[str, list[bytes]] = {}
-        """Of each key that is remembered, its secrets: a rotated key has several for a while."""
+        """The secrets of each cached key. A rotated key has several for a while."""
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
         self._flights: dict[bytes, Flight] = {}
         self._used: list[Entry] = []
         self._guesses = Guesses(self._clock)
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """Cached keys."""
         return len(self._known)
 
     # --- asked by the authenticator
 
     def remembered(self, digest: bytes, peer: Peer) -> Principal | None:
-        """The principal of an active key that is remembered and may be used from there; the path of nearly every request."""
+        """The principal of a cached, active key that may be used from this peer. Nearly every request takes this path."""
         entry = self._known.get(digest)
         if entry is None:
             return None
@@ -135,7 +135,7 @@ class StoredKeys:
         return self._judge(entry, peer)
 
     def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
-        """The principal of an active key that may be used from there; None: not so, and not why. Raises Overloaded, StoreUnavailable."""
+        """The principal of an active key that this peer may use, or None, without a reason. Raises Overloaded, StoreUnavailable."""
         entry = self._known.get(digest)
         if entry is not None:
             self._known.move_to_end(digest)
@@ -219,7 +219,7 @@ class StoredKeys:
     # --- told by the feed
 
     def changed(self, id: str, action: str) -> None:
-        """A key was created, updated, rotated, revoked or deleted, here or on another machine: what is remembered of it is dropped."""
+        """Drops a key from the cache: it was created, updated, rotated, revoked or deleted, here or on another machine."""
         made = action in ("created", "rotated")  # there is a secret that was not there before
         if made:
             self._unknown.clear()
@@ -230,7 +230,7 @@ class StoredKeys:
             flight.made = flight.made or made
 
     def clear(self) -> None:
-        """Changes were missed: nothing that is remembered may be trusted, nor an answer that is under way."""
+        """Changes were missed: drops every cached key and distrusts every answer under way."""
         dropped = len(self._known)
         self._known.clear()
         self._digests.clear()
@@ -240,8 +240,8 @@ class StoredKeys:
         log.warning("changes of API keys were missed: %d keys are looked up anew when they are used", dropped)
 
     def take_used(self, interval: float = USED_SECONDS) -> dict[str, float]:
-        """Ids of the keys that were used since they were last reported, with the time now (seconds since the epoch); each at most
-        once in `interval` seconds."""
+        """Ids of the keys used since the last report, with the current time (seconds since the epoch). Each key is reported at most once in
+        `interval` seconds."""
         now, wall = self._clock.monotonic(), self._clock.wall()
         used, self._used = self._used, []
         reported: dict[str, float] = {}
@@ -255,7 +255,7 @@ class StoredKeys:
 
 
 class Guesses:
-    """How many unknown keys each peer may still present: a small bucket for each, in a bounded table."""
+    """How many more unknown keys each peer may present: one small bucket a peer, in a bounded table."""
 
     def __init__(self, clock: Clock, peers: int = PEERS) -> None:
         self._clock, self._peers = clock, peers
@@ -266,7 +266,7 @@ class Guesses:
         return free_at is None or free_at - self._clock.monotonic() <= (GUESSES - 1) * GUESS_SECONDS
 
     def wrong(self, address: str) -> None:
-        """One more unknown key came from there."""
+        """Counts one more unknown key from this peer."""
         where, now = _neighbourhood(address), self._clock.monotonic()
         self._free_at[where] = max(now, self._free_at.get(where, 0.0)) + GUESS_SECONDS
         self._free_at.move_to_end(where)
@@ -275,7 +275,7 @@ class Guesses:
 
 
 def principal_of(record: KeyRecord) -> Principal:
-    """`expires` is the first moment at which the key ends for whatever reason."""
+    """`expires` is the earliest moment at which the key stops being valid."""
     return Principal(
         id=record.id,
         tenant=record.tenant,
@@ -290,7 +290,7 @@ def principal_of(record: KeyRecord) -> Principal:
 
 
 def _neighbourhood(address: str) -> str:
-    """An IPv6 peer has at least a /64 to itself."""
+    """IPv6 peers count by their /64, which one subscriber has to itself."""
     if ":" not in address:
         return address
     try:
@@ -302,7 +302,7 @@ def _neighbourhood(address: str) -> str:
 
 
 def _inside(address: str, networks: tuple[Network, ...]) -> bool:
-    """Whether a peer's address (an IPv4 one may come mapped into IPv6) lies in one of the networks. What is no address does not."""
+    """Whether an address lies in one of the networks. IPv4 may arrive mapped into IPv6; what is not an address is in none."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

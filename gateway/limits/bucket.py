@@ -2,9 +2,9 @@
 ITU-T I.371, with time in place of tokens).
 
 All state is in whole picoseconds (`ps`) of the monotonic clock. A rate of `rate` units in `per` seconds makes one unit cost
-per/rate, rounded up to a picosecond: what is admitted is never more than burst + rate x time, and nothing drifts. With the
-"full again" time in the past the bucket is full; what it lies ahead is the debt, and the level is burst minus that debt. A
-level may be negative when an exchange cost more than was reserved for it.
+per/rate, rounded up to a picosecond: what is admitted is never more than burst + rate x time, and nothing drifts. If the
+"full again" time is past, the bucket is full. Otherwise the time until then is the debt, and the level is burst minus debt. The
+level is negative after an exchange that cost more than was reserved for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MILLISECOND: Final = SECOND // 1000
 
 
 class Rate:
-    """The fixed side of one bucket of `what` (requests, tokens). `unit_ps`: what one unit costs; `burst_ps`: the debt of an empty bucket.
+    """The constants of one bucket of `what` (requests, tokens). `unit_ps`: what one unit costs; `burst_ps`: the debt of an empty bucket.
 
     `until_remaining` and `until_reset`: the x-ratelimit-* lines up to what remains, and from there to the time.
     """
@@ -36,13 +36,13 @@ class Rate:
         self.until_reset = b"\r\nx-ratelimit-reset-%b: " % what
 
     def level(self, debt_ps: int) -> int:
-        """Whole units that are left at a debt; 0 when it is negative."""
+        """Whole units left at a debt; 0 when the level is negative."""
         left = self.burst_ps - debt_ps if debt_ps > 0 else self.burst_ps
         return left // self.unit_ps if left > 0 else 0
 
 
 class Shape:
-    """The fixed side of a limit: what all its buckets share."""
+    """What all buckets of one limit share."""
 
     __slots__ = ("concurrent", "name", "request_ps", "requests", "tokens")
 
@@ -58,8 +58,7 @@ class Bucket:
     """The state of one limit for one key: requests, tokens and how many exchanges are under way.
 
     `requests_full` and `tokens_full` are the two "full again" times; `tokens_idle`, `requests_idle` the last time at which a
-    charge found the bucket full: a reservation made before that has been refilled by time already and must not be refunded
-    a second time.
+    charge found the bucket full: time has already refilled a reservation made before that, so it must not be refunded again.
     """
 
     __slots__ = ("in_use", "requests_full", "requests_idle", "shape", "tokens_full", "tokens_idle")
@@ -95,7 +94,7 @@ class Bucket:
             self.tokens_full += token_ps
 
     def give_back(self, taken_at: int, token_ps: int) -> None:
-        """Undoes a `take` of `taken_at` as if it had not been."""
+        """Undoes the `take` of `taken_at`."""
         self.in_use -= 1
         if self.requests_idle <= taken_at:
             self.requests_full -= self.shape.request_ps
@@ -113,5 +112,5 @@ class Bucket:
             self.tokens_full -= reserved_ps - actual_ps
 
     def idle(self, now: int) -> bool:
-        """Full and unused: forgetting it loses nothing, as a new bucket starts full."""
+        """Full and unused, so nothing is lost by forgetting it: a new bucket starts full."""
         return self.in_use == 0 and self.requests_full <= now and self.tokens_full <= now

@@ -8,7 +8,7 @@ from typing import Final
 from gateway.limits.bucket import MILLISECOND, Bucket, Rate
 
 _MILLIS: Final = tuple(b".%03ds\r\n" % value for value in range(1000))
-"""The end of a line with a time, by its milliseconds."""
+"""The ends of lines with a time, by milliseconds."""
 
 
 def line(bucket: Bucket, now: int) -> bytes:
@@ -44,7 +44,7 @@ def lines(buckets: Sequence[Bucket], now: int) -> bytes:
 
 
 def _tightest(levels: list[tuple[Rate | None, int]]) -> bytes:
-    """The lines of the rate with the least left, of those with as little the one that is full again first; b"" when there is none."""
+    """The lines of the rate with the least left. Of equals, the one that is full again first. b"" without any rate."""
     chosen: Rate | None = None
     chosen_debt = least = 0
     for rate, debt in levels:

@@ -1,8 +1,8 @@
 """Limits inside one process: takes from every bucket that applies, or from none, without waiting.
 
-A reservation holds the estimated tokens; settling it refunds what was not used or charges what was used beyond. Until then
-its buckets cannot be forgotten. Guarantee: between two moments with nothing under way, no bucket hands out more than
-burst + rate x time; within that, an instant can see more only by what earlier exchanges reserved and did not use.
+A reservation holds the estimated tokens. Settling it refunds what was not used, or charges the excess. Until then its buckets cannot be
+forgotten. Guarantee: between two moments with nothing under way, no bucket hands out more than
+burst + rate x time. While exchanges are under way, it can hand out more only by what they reserved and did not use.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Rules(Protocol):
 class BucketRegistry:
     """Owns the buckets of a process, so that a reload keeps the state of every limit whose settings did not change.
 
-    Bounded by `capacity`: when it is reached, buckets that are full and unused are forgotten, least recently made first; a
-    bucket in any other state is never forgotten, and while there are only such the registry grows and says so once.
+    Bounded by `capacity`: beyond it, buckets that are full and unused are forgotten, oldest first. No other bucket is ever forgotten; while
+    there are only such, the registry grows, and logs that once.
     """
 
     def __init__(self, capacity: int = 100_000) -> None:
         self.capacity = capacity
         self.generation = 0
-        """Changes whenever buckets were forgotten: what remembers buckets must look them up again."""
+        """Changes whenever buckets are forgotten: a memo of buckets is then stale."""
         self._shapes: dict[LimitSpec, Shape] = {}
         self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
         self._sweep_at = capacity
@@ -52,7 +52,7 @@ class BucketRegistry:
         return len(self._buckets)
 
     def buckets(self, scopes: Sequence[Scope], now: int) -> tuple[Bucket, ...]:
-        """The bucket of each limit (by its name and rates) for its key; a new one is full. None is forgotten in between."""
+        """The bucket of each limit for its key, made full if it is new. None of them is forgotten by this call."""
         if len(self._buckets) + len(scopes) > self._sweep_at:
             self._sweep(now)
         return tuple(self._bucket(limit, key) for limit, key in scopes)
@@ -68,7 +68,7 @@ class BucketRegistry:
         return bucket
 
     def _sweep(self, now: int) -> None:
-        """Forgets a quarter of the capacity at most, so that a sweep pays for many new buckets. Oldest first."""
+        """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
         wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
         idle = []
         for identity, bucket in self._buckets.items():
@@ -90,12 +90,12 @@ class BucketRegistry:
 
 
 def limit_identity(limit: LimitSpec) -> LimitSpec:
-    """What makes two limits share their buckets: name, `per` and the rates. Whom it matches may change."""
+    """Limits with the same name, `per` and rates share their buckets, whomever they match."""
     return LimitSpec(name=limit.name, per=limit.per, requests=limit.requests, tokens=limit.tokens, concurrent=limit.concurrent)
 
 
 class LocalLimiter:
-    """The Limiter over in-process buckets. `estimate` and `charge` are policies.limits' (what a request costs)."""
+    """The Limiter over in-process buckets. estimate, charge: what a request costs (policies.limits)."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class LocalLimiter:
         self._generation = registry.generation
 
     def reserve(self, principal: Principal, request: InferenceRequest) -> Reservation:
-        """Takes from all buckets that apply. Raises LimitExceeded (429) when one has too little; then none was changed."""
+        """Takes from every bucket that applies. Raises LimitExceeded (429) if one has too little, and then changes none."""
         if self._generation != self._registry.generation:
             self._memo.clear()
             self._generation = self._registry.generation
@@ -162,7 +162,7 @@ class LocalLimiter:
     def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Bucket, ...]:
         buckets = self._registry.buckets(self._rules.applying(principal, model), now)
         if self._generation != self._registry.generation:
-            self._memo.clear()  # room was made for these: what is remembered may hold buckets that are forgotten
+            self._memo.clear()  # making room may have forgotten buckets that the memo holds
             self._generation = self._registry.generation
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
@@ -218,9 +218,9 @@ UNLIMITED: Final = Unlimited()
 
 
 def _clamped(bucket: Bucket, prompt: int) -> int:
-    """What to reserve when the estimate exceeds the burst: all of it; the debt comes at settlement.
+    """What to reserve for an estimate beyond the burst: the whole burst. The rest is charged at settlement.
 
-    A prompt that alone exceeds the burst could never pass and is refused for good.
+    A prompt that exceeds the burst by itself could never pass, and is refused for good.
     """
     shape = bucket.shape
     rate = shape.tokens

@@ -1,8 +1,8 @@
 """The deny list: phrases that must not pass, in requests, answers and streams.
 
 A stream's matcher holds back exactly what could still become part of a match: the text from the earliest place where a
-phrase may have begun. That is never more than the longest phrase, with MAX_HIDDEN invisible characters after each of its own.
-What is released does not depend on how the text was cut into pieces.
+phrase may have begun. That is at most the longest phrase, with MAX_HIDDEN invisible characters after each of its characters.
+How the text was cut into pieces makes no difference to what is released.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from policies.guardrails.phrases import WINDOW, Node, PhraseSet
 
 REASON = "The text contains a phrase that is not allowed here."
 _BULK: Final = 128
-"""Characters from which a search is quicker than following each one."""
+"""From this many characters on, a search is quicker than following each one."""
 _AT_ONCE: Final = 4096
 _AT_ONCE_ASCII: Final = 64 * 1024
-"""Characters that are searched without a turn: about a millisecond at the worst for ASCII, five for all others."""
+"""Up to this many characters are searched at once: at worst about one millisecond for ASCII, five for other characters."""
 _MAX_PENDING_MARKS: Final = 32
 
 
@@ -59,8 +59,8 @@ class DenyList:
         self._blocked = Verdict("block", name, REASON)
 
     def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
-        """Allow, block, or rewrite with every text as it may pass; for long texts the steps to it. One scan of all texts together finds
-        nothing in most."""
+        """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all
+        texts together is enough."""
         if len(texts) > _AT_ONCE:
             return self._steps(texts)
         text = texts[0] if len(texts) == 1 else "\x00".join(texts)
@@ -76,7 +76,7 @@ class DenyList:
         return DenyListStream(self.name, self._phrases, self._replacement if self._mask else None)
 
     def _suspect(self, text: str) -> bool:
-        """Whether a phrase may be in it, or more invisible characters than any writing has."""
+        """Whether the text may contain a phrase, or more invisible characters in a row than any writing has."""
         return (not text.isascii() and HIDDEN_RUN.search(text) is not None) or self._phrases.occurs(text)
 
     def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
@@ -101,7 +101,7 @@ class DenyList:
         return Verdict("rewrite", self.name, REASON, tuple(passed)) if changed else ALLOW
 
     def _each(self, texts: list[str]) -> Steps[list[str]]:
-        """Some texts as they may pass. Raises GuardrailViolation."""
+        """The texts, masked. Raises GuardrailViolation."""
         passed = []
         for text in texts:
             if len(text) > WINDOW or self._suspect(text):
@@ -121,8 +121,8 @@ class DenyList:
 
 
 class _Candidate:
-    """A place where a phrase may have begun. `start`, `best`: places in the text; `best` is the end of the longest match so
-    far; `node` is None once no longer match is possible."""
+    """A place where a phrase may have begun. `best`: the end of the longest match so far. `node`: None once a longer match is
+    impossible."""
 
     __slots__ = ("best", "node", "start")
 
@@ -135,7 +135,7 @@ class _Candidate:
 class DenyListStream:
     """Follows one text as it grows. With a `replacement` it masks, without one it blocks.
 
-    All candidates advance by one folded character at a time; the leftmost one decides, and of its matches the longest.
+    All candidates advance together, one folded character at a time. The leftmost candidate wins, with its longest match.
     """
 
     __slots__ = (
@@ -176,7 +176,7 @@ class DenyListStream:
         return self._held[self._done :]
 
     def feed(self, text: str) -> str:
-        """What may pass now. Raises GuardrailViolation when a phrase is complete and the list blocks."""
+        """Returns what may pass now. Raises GuardrailViolation when the list blocks and a phrase is complete."""
         text, self._hidden, cut = trim_hidden(text, self._hidden)
         if cut and self._replacement is None:
             raise GuardrailViolation(REASON, code=self._name)
@@ -228,7 +228,7 @@ class DenyListStream:
         return self._released(self._base + len(self._held))
 
     def _wide(self, character: str, place: int) -> None:
-        """A character beyond ASCII: several folded ones, or none; its marks wait for their neighbours."""
+        """Follows a character beyond ASCII, which folds to any number of characters. Marks wait for their neighbours."""
         for folded in fold_character(character):
             if not combining(folded):
                 self._order_marks()
@@ -281,7 +281,7 @@ class DenyListStream:
             self._resolve()
 
     def _resolve(self) -> None:
-        """Decides from the left, until a candidate whose fate is open."""
+        """Settles candidates from the left, up to the first that is undecided."""
         active = self._active
         while active and active[0].node is None:
             first = active.pop(0)
@@ -310,8 +310,8 @@ class DenyListStream:
         return out
 
     def _skip(self, text: str, place: int) -> int:
-        """How many characters of a long piece need no step, because no phrase is in it: all but those at its end with which
-        one could begin. At both ends of the piece the pattern sees a boundary, so it may see too much, never too little."""
+        """How many leading characters of a piece need not be followed: if it has no phrase, all but those at its end with which
+        one could begin. The pattern sees a word boundary at both ends of the piece, so it may find too much but never too little."""
         if self._phrases.occurs(text):
             return 0
         cut, left = len(text), self._phrases.longest + 1

@@ -1,8 +1,8 @@
-"""Text as matchers see it: invisible characters gone, case and compatibility forms folded, any white space a space.
+"""Text as matchers see it: without invisible characters, case and compatibility forms folded, all white space as spaces.
 
 Two strings that people read as the same word fold to the same characters. Folding is NFKD (Unicode Standard Annex 15) around
-full case folding; NFKD instead of NFKC because a decomposed text grows from left to right only: a stream can be folded
-character by character, and comparing in NFKD finds exactly what comparing in NFKC finds.
+full case folding. NFKD instead of NFKC, because a decomposed text only grows from left to right, so a stream can be folded character by
+character. Comparing in NFKD finds exactly the matches that comparing in NFKC finds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _IGNORABLE_CLASS = (
 )
 IGNORABLE = re.compile(f"[{_IGNORABLE_CLASS}]")
 MAX_HIDDEN = 32
-"""So many invisible characters in a row occur in no writing; more are a way to hide something."""
+"""No writing has more invisible characters in a row than this; more of them hide something."""
 HIDDEN_RUN = re.compile(f"[{_IGNORABLE_CLASS}]{{{MAX_HIDDEN + 1},}}")
 _EDGE_HIDDEN = re.compile(f"[{_IGNORABLE_CLASS}]+")
-_WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD makes all others, and ASCII_BYTES those of ASCII, a space
-YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter: only once the marks are in order
+_WIDE_SPACES = "\u0085\u1680\u2028\u2029"  # NFKD and ASCII_BYTES turn all other white space into spaces
+YPOGEGRAMMENI = "\u0345"  # the one mark that case folding turns into a letter, once marks are in order
 
 ASCII_BYTES = bytes((32 if chr(code).isspace() else ord(chr(code).lower())) if code < 128 else code for code in range(256))
 """For bytes.translate: ASCII folded in one pass."""
@@ -34,7 +34,7 @@ ASCII_FOLD = {chr(code): chr(ASCII_BYTES[code]) for code in range(128)}
 # Scripts that are written without spaces: next to one of their characters a word may begin and end anywhere.
 SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 BOUNDARY = rf"(?:[^\pL\pN\pM_]|[{SPACELESS}])"
-"""A character that no word goes on through, in RE2's syntax; everything else is a word character."""
+"""A character that ends a word, in RE2's syntax. All others are word characters."""
 _HIDDEN = re2._re2.RE2(IGNORABLE.pattern.encode(), re2.Options())
 _BOUNDARY = re2._re2.RE2(BOUNDARY.encode(), re2.Options())
 _ANCHOR_BOTH = re2._re2.RE2.Anchor.ANCHOR_BOTH
@@ -71,7 +71,7 @@ def _spaced(folded: str) -> bytes:
 
 @lru_cache(maxsize=65536)
 def fold_character(character: str) -> str:
-    """What one character folds to, as long as marks are not in order (`in_order`); "" for an invisible one."""
+    """What one character folds to, before its marks are put in order (`in_order`). "" for an invisible one."""
     if IGNORABLE.match(character):
         return ""
     decomposed = normalize("NFKD", character)
@@ -79,7 +79,7 @@ def fold_character(character: str) -> str:
 
 
 def is_word(character: str) -> bool:
-    """Whether a folded character belongs to a word, by the same tables that the patterns use."""
+    """Whether a folded character is a word character, by the tables that the patterns use."""
     return character in ASCII_WORD if character < "\x80" else _is_word(character)
 
 
@@ -90,7 +90,7 @@ def _is_word(character: str) -> bool:
 
 
 def in_order(marks: list[str]) -> list[str]:
-    """Combining marks in canonical order (stable by combining class), folded to the end."""
+    """Combining marks in canonical order (stable by combining class), with the folding that needs this order."""
     ordered = sorted(marks, key=combining) if len(marks) > 1 else marks
     return ["\u03b9" if mark == YPOGEGRAMMENI else mark for mark in ordered]
 

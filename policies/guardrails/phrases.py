@@ -1,7 +1,7 @@
 """Many phrases at once: an RE2 pattern that says in linear time whether any occurs, and a trie that follows a stream.
 
-Both see folded text (policies.guardrails.folding) and the same word boundaries, and find the same matches: a phrase must not
-be preceded or followed by a word character where its own edge is one. One space in a phrase matches one to four.
+Both see folded text (policies.guardrails.folding) and the same word boundaries, and find the same matches. Where a phrase begins or ends
+with a word character, no word character may be next to it. One space in a phrase matches one to four.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _RUN_OF_SPACES = re.compile(" +")
 class Node:
     """One state of the trie: the phrases `members[low:high]` (sorted) agree in their first `depth` characters.
 
-    Children are made when they are first asked for: the whole trie of thousands of phrases would take more memory than a
-    data worker has, and texts visit little of it. `spaces`: how many spaces in a row led here.
+    Children are made on demand: the whole trie of thousands of phrases would take more memory than a data worker has, and texts visit
+    little of it. `spaces`: how many spaces in a row led here.
     """
 
     __slots__ = ("_depth", "_high", "_low", "_members", "_next", "_spaces", "end")
@@ -41,7 +41,7 @@ class Node:
         self.end = len(members[low]) == depth  # the shortest of those that begin alike is sorted first
 
     def step(self, character: str) -> Node | None:
-        """The state after one more character, or None: no phrase goes on like this."""
+        """The state after one more character, or None if no phrase continues with it."""
         children = self._next
         if children is None:
             children = self._next = self._expanded()
