@@ -88,6 +88,11 @@ class Structure:
                     self._document(document, f"documents[{number}].")
                 if number % PAUSE == PAUSE - 1:
                     yield
+        elif name == "prediction":
+            content = found.get("content") if isinstance(found, dict) else None
+            for at, part in enumerate(content if isinstance(content, list) else ()):
+                if isinstance(part, dict):
+                    self._part(part, f"prediction.content[{at}].")
         elif name == "stream_options":
             _cases(found, lists.STREAM_OPTIONS, "stream_options.")
         elif name == "response_format":
@@ -95,6 +100,9 @@ class Structure:
         elif name == "tools" and isinstance(found, list):
             for number, tool in enumerate(found):
                 _cases(tool, lists.TOOL, f"tools[{number}].")
+                for inner, value in tool.items() if isinstance(tool, dict) else ():
+                    if inner.casefold().endswith("url"):
+                        media.check_url(value, f"tools[{number}].{inner}")
                 _cases(tool.get("function") if isinstance(tool, dict) else None, lists.TOOL_FUNCTION, f"tools[{number}].function.")
                 if number % PAUSE == PAUSE - 1:
                     yield
@@ -104,6 +112,8 @@ class Structure:
         for number, message in enumerate(messages):
             if not MESSAGE.issuperset(message):
                 self._names(message, MESSAGE, f"messages[{number}].")
+            if "audio" in message:
+                media.refuse_addresses(message["audio"], f"messages[{number}].audio")
             content = message.get("content")
             if content.__class__ is list:
                 for at, part in enumerate(content):
@@ -131,10 +141,15 @@ class Structure:
             if name in MEDIA:
                 _media(value, f"{place}{name}", name)
                 if isinstance(value, dict):
+                    for inner, content in value.items():
+                        if inner not in MEDIA[name]:
+                            media.refuse_addresses(content, f"{place}{name}.{inner}")
                     self._names(value, MEDIA[name], f"{place}{name}.")
+                elif not isinstance(value, str):
+                    media.refuse_addresses(value, f"{place}{name}")
             elif name.casefold().endswith("url"):
                 media.check_url(value.get("url") if isinstance(value, dict) else value, f"{place}{name}")
-            elif name not in PART:
+            elif name not in PART or not isinstance(value, str):
                 media.refuse_addresses(value, f"{place}{name}")
         self._names(part, PART, place)
 

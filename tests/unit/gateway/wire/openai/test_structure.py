@@ -158,12 +158,32 @@ def test_forwarding_lets_no_upstream_through_in_the_inside_of_an_unknown_field()
         ({"video": "/etc/passwd"}, "video"),
         ({"video": "\\\\host\\share"}, "video"),
         ({"Image_Url": "http://x/"}, "Image_Url"),
+        ({"image_url": {"url": "data:x", "href": "http://x/"}}, "image_url.href"),
+        ({"image_url": [{"url": "http://x/"}]}, "image_url"),
+        ({"thinking": {"image_url": "http://x/"}}, "thinking"),
     ],
 )
 def test_no_part_names_what_an_engine_would_fetch(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
         part(**fields)
     assert caught.value.param == f"messages[0].content[1].{param}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (
+            {"prediction": {"type": "content", "content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}},
+            "prediction.content[0].image_url",
+        ),
+        ({"tools": [{"type": "mcp", "server_url": "http://x/"}]}, "tools[0].server_url"),
+        ({"messages": [{"role": "assistant", "audio": {"id": "http://x/"}}]}, "messages[0].audio"),
+    ],
+)
+def test_nothing_else_in_a_chat_names_what_an_engine_would_fetch(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        chat(**fields)
+    assert caught.value.param == param
 
 
 def test_documents_name_nothing_to_fetch() -> None:

@@ -1,0 +1,95 @@
+"""The longest time for which the reading of one request holds the loop, over hostile shapes of the largest allowed body."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core.errors import RequestError
+from gateway.wire import table
+
+SIZE = 8 * 1024 * 1024
+CHAT, EMBEDDINGS, INFER = b"/v1/chat/completions", b"/v1/embeddings", b"/v2/models/m/infer"
+TARGET = 0.02
+"""Seconds."""
+
+
+def fill(unit: bytes, size: int = SIZE - 400) -> bytes:
+    return unit * (size // len(unit))
+
+
+def content(text: bytes) -> tuple[bytes, bytes]:
+    return CHAT, b'{"model":"m","messages":[{"role":"user","content":"%b"}]}' % text
+
+
+def metadata(unit: bytes, times: int) -> tuple[bytes, bytes]:
+    rest = fill(b"f", SIZE - 400 - times * len(unit))
+    return CHAT, b'{"model":"m","messages":[{"role":"user","content":"hi"}],"metadata":[%b"%b"]}' % (unit * times, rest)
+
+
+SHAPES: dict[str, Callable[[], tuple[bytes, bytes]]] = {
+    "arrays": lambda: metadata(b"[],", 2_700_000),
+    "arrays to the limit": lambda: metadata(b"[],", 65_000),
+    "objects to the limit": lambda: metadata(b'{"a":1},', 32_000),
+    "strings to the limit": lambda: metadata(b'"a",', 65_000),
+    "numbers to the limit": lambda: metadata(b"1,", 520_000),
+    "deep objects": lambda: metadata(b'{"a":' * 60 + b"1" + b"}" * 60 + b",", 540),
+    "names at the top": lambda: (CHAT, b'{"model":"m","messages":[{"role":"u"}]%b}' % b"".join(b',"k%d":1' % i for i in range(60_000))),
+    "a text": lambda: content(fill(b"hello world ")),
+    "code": lambda: content(fill(b'x = [\\"a, b\\"]\\n    {foo: bar}')),
+    "escapes": lambda: content(fill(b'\\"')),
+    "another script": lambda: content(fill("中".encode())),
+    "messages": lambda: (
+        CHAT,
+        b'{"model":"m","messages":[%b]}' % b",".join([b'{"role":"u","content":[{"type":"text","text":"%b"}]}' % (b"a: " * 600)] * 4096),
+    ),
+    "embeddings": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b"a"]}' % ((b'"' + b"x" * 120 + b'",') * 60_000)),
+    "token ids": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b1]}' % (b"12345," * 262_000)),
+    "a tensor": lambda: (
+        INFER,
+        b'{"inputs":[{"name":"x","datatype":"FP32","shape":[830000],"data":[%b1]}]}' % (b"0.123456," * 829_999),
+    ),
+}
+
+
+def longest(path: bytes, body: bytes) -> float:
+    """Seconds of processor time of the longest step from the body to the texts that guardrails read."""
+    holds = [0.0]
+
+    def run(steps: Any) -> Any:
+        while True:
+            start = time.thread_time()
+            try:
+                next(steps)
+            except StopIteration as done:
+                return done.value
+            finally:
+                holds.append(time.thread_time() - start)
+
+    try:
+        request = run(table.parse_steps(path, body, {}))
+        if not request.api.unreadable(request):
+            run(request.api.texts_steps(request))
+    except RequestError:
+        pass
+    return max(holds)
+
+
+def one_call() -> float:
+    """What this machine takes for one call of the decoder over as large a body of the dearest kind: 11 ms where the target was set."""
+    _, body = content(fill(b'\\"'))
+    start = time.thread_time()
+    msgspec.json.decode(body)
+    return time.thread_time() - start
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_body_holds_the_loop_for_long(shape: str) -> None:
+    path, body = SHAPES[shape]()
+    assert len(body) <= SIZE
+    bound = max(TARGET, 2 * min(one_call() for _ in range(3)))
+    assert min(longest(path, body) for _ in range(3)) <= bound
