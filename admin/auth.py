@@ -1,7 +1,8 @@
 """Who calls the admin listener: the data plane's Authenticator, the roles of the credential and of bindings, and a throttle for failures.
 
-A failed login has one text and one code, whatever was wrong. Each failure costs its peer a token; who has none left is answered
-429 without a look at the credential.
+A failed login has one text and one code, whatever was wrong. Failures are counted per credential and address: a stale client gets 429 while
+others behind its address get in. An address runs out only by failing with many different credentials, and even then a credential that got
+in before still does.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import inspect
 from collections import OrderedDict
 from collections.abc import Awaitable
+from hashlib import sha256
 from typing import Any, Final, TypeVar
 
 from admin.permissions import ROLES, Access, Grant
@@ -24,13 +26,16 @@ T = TypeVar("T")
 BURST: Final = 20.0
 PER_SECOND: Final = 1.0
 MAX_PEERS: Final = 4096
+MAX_KNOWN: Final = 1024
+"""Credentials that got in, of which the hash is remembered."""
 _SENSITIVE: Final = (b"authorization", b"x-api-key", b"api-key")
 _CHALLENGE: Final = (("www-authenticate", 'Bearer realm="gatehouse admin"'),)
 BINDINGS_SECONDS: Final = 1.0
 
 
 class Throttle:
-    """Failed logins by peer: `BURST` at once, `PER_SECOND` more each second. Bounded: the peer that failed least recently is forgotten."""
+    """Failed logins by name (an address, or a credential at one): `BURST` at once, `PER_SECOND` more each second. Bounded: the name that
+    failed least recently is forgotten."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -50,6 +55,10 @@ class Throttle:
         if len(self._tokens) > MAX_PEERS:
             self._tokens.popitem(last=False)
         return left >= BURST or left < 2.0
+
+    def fresh(self, peer: str) -> bool:
+        """Whether it has not failed lately."""
+        return self._left(peer) >= BURST
 
     def _left(self, peer: str) -> float:
         tokens, stamp = self._tokens.get(peer, (BURST, 0.0))
@@ -101,25 +110,39 @@ class Gate:
     """Lets in who may be let in."""
 
     def __init__(self, authenticator: Authenticator, store: ControlStore | None, clock: Clock) -> None:
-        self._authenticator, self._throttle, self._bindings = authenticator, Throttle(clock), Bindings(store, clock)
+        self._authenticator, self._bindings = authenticator, Bindings(store, clock)
+        self._by_address, self._by_credential = Throttle(clock), Throttle(clock)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
 
     async def enter(self, scope: Any) -> Access:
         """The caller of a request. Raises LimitExceeded, AuthenticationError, RequestError, or what the store raises."""
         peer = peer_of(scope)
-        self._throttle.check(peer.address)
+        headers = headers_of(scope)
+        credential = digest_of(headers)
+        if credential not in self._known:
+            self._by_address.check(peer.address)
+        self._by_credential.check(_at(peer, credential))
         try:
-            headers = headers_of(scope)
             principal = await settled(self._authenticator.authenticate(headers, peer))
         except AuthenticationError as error:
-            failure = self._failure(error, peer.address)
+            failure = self._failure(error, peer, credential)
             raise failure from None
         if principal is None:
-            raise self._failure(AuthenticationError("", code="missing_credentials"), peer.address)
+            raise self._failure(AuthenticationError("", code="missing_credentials"), peer, credential)
+        self._known[credential] = None
+        self._known.move_to_end(credential)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
         own = tuple(Grant.of(role, principal.tenant) for role in principal.roles if role in ROLES)
         return Access(principal, own + await self._bindings.of(principal))
 
-    def _failure(self, error: AuthenticationError, peer: str) -> LoginFailed:
-        first = self._throttle.failed(peer)
+    def _failure(self, error: AuthenticationError, peer: Peer, credential: bytes) -> LoginFailed:
+        self._known.pop(credential, None)
+        who = _at(peer, credential)
+        fresh = self._by_credential.fresh(who)
+        first = self._by_credential.failed(who)
+        if fresh:  # repetitions count against the credential alone
+            first = self._by_address.failed(peer.address)
         if error.code == "missing_credentials":
             return LoginFailed("No usable credential was sent. Send an API key as 'Authorization: Bearer gh_...'.", error.code, first)
         return LoginFailed("The credential is not valid.", "invalid_credentials", first)
@@ -131,6 +154,15 @@ class LoginFailed(AuthenticationError):
     def __init__(self, message: str, code: str, first: bool) -> None:
         super().__init__(message, code=code, headers=_CHALLENGE)
         self.first = first
+
+
+def digest_of(headers: Headers) -> bytes:
+    """A hash of the credential, whatever its kind."""
+    return sha256(b"\0".join(headers.get(name, b"") for name in _SENSITIVE)).digest()
+
+
+def _at(peer: Peer, credential: bytes) -> str:
+    return f"{peer.address} {credential.hex()}"
 
 
 def peer_of(scope: Any) -> Peer:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import httpx
 import typer
 
-from admin.cli.client import Client, explain, is_loopback
+from admin.cli.client import Client, connection_options, explain
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import Session, connected
@@ -37,7 +37,7 @@ def chat(
     key = session.profile.api_key or session.profile.key
     history: list[Message] = [{"role": "system", "content": system}] if system else []
     with httpx.Client(
-        base_url=url, headers={"authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT, trust_env=not is_loopback(url)
+        base_url=url, headers={"authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT, **connection_options(url)
     ) as client:
         wanted = model or _first_model(client)
         if prompt is not None:

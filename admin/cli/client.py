@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, Final
@@ -35,6 +36,12 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+def connection_options(url: str) -> dict[str, Any]:
+    """How httpx connects: no proxy to this machine; the CAs of the system, or of SSL_CERT_FILE."""
+    verify = {"verify": ssl.create_default_context()} if url.startswith("https:") else {}
+    return {"trust_env": not is_loopback(url), **verify}
+
+
 def proxy_of(url: str) -> str | None:
     """The proxy of the environment (HTTP_PROXY and the like) that requests to a URL go through, without its password."""
     parts = urlsplit(url)
@@ -53,7 +60,7 @@ class Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
             self._http = httpx.Client(
-                base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport, trust_env=not is_loopback(self.url)
+                base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport, **connection_options(self.url)
             )
         except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
             raise CommandError(f"the URL or the key cannot be used: {type(error).__name__}") from None

@@ -254,6 +254,8 @@ def _written(call: Call, record: KeyRecord, tagged: bool = True) -> Answer:
 
 async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings) -> None:
     """Fields with a permission of their own, and what the tenant may have. Raises RequestError, PermissionDenied, NotFound."""
+    if wanted.expires is not None and wanted.expires != before.expires and wanted.expires <= call.ports.clock.wall():
+        raise RequestError("This time has passed; write one to come, or revoke the key.", param="expires")
     if wanted.priority != before.priority:
         call.require(FIELDS["keys", "priority"], tenant)
     if set(wanted.roles) != set(before.roles):

@@ -44,6 +44,8 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
     if spec.listen.tls is not None:
         server_tls(spec.listen.tls)
+    if spec.listen.admin_tls is not None:
+        server_tls(spec.listen.admin_tls, "listen.admin_tls")
     for number, engine in enumerate(spec.engines):
         if engine.tls is not None:
             try:

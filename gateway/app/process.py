@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from ipaddress import ip_address
 from pathlib import Path
 
 import uvloop
@@ -152,7 +153,9 @@ class Process:
         data_side = data_server(state, listen.tls, listen.drain_timeout)
         scheme = "http" if listen.tls is None else "https"
         ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}")
-        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready, ports))
+        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready, ports), listen.admin_tls)
+        if listen.admin_tls is None and not ip_address(admin.getsockname()[0]).is_loopback:
+            log.warning("the admin listener %s takes credentials without TLS from other machines: set listen.admin_tls", address_of(admin))
         running = [
             plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
             plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),

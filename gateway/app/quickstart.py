@@ -70,7 +70,8 @@ def _kept(path: Path) -> Credentials:
 
 def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials | None) -> str:
     """The lines that `serve` prints when it is ready."""
-    lines = [f"gateway: http://{data}", f"admin: http://{admin}"]
+    data_scheme, admin_scheme = ("http" if tls is None else "https" for tls in (spec.listen.tls, spec.listen.admin_tls))
+    lines = [f"gateway: {data_scheme}://{data}", f"admin: {admin_scheme}://{admin}"]
     if credentials is not None:
         lines += [f"api key: {credentials.api_key}", f"admin key: {credentials.admin_key}"]
     if credentials is None or not spec.models:
@@ -78,7 +79,7 @@ def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials |
     body = {"model": spec.models[0].name, "messages": [{"role": "user", "content": "What is a circuit breaker?"}], "stream": True}
     lines += [
         "",
-        f"curl -N http://{data}/v1/chat/completions \\",
+        f"curl -N {data_scheme}://{data}/v1/chat/completions \\",
         f"  -H 'Authorization: Bearer {credentials.api_key}' -H 'Content-Type: application/json' \\",
         f"  -d '{json.dumps(body)}'",
     ]

@@ -93,9 +93,9 @@ def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
     for index, origin in enumerate(spec.listen.cors.origins):
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
             raise error(f"listen.cors.origins[{index}]", f"{quoted(origin)} is not an origin; write https://HOST or http://HOST:PORT")
-    tls = spec.listen.tls
-    if tls is not None and tls.require_client and tls.client_ca is None:
-        raise error("listen.tls.require_client", "needs listen.tls.client_ca: without it no client certificate can be verified")
+    for setting, tls in (("listen.tls", spec.listen.tls), ("listen.admin_tls", spec.listen.admin_tls)):
+        if tls is not None and tls.require_client and tls.client_ca is None:
+            raise error(f"{setting}.require_client", f"needs {setting}.client_ca: without it no client certificate can be verified")
 
 
 def _address(text: str, path: str, error: ErrorAt) -> tuple[str, int]:

@@ -56,6 +56,7 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     data: str = "127.0.0.1:8080"
     admin: str = "127.0.0.1:8081"
     tls: TlsSpec | None = None
+    admin_tls: TlsSpec | None = None
     cors: CorsSpec = CorsSpec()
     trusted_peers: tuple[str, ...] = ()
     max_connections: Positive = 4096

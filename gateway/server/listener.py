@@ -86,7 +86,7 @@ def address_of(sock: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def tls_context(spec: TlsSpec) -> ssl.SSLContext:
+def tls_context(spec: TlsSpec, setting: str = "listen.tls") -> ssl.SSLContext:
     """The server's TLS context: TLS 1.2 and later; client certificates when `client_ca` is set. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -96,7 +96,7 @@ def tls_context(spec: TlsSpec) -> ssl.SSLContext:
             context.load_verify_locations(spec.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if spec.require_client else ssl.CERT_OPTIONAL
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS files cannot be used: {error}", path="listen.tls") from None
+        raise ConfigError(f"the TLS files cannot be used: {error}", path=setting) from None
     return context
 
 
@@ -127,7 +127,7 @@ def data_server(state: ListenerState, tls: TlsSpec | None, drain_seconds: float)
     return QuietServer(config) if tls is None else TlsServer(config, state, tls_context(tls))
 
 
-def admin_server(app: Any) -> QuietServer:
+def admin_server(app: Any, tls: TlsSpec | None = None) -> QuietServer:
     """The admin listener: Starlette under uvicorn."""
     config = uvicorn.Config(
         app,
@@ -142,4 +142,7 @@ def admin_server(app: Any) -> QuietServer:
         proxy_headers=False,
         timeout_graceful_shutdown=2,
     )
+    if tls is not None:
+        config.load()
+        config.ssl = tls_context(tls, "listen.admin_tls")
     return QuietServer(config)

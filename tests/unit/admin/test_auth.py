@@ -93,6 +93,49 @@ async def test_a_throttled_peer_is_not_even_asked() -> None:
     assert len(asked) == BURST
 
 
+class Keys:
+    """An authenticator that knows some keys."""
+
+    def __init__(self, *good: bytes) -> None:
+        self.good = set(good)
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Any:
+        return WHO if headers.get(b"authorization") in self.good else reject()
+
+
+def key(text: bytes) -> tuple[bytes, bytes]:
+    return (b"authorization", text)
+
+
+async def test_a_stale_client_does_not_lock_out_others_behind_its_address() -> None:
+    gate = Gate(Keys(b"good", b"other"), None, FakeClock())
+    for _ in range(int(BURST)):
+        with pytest.raises(LoginFailed):
+            await gate.enter(scope("10.0.0.1", key(b"stale")))
+    with pytest.raises(LimitExceeded):
+        await gate.enter(scope("10.0.0.1", key(b"stale")))
+    assert (await gate.enter(scope("10.0.0.1", key(b"good")))).principal is WHO
+
+
+async def test_an_address_that_guesses_is_throttled_but_not_who_got_in_before() -> None:
+    keys = Keys(b"good", b"new")
+    gate = Gate(keys, None, FakeClock())
+    await gate.enter(scope("10.0.0.1", key(b"good")))
+    for number in range(int(BURST)):
+        with pytest.raises(LoginFailed):
+            await gate.enter(scope("10.0.0.1", key(b"guess%d" % number)))
+    for guess in (b"guess99", b"new"):
+        with pytest.raises(LimitExceeded):
+            await gate.enter(scope("10.0.0.1", key(guess)))
+    await gate.enter(scope("10.0.0.1", key(b"good")))
+    await gate.enter(scope("10.0.0.2", key(b"new")))
+    keys.good.clear()
+    with pytest.raises(LoginFailed):
+        await gate.enter(scope("10.0.0.1", key(b"good")))
+    with pytest.raises(LimitExceeded):
+        await gate.enter(scope("10.0.0.1", key(b"good")))
+
+
 def test_a_credential_that_stands_twice_is_refused() -> None:
     with pytest.raises(RequestError):
         headers_of(scope("a", (b"authorization", b"Bearer a"), (b"Authorization", b"Bearer b")))

@@ -64,6 +64,10 @@ def read(text: str) -> ConfigSpec:
         ("listen: {memory_bytes: 1MiB}", "listen.memory_bytes: must be at least listen.max_body_bytes (8388608)"),
         ("listen: {trusted_peers: [10.0.0.0/8, nowhere]}", "listen.trusted_peers[1]: 'nowhere' is not an address or network"),
         ("listen: {tls: {cert: a, key: b, require_client: true}}", "listen.tls.require_client: needs listen.tls.client_ca"),
+        (
+            "listen: {admin_tls: {cert: a, key: b, require_client: true}}",
+            "listen.admin_tls.require_client: needs listen.admin_tls.client_ca",
+        ),
         ("engines: [{name: a, runtime: onnx}]", "c.yaml:3: engines[0]: 'model' is missing; an engine with the runtime 'onnx' needs"),
         ("engines: [{name: a, runtime: onnx, model: m, url: 'http://h'}]", "engines[0].url: is only for external engines"),
         ("engines: [{name: a, runtime: onnx, model: m, api_key: x}]", "engines[0].api_key: is only for external engines"),
