@@ -28,6 +28,7 @@ from types import ModuleType
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "gateway.core.values",
+    "gateway.core.isolation",
     "gateway.core.snapshot",
     "gateway.core.waiting",
     "gateway.core.wire",

@@ -16,6 +16,7 @@ from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
 from gateway.app.store_link import StoreLink
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
+from gateway.core.isolation import Salts
 from gateway.core.ports import Route
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
@@ -128,6 +129,7 @@ class SnapshotBuilder:
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
             partial(table.parse, max_depth=depth, max_nodes=nodes),
+            Salts(self._link.store.derived("prefix salts")),
             owned,
             partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
         )

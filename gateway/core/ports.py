@@ -233,6 +233,7 @@ class Attempt(Protocol):
     idle_timeout: float
     total_timeout: float
     """Seconds until the first byte of a stream, between two reads of it, and for any whole answer."""
+    salting: str  # how the engine is told the isolation domain: `header`, `cache_salt` (a field of the body) or `none`
     client: EngineClient
 
     def answering(self) -> None:

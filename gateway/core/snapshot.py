@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gateway.core.isolation import Salts
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Guardrail, Limiter, Route
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
@@ -84,10 +85,11 @@ class Snapshot:
     """One configuration in force. `models` maps public names and aliases. `parse` is wire's codec, bounded by this configuration.
 
     parse_steps: the same for large bodies, in steps that leave the loop free.
+    salts: keep callers from sharing cached prefixes.
     owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
     """
 
-    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "owned", "parse", "parse_steps", "spec", "version")
+    __slots__ = ("audit", "authorizer", "identity", "limiter", "models", "owned", "parse", "parse_steps", "salts", "spec", "version")
 
     def __init__(
         self,
@@ -99,10 +101,11 @@ class Snapshot:
         audit: AuditLog,
         models: dict[str, ModelEntry],
         parse: Callable[[bytes, bytes, Headers], InferenceRequest],
+        salts: Salts,
         owned: object = None,
         parse_steps: Callable[[bytes, bytes, Headers], Steps[InferenceRequest]] | None = None,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
-        self.models, self.parse, self.owned = models, parse, owned
+        self.models, self.parse, self.salts, self.owned = models, parse, salts, owned
         self.parse_steps = parse_steps

@@ -179,6 +179,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     health: HealthSpec = HealthSpec()
     timeouts: TimeoutsSpec = TimeoutsSpec()
     max_idle_connections: Positive = 128
+    prefix_salt: Literal["none", "cache_salt"] = "none"
     warmup: WarmupSpec = WarmupSpec()
     rollout: RolloutSpec = RolloutSpec()
     lifecycle: LifecycleSpec = LifecycleSpec()
@@ -254,6 +255,7 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     upstream_model: str | None = None
     routing: RoutingSpec = RoutingSpec()
     max_tokens: Positive | None = None
+    prefix_sharing: Literal["key", "tenant", "global"] = "tenant"
     created: Natural = 0
     owned_by: str = "gatehouse"
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"

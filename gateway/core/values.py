@@ -30,7 +30,7 @@ class Principal:
     operations: those it may call; empty: all. limits: names of limits that apply to it beside those that match it.
     """
 
-    __slots__ = ("expires", "id", "kind", "limits", "models", "operations", "priority", "roles", "tenant")
+    __slots__ = ("expires", "id", "key_salt", "kind", "limits", "models", "operations", "priority", "roles", "tenant", "tenant_salt")
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Principal:
         self.id, self.tenant, self.kind, self.models = id, tenant, kind, models
         self.priority, self.roles, self.expires = priority, roles, expires
         self.operations, self.limits = operations, limits
+        self.key_salt = self.tenant_salt = b""  # kept here by gateway.core.isolation
 
     def __repr__(self) -> str:
         return f"Principal({self.tenant}/{self.id})"

@@ -234,8 +234,9 @@ class WireApi:
         """An alias becomes the model that it names."""
         request.model = model
 
-    def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
-        """(path, body) for an engine that knows the model by `name` (None: by its public one)."""
+    def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
+        """(path, body) for an engine that knows the model by `name` (None: by its public one). salt: of the caller's isolation
+        domain, where the engine takes it as a field of the body."""
         raise NotImplementedError
 
     def unreadable(self, request: InferenceRequest) -> str:

@@ -50,11 +50,14 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         exchange.clock.mark("durable")
         relay = relay_type(exchange)
         exchange.relay = relay
-        path, body = request.api.target(request, attempt.upstream_model)
+        salting, salt = attempt.salting, b""
+        if salting != "none":
+            salt = exchange.snapshot.salts.salt(exchange.principal, entry.spec.prefix_sharing)  # type: ignore[arg-type]
+        path, body = request.api.target(request, attempt.upstream_model, salt if salting != "header" else b"")
         exchange.sent_ns = perf_counter_ns()
         exchange.until = exchange.plane.now + attempt.total_timeout
         exchange.wake_at = min(exchange.deadline, exchange.until)
-        head = upstream_head(exchange, attempt, path)
+        head = upstream_head(exchange, attempt, path, salt if salting == "header" else b"")
         if request.stream:
             exchange.call = attempt.client.send(head, body, relay, attempt.first_byte_timeout, attempt.idle_timeout)
         else:  # silence before a whole answer is work; asked again, an engine would do all of it again
@@ -128,7 +131,7 @@ async def _sleep(seconds: float) -> None:
         timer.cancel()
 
 
-def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
+def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
     trace = exchange.headers.get(b"traceparent")
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
@@ -136,6 +139,8 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes) -> bytes:
     content = request.content
     if not request.api.generates:
         content += b"x-gatehouse-client: %b\r\n" % client_name(principal)
+    if salt:
+        content += b"x-gatehouse-cache-salt: %b\r\n" % salt
     return b"POST %b%b HTTP/1.1\r\n%bx-request-id: %b\r\nx-gatehouse-priority: %b\r\nx-gatehouse-deadline-ms: %d\r\n%b%b" % (
         attempt.client.base_path,
         path,

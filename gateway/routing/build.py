@@ -121,10 +121,17 @@ def _pool(
         endpoint = _member_endpoint(engine, spec.routing.breaker, members, registry)
         if (weight := wanted.weight * engine.weight) > 0:
             headers = request_headers(engine, path)
-            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, wanted.model or spec.upstream_model, headers))
+            pool.append(
+                Member(endpoint, len(pool), weight, engine.timeouts, wanted.model or spec.upstream_model, headers, _salting(engine))
+            )
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)
+
+
+def _salting(engine: EngineSpec) -> str:
+    """How an engine is told the isolation domain of a request: `header`, a body field's name, or `none`."""
+    return engine.prefix_salt if engine.runtime == "external" else "header"
 
 
 def _member_endpoint(engine: EngineSpec, breaker: BreakerSpec, members: _Members, registry: EndpointRegistry) -> Endpoint:

@@ -13,6 +13,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
 
+from gateway.core.isolation import GLOBAL, domain
 from gateway.core.types import InferenceRequest, Principal
 
 PREFIX: Final = 2048
@@ -37,13 +38,16 @@ def digest(data: bytes) -> int:
     return _number(state.digest())
 
 
-def key_function(key: str) -> KeyFunction:
-    """The function for `RoutingSpec.key`: (request, principal, session) -> 0 <= key < 2**64."""
+def key_function(key: str, sharing: str = GLOBAL) -> KeyFunction:
+    """The function for `RoutingSpec.key`: (request, principal, session) -> 0 <= key < 2**64.
+
+    sharing: the model's `prefix_sharing`; requests of two isolation domains have no prefix in common.
+    """
     if key == "tenant":
         return tenant_key
     if key == "key":
         return caller_key
-    prefix = Prefix().key
+    prefix = Prefix(sharing).key
     if key == "prefix":
         return prefix
     if key == "session":
@@ -57,9 +61,10 @@ class Prefix:
     """The key `prefix`. What precedes the user's text is usually a system prompt, long and shared by many conversations: the hash's state
     after it is kept for the last KEPT of them."""
 
-    __slots__ = ("_states",)
+    __slots__ = ("_sharing", "_states")
 
-    def __init__(self) -> None:
+    def __init__(self, sharing: str = GLOBAL) -> None:
+        self._sharing = sharing
         self._states: dict[str, Any] = {}
 
     def key(self, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
@@ -67,8 +72,8 @@ class Prefix:
         characters count, so that a long system prompt does not hide the user's."""
         messages = request.api.messages(request)
         if messages is None:
-            return digest(_encoded(_text(request)))
-        before, room = "", MESSAGES
+            return digest(_encoded(domain(principal, self._sharing) + _text(request)))
+        before, room = domain(principal, self._sharing), MESSAGES
         for message in messages:
             role, text = message.role, message.content
             if text.__class__ is not str or len(text) > PREFIX:

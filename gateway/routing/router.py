@@ -46,6 +46,7 @@ class PoolAttempt:
         "first_byte_timeout",
         "idle_timeout",
         "request_headers",
+        "salting",
         "total_timeout",
         "upstream_model",
     )
@@ -61,6 +62,7 @@ class PoolAttempt:
         self.first_byte_timeout = member.first_byte_timeout
         self.idle_timeout = member.idle_timeout
         self.total_timeout = member.total_timeout
+        self.salting = member.salting
 
     def answering(self) -> None:
         """Tells the breaker if this is its probe request. How the stream ends counts again, as for any request."""
@@ -108,7 +110,7 @@ class PoolRoute:
         self._registry = registry
         self._now = registry.now
         self._select = selector.choose
-        self._key = key_function(routing.key) if selector.keyed else None
+        self._key = key_function(routing.key, spec.prefix_sharing) if selector.keyed else None
         self._queue = AdmissionQueue(routing.queue.size, routing.queue.weights)
         self._waiting: dict[Entry, Waiting] = {}
         self._unchoosy = 0

@@ -36,6 +36,7 @@ class Member:
         "index",
         "load",
         "request_headers",
+        "salting",
         "total_timeout",
         "upstream_model",
         "weight",
@@ -49,12 +50,14 @@ class Member:
         timeouts: TimeoutsSpec,
         upstream_model: str | None = None,
         request_headers: bytes = b"",
+        salting: str = "none",
     ) -> None:
         self.endpoint, self.index, self.weight = endpoint, index, weight
         self.upstream_model, self.request_headers = upstream_model, request_headers
         self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
         self.total_timeout = timeouts.total
+        self.salting = salting
         self.load = 0.0
 
     @property
@@ -68,6 +71,7 @@ class Member:
             self.first_byte_timeout,
             self.idle_timeout,
             self.total_timeout,
+            self.salting,
         )
 
 

@@ -6,6 +6,7 @@ A write and its numbered change are one transaction. The data plane does not rea
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,6 +106,10 @@ class Store:
 
     async def aclose(self) -> None:
         await self._database.aclose()
+
+    def derived(self, purpose: str) -> bytes:
+        """A secret of 32 bytes for another purpose, derived from the pepper: the same on all machines that share a store."""
+        return hmac.digest(self._pepper, f"gatehouse {purpose} 1".encode(), "sha256")
 
     @property
     def available(self) -> bool:

@@ -81,7 +81,7 @@ class InferApi(WireApi):
         if policy != "forward":
             raise refused(request.unknown[0], frames.TOP | frames.TENSOR)
 
-    def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
+    def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
         return codec.model_path(name or request.model, request.version, "infer"), request.raw
 
     def texts(self, request: InferenceRequest) -> RequestTexts:

@@ -31,6 +31,8 @@ from gateway.wire.scan import check, steps
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _ENCODER: Final = msgspec.json.Encoder()
 _WITH_USAGE: Final = Raw(b'{"include_usage":true}')
+SALT: Final = "cache_salt"
+"""vLLM's field for the isolation domain of a cached prefix; a client's own is dropped (gateway.wire.openai.fields)."""
 TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-gatehouse-truncated: %b\r\n"
 
 
@@ -120,7 +122,9 @@ class OpenAiApi(WireApi):
         request.model = model
         request.fields["model"] = Raw(_ENCODER.encode(model))
 
-    def target(self, request: InferenceRequest, name: str | None) -> tuple[bytes, bytes]:
+    def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
+        if salt and self.generates:
+            return request.path, _ENCODER.encode({**request.fields, "model": name or request.model, SALT: salt.decode()})
         if name is not None and name != request.model:
             return request.path, _ENCODER.encode({**request.fields, "model": name})
         return request.path, _ENCODER.encode(request.fields)

@@ -403,3 +403,31 @@ def test_comments_keep_a_streams_wake_up_within_the_total() -> None:
     world.plane.now = 1050.0
     world.call.head(SSE_HEAD)
     assert exchange.wake_at == 1100.0
+
+
+# --- whose cached prefixes a request may use
+
+
+def test_our_engines_get_the_salt_of_the_isolation_domain_as_a_header() -> None:
+    world = World()
+    world.route.salting = "header"
+    world.start(BODY)
+    world.identity.caller = Principal("other", "rival", "api_key", ("*",))
+    world.start(BODY)
+    first, second = [call.request_head.partition(b"x-gatehouse-cache-salt: ")[2][:32] for call in world.engine.calls]
+    assert len(first) == 32 and int(first, 16) and first != second
+    assert b"cache_salt" not in world.call.request_body
+
+
+def test_external_engines_get_it_as_a_field_and_a_clients_own_is_dropped() -> None:
+    own = BODY[:-1] + b',"cache_salt":"mine"}'
+    world = World()
+    world.start(own)
+    assert b"cache_salt" not in world.call.request_body
+    assert b"cache-salt" not in world.call.request_head
+    world.route.salting = "cache_salt"
+    world.route.upstream_model = "inner"
+    world.start(own)
+    sent = json.loads(world.call.request_body)
+    assert len(sent["cache_salt"]) == 32 and sent["model"] == "inner"
+    assert b"cache-salt" not in world.call.request_head

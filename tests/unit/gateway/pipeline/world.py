@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.isolation import Salts
 from gateway.core.ports import AttemptResult, Guardrail, Receiver
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, ListenSpec, ModelSpec, RoutingSpec, StreamSpec
@@ -188,6 +189,7 @@ class Attempt:
         self.upstream_model = upstream_model
         self.request_headers = b"authorization: Bearer engine-key\r\n"
         self.first_byte_timeout, self.idle_timeout, self.total_timeout = 12.0, 6.0, 100.0
+        self.salting = "none"
         self.client = client
         self.results: list[str] = []
         self.begun = 0
@@ -203,6 +205,7 @@ class Route:
     """Gives attempts at endpoints a, b, c ... of one client. `wait`: the next ones are queued; `errors`: raised instead."""
 
     def __init__(self, client: EngineClient) -> None:
+        self.salting = "none"
         self.client = client
         self.attempts: list[Attempt] = []
         self.tried: list[tuple[str, ...]] = []
@@ -231,6 +234,7 @@ class Route:
 
     def grant(self) -> Attempt:
         attempt = Attempt("abcdefgh"[len(self.attempts)], self.client, self.upstream_model)
+        attempt.salting = self.salting
         self.attempts.append(attempt)
         return attempt
 
@@ -365,7 +369,7 @@ class World:
             models["n"] = ModelEntry(other, self.other, meter, tuple(fallback_request), tuple(fallback_response), holds=holds)
             self.entry.fallbacks = (models["n"].in_place_of(self.entry),)
         spec = ConfigSpec(version=1, listen=ListenSpec(**listen), stream=StreamSpec(keep_alive=keep_alive))
-        self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, table.parse)
+        self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, table.parse, Salts(b"secret"))
         self.plane.snapshot = self.snapshot
 
     def start(

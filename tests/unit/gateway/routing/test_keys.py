@@ -136,3 +136,13 @@ def test_an_unknown_key_is_an_error():
 def test_any_text_has_a_key(system: str, user: str):
     assert 0 <= key(turns(user, system=system)) < 2**64
     assert key(turns("\ud800" + user)) >= 0
+
+
+def test_domains_have_no_prefix_in_common():
+    shared, apart, alone = (key_function("prefix", sharing) for sharing in ("global", "tenant", "key"))
+    rival, colleague = Principal("ci", "rival", "api_key"), Principal("other", "acme", "api_key")
+    for asked in (turns("Hi"), request(View(prompt="Hi"))):
+        assert shared(asked, CALLER, None) == shared(asked, rival, None)
+        assert apart(asked, CALLER, None) != apart(asked, rival, None)
+        assert apart(asked, CALLER, None) == apart(asked, colleague, None)
+        assert alone(asked, CALLER, None) != alone(asked, colleague, None)
