@@ -2,7 +2,7 @@
 
 The sources are the truth. A build is used only as a whole, and only while every file it was made from (the modules and what they import)
 has the SHA-256 in the build's manifest. Otherwise the sources run, slower but the same. So a build cannot go stale, and nothing depends on
-there being one. GATEHOUSE_COMPILED=0 switches it off; GATEHOUSE_COMPILED=DIRECTORY looks for the build there.
+there being one. GATEHOUSE_COMPILED=0 switches it off (1, the default, on); GATEHOUSE_COMPILED=DIRECTORY looks for the build there.
 
 Compiled code differs from the sources in a few ways; the tests therefore run on both (scripts/test):
 - a slice of bytes whose start lies behind its end raises SystemError;
@@ -127,7 +127,7 @@ def place(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path | Non
     given = environ.get(VARIABLE, "")
     if given == "0":
         return None
-    return Path(given) if given else Path(sysconfig.get_path("platlib")) / "gatehouse_compiled"
+    return Path(given) if given not in ("", "1") else Path(sysconfig.get_path("platlib")) / "gatehouse_compiled"
 
 
 def fault(directory: Path, root: Path = ROOT) -> str | None:

@@ -73,7 +73,7 @@ def _postgresql_engine(settings: Any, context: StoreContext) -> sa.Engine:
     except (exc.ArgumentError, ValueError):
         raise ConfigError("the store's URL cannot be read") from None
     except ModuleNotFoundError:
-        raise ConfigError("PostgreSQL needs the package psycopg: pip install 'gatehouse[postgres]'") from None
+        raise ConfigError("PostgreSQL needs the package psycopg: install requirements/server.txt, which pins it") from None
 
 
 def _dumps(value: Any) -> str:

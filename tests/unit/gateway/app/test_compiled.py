@@ -67,6 +67,7 @@ def test_a_manifest_that_makes_no_sense_is_not_used(tree: Path, text: str) -> No
 def test_the_environment_says_where_or_whether() -> None:
     assert place({"GATEHOUSE_COMPILED": "0"}) is None
     assert place({"GATEHOUSE_COMPILED": "/somewhere"}) == Path("/somewhere")
+    assert place({"GATEHOUSE_COMPILED": "1"}) == place({}), "on, and not a folder of that name"
     assert place({}) == Path(compiled.sysconfig.get_path("platlib")) / "gatehouse_compiled"
 
 
