@@ -26,11 +26,11 @@ ENTRIES = (
     "CPyDef_protocol___Connection___data_received",
     "CPyDef_worker___Worker____heard",
     "CPyDef_writer___ChainWriter___write",
-    "CPyDef_stream___AnswerRelay___on_end",
+    "CPyDef_pipeline___stream___AnswerRelay___on_end",
     "CPyDef_router___PoolRoute___pump",
 )
 """Where a request's work begins: a read from the client, the audit writer's answer, its thread, the end of the engine's answer, a free slot
-in the queue."""
+in the queue. mypyc puts as much of a module's path before a name as makes it unique, so a second module of the same name changes these."""
 RUN = """
 import runpy, sys
 from gateway.app.compiled import activate
