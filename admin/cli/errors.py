@@ -1,7 +1,11 @@
-"""What ends a command: one line on standard error, exit code 1 (2 for wrong usage, by typer)."""
+"""What ends a command: one line on standard error, exit code 1, or 2 for wrong usage."""
 
 from __future__ import annotations
 
 
 class CommandError(Exception):
     """Its text is the line."""
+
+
+class UsageError(CommandError):
+    """The command was written wrongly: exit code 2."""

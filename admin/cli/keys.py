@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.cli.client import name
-from admin.cli.errors import CommandError
+from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
 group = typer.Typer(no_args_is_help=True, help="API keys: made, shown once, rotated, revoked.")
@@ -23,7 +23,7 @@ def duration(text: str) -> float:
     """`90s`, `15m`, `24h`, `30d`, `2w` or seconds. Raises CommandError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text.strip())
     if found is None:
-        raise CommandError(f"{text!r} is no duration: write 90s, 15m, 24h, 30d or 2w")
+        raise UsageError(f"{text!r} is not a duration: write 90s, 15m, 24h, 30d or 2w")
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 

@@ -9,7 +9,7 @@ import typer
 
 from admin.cli.apply import apply_all, read
 from admin.cli.client import name
-from admin.cli.errors import CommandError
+from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Limits, guardrails and bindings, and what they would decide.")
@@ -46,7 +46,7 @@ def _path(policy: str) -> str:
     """Raises CommandError."""
     kind, slash, rest = policy.partition("/")
     if kind not in KINDS or not slash or not rest:
-        raise CommandError(f"{policy!r}: write KIND/NAME, where KIND is one of {', '.join(KINDS)}")
+        raise UsageError(f"{policy!r}: write KIND/NAME, where KIND is one of {', '.join(KINDS)}")
     return f"/{kind}/{name(rest)}"
 
 

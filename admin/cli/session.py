@@ -14,7 +14,7 @@ import typer
 
 from admin.cli import profile as profiles
 from admin.cli.client import Client, is_loopback, proxy_of
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.output import Format, Output, clean
 
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
@@ -81,7 +81,7 @@ def changed(given: dict[str, Any], cleared: Iterable[str]) -> dict[str, Any]:
 def fail(error: CommandError) -> typer.Exit:
     """Says why, on one line."""
     typer.echo(f"error: {' '.join(clean(str(error)).split())}", err=True)
-    return typer.Exit(1)
+    return typer.Exit(2 if isinstance(error, UsageError) else 1)
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:

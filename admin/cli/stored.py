@@ -10,7 +10,7 @@ import typer
 
 from admin.cli.apply import Wanted, apply_all, read
 from admin.cli.client import LONG, Client, name
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.session import DryRun, Session, connected
 
 KINDS: Final = ("engines", "models")
@@ -92,14 +92,14 @@ def create_model(
 
 
 def member(text: str) -> str | dict[str, Any]:
-    """`ENGINE` or `ENGINE=WEIGHT`. Raises CommandError."""
+    """`ENGINE` or `ENGINE=WEIGHT`. Raises UsageError."""
     engine, equals, weight = text.rpartition("=")
     if not equals:
         return text
     try:
         return {"engine": engine, "weight": float(weight)}
     except ValueError:
-        raise CommandError(f"{text!r}: write ENGINE or ENGINE=WEIGHT, such as canary=0.1") from None
+        raise UsageError(f"{text!r}: write ENGINE or ENGINE=WEIGHT, such as canary=0.1") from None
 
 
 def _create(session: Session, kind: str, body: dict[str, Any], wait: bool, timeout: float, dry_run: bool) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
 from admin.cli.client import name
+from admin.cli.keys import duration
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
 tenants = typer.Typer(no_args_is_help=True, help="Tenants: who keys and usage belong to.")
@@ -128,11 +132,18 @@ def unbind(session: Session, binding: Annotated[str, typer.Argument(metavar="NAM
         session.out.one(client.delete(f"/bindings/{name(binding)}", dry_run=dry_run))
 
 
+def first_day(text: str, now: float) -> str:
+    """A day as it is, or the day (UTC) on which the time so far back lies. Raises UsageError."""
+    if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        return text
+    return datetime.fromtimestamp(max(0.0, now - duration(text)), UTC).strftime("%Y-%m-%d")
+
+
 @connected
 def usage(
     session: Session,
     by: Annotated[str, typer.Option("--by", help="Any of tenant, key, model and day, with commas between.")] = "tenant,model",
-    since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC).")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC), or how far back, as 24h or 30d.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only of a tenant.")] = None,
     of_key: Annotated[str | None, typer.Option("--key-id", help="Only of a key.")] = None,
@@ -141,6 +152,7 @@ def usage(
     """Reports requests and tokens."""
     with session.client() as client:
         scope = {"tenant": tenant, "key": of_key, "model": model}
-        report = client.items("/usage", group_by=by, since=since, until=until, limit=10000, **scope)
+        start = None if since is None else first_day(since, time.time())
+        report = client.items("/usage", group_by=by, since=start, until=until, limit=10000, **scope)
         counted = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")
         session.out.rows(report, (*by.split(","), *counted))

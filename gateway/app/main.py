@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,20 @@ from admin.cli.app import register  # noqa: E402
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
+
+
+def show_version(asked: bool) -> None:
+    """Prints the version and ends."""
+    if asked:
+        typer.echo(f"gatehouse {version('gatehouse')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
+    """A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."""
 
 
 @app.command("check-config")

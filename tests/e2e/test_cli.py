@@ -94,7 +94,7 @@ def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     cli("keys", "revoke", "cli")
     until(lambda: running.chat(key=made["secret"]).status_code == 401)
     assert "dry_run" in cli("keys", "create", "--tenant", "acme", "--dry-run").stdout
-    assert "is no duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=1).stderr
+    assert "not a duration" in cli("keys", "create", "--tenant", "acme", "--expires", "soon", code=2).stderr
     assert "dry_run" in cli("keys", "delete", "cli", "--dry-run").stdout
     cli("keys", "delete", "cli")
     assert "no 'cli' among the keys" in cli("keys", "show", "cli", code=1).stderr
@@ -186,7 +186,7 @@ def test_policies_are_applied_tested_and_listed(cli: Cli, tmp_path: Path) -> Non
     assert "limits/third: per: " in cli("policies", "apply", str(file), code=1).stderr
     assert "second" not in cli("policies", "list").stdout, "all of a file or nothing"
     cli("policies", "delete", "limits/from-file")
-    assert "KIND/NAME" in cli("policies", "delete", "from-file", code=1).stderr
+    assert "KIND/NAME" in cli("policies", "delete", "from-file", code=2).stderr
     file.write_text("limitz: []")
     assert "must hold" in cli("policies", "apply", str(file), code=1).stderr
 

@@ -97,7 +97,6 @@ def test_a_file_is_applied_once_and_changes_are_seen(running: Gatehouse, cli: Cl
         (("engines", "create", "x", "--runtime", "external"), "'url' is missing"),
         (("engines", "create", "x", "--runtime", "llama.cpp", "--model", "/etc/passwd"), "names a path"),
         (("models", "create", "x", "--engine", "nothing"), "there is no engine"),
-        (("models", "create", "x", "--engine", "a=b"), "ENGINE=WEIGHT"),
         (("engines", "delete", "fake"), "stands in the configuration file"),
         (("engines", "apply", "/nowhere.yaml"), "No such file"),
     ],
@@ -105,6 +104,11 @@ def test_a_file_is_applied_once_and_changes_are_seen(running: Gatehouse, cli: Cl
 def test_what_is_refused_is_one_line(cli: Cli, arguments: tuple[str, ...], words: str) -> None:
     done = cli(*arguments, code=1)
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and words in done.stderr
+
+
+def test_wrong_usage_is_exit_code_2(cli: Cli) -> None:
+    assert "ENGINE=WEIGHT" in cli("models", "create", "x", "--engine", "a=b", code=2).stderr
+    assert "write 90s" in cli("keys", "rotate", "x", "--overlap", "soon", code=2).stderr
 
 
 def test_waiting_says_why_a_version_is_not_in_force(cli: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from admin.cli import output, profile
 from admin.cli.client import ApiError, Client
-from admin.cli.errors import CommandError
+from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration, expiry
 from admin.cli.profile import Profile
 from admin.cli.session import DEFAULT_URL, changed, resolve
+from admin.cli.tenants import first_day
+from gateway.app.main import app
 
 
 @pytest.fixture(autouse=True)
@@ -157,3 +161,15 @@ def test_what_options_change() -> None:
     ):
         with pytest.raises(typer.BadParameter, match=words):
             changed(given_, cleared)
+
+
+def test_usage_is_asked_for_since_a_day_or_a_while() -> None:
+    assert first_day("2027-01-31", 0) == "2027-01-31"
+    assert first_day("24h", 1798761600.0 + 3600) == "2026-12-31"
+    with pytest.raises(UsageError):
+        first_day("yesterday", 0)
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0 and done.stdout == f"gatehouse {version('gatehouse')}\n"
