@@ -171,7 +171,7 @@ def peer_of(scope: Any) -> Peer:
 
 
 def headers_of(scope: Any) -> Headers:
-    """The headers as authenticators read them. Raises RequestError when one that identifies the caller stands twice."""
+    """The headers as authenticators read them. Raises RequestError for a duplicate of one that identifies the caller."""
     found: Headers = {}
     for name, value in scope["headers"]:
         lower = name.lower()

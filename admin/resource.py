@@ -1,4 +1,4 @@
-"""CRUD of one kind of resource, written once: pages, filters, ETags, dry runs, differences, what stands in the file beside the store.
+"""CRUD of one kind of resource, written once: pages, filters, ETags, dry runs, differences, the file's resources beside the store's.
 
 A resource of the configuration file is read-only (`"source": "file"`) and comes first in lists; it wins over one of the store
 with the same name. A new kind is a `Collection` in a file of its own under admin/resources.
@@ -40,7 +40,7 @@ class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Metadata(msgspec.Struct, kw_only=True):
-    """What every resource shows beside its settings. Times in seconds since the epoch; null for what stands in the file."""
+    """What every resource shows beside its settings. Times in seconds since the epoch; null for a resource of the file."""
 
     source: Source
     version: int | None = None
@@ -310,7 +310,7 @@ def location(kind: str, name: str) -> str:
 
 
 def tag(view: dict[str, Any]) -> str | None:
-    """The ETag's content: the store's version; none for what stands in the file (its version is the configuration's).
+    """The ETag's content: the store's version; none for a resource of the file (its version is the configuration's).
 
     Where `version` is a setting of the resource itself, the store's is called `revision`.
     """
@@ -362,7 +362,7 @@ class Shapes:
 
 
 def patch_of(settings: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The type of a merge patch: each setting may be absent; null stands for its default."""
+    """The type of a merge patch: each setting may be absent; null means its default."""
     fields: list[Any] = [
         (f.name, (f.type | msgspec.UnsetType) if f.required else (f.type | None | msgspec.UnsetType), msgspec.field(default=msgspec.UNSET))
         for f in msgspec.structs.fields(settings)

@@ -34,7 +34,7 @@ def decode(data: bytes, wanted: type[T]) -> T:
     try:
         json.loads(data, object_pairs_hook=_once)
     except ValueError:
-        pass  # what is no JSON is said below
+        pass  # reported below
     except RecursionError:
         raise RequestError("The body is nested too deeply.", code="invalid_json") from None
     try:

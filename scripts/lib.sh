@@ -65,7 +65,7 @@ import os, sys, sysconfig
 own = os.path.exists("/etc/debian_version") and os.path.realpath(sys.executable).startswith("/usr/bin/")
 sys.exit(not own and "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""))'
 
-# The distribution's own, where another stands first in the PATH.
+# The distribution's own, which may not come first in the PATH.
 SYSTEM_PYTHON=/usr/bin/python3
 
 # Status 0 when environments can be made with this Python, now or after its package was installed.
@@ -193,7 +193,7 @@ install_llama() {
     local directory="$1" wheels
     mkdir -p "$CACHE/wheels"
     (
-        flock 9 # one build at a time; whoever waited finds it done
+        flock 9 # one build at a time; the next one finds it done
         [ -d "$directory" ] || build_llama "$directory"
     ) 9>"$CACHE/wheels/.lock" || return
     wheels=("$directory"/llama_cpp_python-*.whl)

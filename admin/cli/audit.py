@@ -142,7 +142,7 @@ def export(
     kind: Annotated[str | None, typer.Option("--kind", help="intent, outcome, event, checkpoint or segment.")] = None,
     request_id: Annotated[str | None, typer.Option("--request-id", help="Only of a request.")] = None,
 ) -> None:
-    """Writes the records as they stand in the log, one JSON object on each line."""
+    """Writes the records exactly as the log holds them, one JSON object on each line."""
     params: dict[str, Any] = {"tenant": tenant, "kind": kind, "request_id": request_id}
     if since is not None:
         params["since"] = time.time() - duration(since)

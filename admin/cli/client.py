@@ -72,7 +72,7 @@ class Client:
         self._http.close()
 
     def request(self, method: str, path: str, *, timeout: float = TIMEOUT, **options: Any) -> httpx.Response:
-        """A response that is no error. Raises ApiError with the problem's detail, CommandError when there is no answer."""
+        """A successful response. Raises ApiError with the problem's detail, CommandError when there is no answer."""
         try:
             response = self._http.request(method, path, timeout=timeout, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:

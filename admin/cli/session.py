@@ -103,7 +103,7 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         except CommandError as error:
             raise fail(error) from None
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read has gone; nothing more can be said
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone
             raise typer.Exit(1) from None
 
     parameters = [p.replace(kind=keyword) for p in own] + common

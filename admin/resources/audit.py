@@ -78,7 +78,7 @@ async def keys(call: Call) -> Answer:
 
 
 async def export(call: Call) -> Answer:
-    """The lines as they stand in the log, so that what was exported can still be proven."""
+    """The lines exactly as the log holds them, so that an export can still be proven."""
     q: ExportQuery = call.query
     lines = call.ports.audit_reader.export(request_id=q.request_id, tenant=q.tenant, kind=q.kind, since=q.since, until=q.until)
     return Answer(response=StreamingResponse(_parts(lines), media_type=NDJSON))

@@ -45,7 +45,7 @@ async def test(call: Call) -> Answer:
 
 
 async def _principal(call: Call, id: str) -> tuple[Principal, str]:
-    """Whom a key stands for, and why it would be refused ("": it would not)."""
+    """The principal of a key, and why it would be refused ("" if it would not)."""
     for key in call.ports.config.current()["identity"]["api_keys"]["static"]:
         if key["id"] == id:
             return Principal(id, key["tenant"], "api_key", tuple(key["models"]), key["priority"], tuple(key["roles"])), ""

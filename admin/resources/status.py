@@ -45,7 +45,7 @@ class Status(msgspec.Struct, kw_only=True):
 
 
 class Caller(msgspec.Struct):
-    """Who the credential stands for. grants: roles with the tenant they count in (null: everywhere)."""
+    """The caller. grants: roles with the tenant they count in (null: everywhere)."""
 
     tenant: str
     id: str
