@@ -43,7 +43,7 @@ class Api:
         for operation in operations:
             methods = self._paths.setdefault(operation.segments, {})
             if operation.method in methods:
-                raise ValueError(f"{operation.method} {operation.path} stands twice in the tables")
+                raise ValueError(f"{operation.method} {operation.path} appears twice in the tables")
             methods[operation.method] = operation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,9 +55,11 @@ class Api:
             response = problems.problem(error, request_id)
         except ClientDisconnect:
             return
-        except Exception:  # boundary: a handler that fails is 500 with an id that the log has too
+        except Exception:  # boundary: a failing handler is a 500 with an id that is in the log too
             log.exception("%s %s failed (%s)", request.method, scope["path"], request_id)
-            response = problems.problem(InternalError(f"Something went wrong on our side; the log has it as {request_id}."), request_id)
+            response = problems.problem(
+                InternalError(f"Something went wrong on our side; the log entry has the id {request_id}."), request_id
+            )
         response.headers["x-request-id"] = request_id
         response.headers["cache-control"] = "no-store"
         response.headers["x-content-type-options"] = "nosniff"
@@ -87,7 +89,7 @@ class Api:
     # --- finding
 
     def _find(self, request: Request) -> tuple[Operation, dict[str, str]]:
-        """By the path as it was sent, each segment decoded once, so that a name may hold an encoded slash."""
+        """Finds it by the path as sent, decoding each segment once, so that a name may hold an encoded slash."""
         raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
         sent = raw.split(b"?", 1)[0].decode("latin-1").removeprefix(PREFIX).removeprefix("/").split("/")
         for template, methods in self._paths.items():
@@ -99,7 +101,7 @@ class Api:
                 allow = ", ".join(sorted(methods))
                 raise problems.simple(405, "method_not_allowed", f"This path takes {allow}.", headers=(("allow", allow),))
             return operation, path
-        raise NotFound("There is no such path.")
+        raise NotFound("This path does not exist.")
 
     # --- reading
 
@@ -108,7 +110,7 @@ class Api:
         given = dict(pairs)
         if len(given) != len(pairs):
             name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-            raise RequestError("This query parameter stands twice.", param=name[:64])
+            raise RequestError("This query parameter appears twice.", param=name[:64])
         query = values.convert(given, operation.query)
         if operation.body is not None or operation.streams:
             _check_media(request, operation)
@@ -118,7 +120,7 @@ class Api:
             body = values.decode(raw or b"null", operation.body)
             values.refuse_masks(msgspec.to_builtins(body))
         elif operation.body is None and not operation.streams and request.method == "POST" and (ignored := await _body(request, operation)):
-            values.decode(ignored, NoBody)  # what is sent is never ignored: `force` belongs into the query
+            values.decode(ignored, NoBody)  # nothing sent is silently ignored: `force` belongs in the query
         call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request))
         if operation.creates:
             idempotency.key_of(call)
@@ -135,7 +137,7 @@ class Api:
         return await self._write(call)
 
     async def _write(self, call: Call) -> Answer:
-        """Nothing is changed before the audit log has the intent; the outcome and the difference follow."""
+        """Changes nothing until the intent is in the audit log; records the outcome and the difference afterwards."""
         await self._journal.begin(call)
         try:
             answer = await call.operation.handler(call)
@@ -173,7 +175,7 @@ def _check_media(request: Request, operation: Operation) -> None:
 
 
 async def _body(request: Request, operation: Operation) -> bytes:
-    """Raises RequestError: 413 for more than the operation takes."""
+    """Raises RequestError: 413 for a body larger than the operation takes."""
     data = bytearray()
     async for part in request.stream():
         data += part

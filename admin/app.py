@@ -38,7 +38,7 @@ def create_app(scrape: Callable[[], bytes], ready: Ready, ports: Ports | None = 
 
 
 class Split:
-    """What begins with /admin/v1 goes to the API whatever follows (it decodes its paths itself), everything else to the rest."""
+    """Sends every path under /admin/v1 to the API, which decodes paths itself, and everything else to the rest."""
 
     def __init__(self, api: ASGIApp, rest: ASGIApp) -> None:
         self._api, self._rest = api, rest

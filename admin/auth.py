@@ -1,8 +1,8 @@
-"""Who calls the admin listener: the data plane's Authenticator, the roles of the credential and of bindings, and a throttle for failures.
+"""Authenticates callers of the admin listener: the data plane's Authenticator, roles of credential and bindings, a throttle for failures.
 
-A failed login has one text and one code, whatever was wrong. Failures are counted per credential and address: a stale client gets 429 while
-others behind its address get in. An address runs out only by failing with many different credentials, and even then a credential that got
-in before still does.
+Every failed login gets the same text and code. Failures are counted per credential and address: a stale client gets 429 while others behind
+its address get in. An address is throttled only after failures with many different credentials, and even then a credential that got in
+before still does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BURST: Final = 20.0
 PER_SECOND: Final = 1.0
 MAX_PEERS: Final = 4096
 MAX_KNOWN: Final = 1024
-"""Credentials that got in, of which the hash is remembered."""
+"""How many hashes of successful credentials are remembered."""
 _SENSITIVE: Final = (b"authorization", b"x-api-key", b"api-key")
 _CHALLENGE: Final = (("www-authenticate", 'Bearer realm="gatehouse admin"'),)
 BINDINGS_SECONDS: Final = 1.0
@@ -48,7 +48,7 @@ class Throttle:
             raise LimitExceeded("Too many failed logins; try again later.", retry_after=(1.0 - left) / PER_SECOND)
 
     def failed(self, peer: str) -> bool:
-        """Counts a failure; True when it is the first after a while, the one to be recorded."""
+        """Counts a failure; True when it is the first in a while and should be recorded."""
         left = self._left(peer)
         self._tokens[peer] = (left - 1.0, self._clock.monotonic())
         self._tokens.move_to_end(peer)
@@ -57,7 +57,7 @@ class Throttle:
         return left >= BURST or left < 2.0
 
     def fresh(self, peer: str) -> bool:
-        """Whether it has not failed lately."""
+        """Whether it has no recent failures."""
         return self._left(peer) >= BURST
 
     def _left(self, peer: str) -> float:
@@ -66,7 +66,7 @@ class Throttle:
 
 
 class Bindings:
-    """Roles that are bound to principals in the store, read again after a second. What was read last counts while the store is away."""
+    """Roles bound to principals in the store, reread after a second. The last read counts while the store is unavailable."""
 
     def __init__(self, store: ControlStore | None, clock: Clock) -> None:
         self._store, self._clock = store, clock
@@ -101,13 +101,13 @@ class Bindings:
 
 
 def binding_of(resource: Resource) -> tuple[tuple[str, str], Grant]:
-    """Who is bound (tenant and credential), and to what. The resource's tenant is that of the principal."""
+    """Which principals (tenant and credential) are bound to which roles. The resource's tenant is the principal's."""
     body = resource.body
     return (resource.tenant, str(body.get("principal", ""))), Grant.of(str(body.get("role", "")), resource.tenant)
 
 
 class Gate:
-    """Lets in who may be let in."""
+    """Authenticates callers of the admin listener."""
 
     def __init__(self, authenticator: Authenticator, store: ControlStore | None, clock: Clock) -> None:
         self._authenticator, self._bindings = authenticator, Bindings(store, clock)
@@ -149,7 +149,7 @@ class Gate:
 
 
 class LoginFailed(AuthenticationError):
-    """`first`: it is to be recorded (the others of a series are only throttled)."""
+    """`first`: record it; later failures of a series are only throttled."""
 
     def __init__(self, message: str, code: str, first: bool) -> None:
         super().__init__(message, code=code, headers=_CHALLENGE)
@@ -157,7 +157,7 @@ class LoginFailed(AuthenticationError):
 
 
 def digest_of(headers: Headers) -> bytes:
-    """A hash of the credential, whatever its kind."""
+    """A hash of the credential, of any kind."""
     return sha256(b"\0".join(headers.get(name, b"") for name in _SENSITIVE)).digest()
 
 
@@ -171,7 +171,7 @@ def peer_of(scope: Any) -> Peer:
 
 
 def headers_of(scope: Any) -> Headers:
-    """The headers as authenticators read them. Raises RequestError for a duplicate of one that identifies the caller."""
+    """The headers as authenticators read them. Raises RequestError when one that identifies the caller is repeated."""
     found: Headers = {}
     for name, value in scope["headers"]:
         lower = name.lower()
@@ -184,7 +184,7 @@ def headers_of(scope: Any) -> Headers:
 
 
 async def settled(answer: Maybe[T]) -> T:
-    """What an authenticator answers, waited for inside a task: it may await the hot path's Signals, which tasks do not know."""
+    """Awaits an authenticator's answer inside a task. It may await the hot path's Signals, which tasks cannot handle."""
     if not inspect.isawaitable(answer):
         return answer
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""What the composition root hands to the admin API: every port it talks to, and nothing of how they are made."""
+"""What the composition root hands to the admin API: every port it talks to, already built."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EventLog(Protocol):
 
 
 class ResourceCheck(Protocol):
-    """Says whether a resource could be put into force: what only the one that uses it knows (a guardrail's own settings)."""
+    """Checks what only a resource's user knows (such as a guardrail's own settings): whether it could be put into force."""
 
     async def __call__(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
         """Raises ConfigError, without changing anything. beside: other resources (kind, body) that are stored in the same write."""
@@ -38,7 +38,7 @@ async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tup
 
 @dataclass(frozen=True)
 class Ports:
-    """store: None where there is none: then what is kept there is refused (503). matches: patterns of names, as the policies read
+    """store: None without a store; operations that need it then get 503. matches: name patterns, as the policies read
     them (pattern, name)."""
 
     authenticator: Authenticator

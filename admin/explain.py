@@ -1,4 +1,4 @@
-"""What is wrong with a value, and what would be right: read off the types that it was checked against."""
+"""Explains what is wrong with a value and what would be right, from the types it was checked against."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _WORDS: Final = {
     r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$": _NAME,
     r"^(cpu|metal|(cuda|rocm|vulkan):\d+(,\d+)*)$": "cpu, metal, cuda:N, rocm:N or vulkan:N",
     r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
-    r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$": "any of tenant, key, model and day, with commas between",
+    r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$": "any of tenant, key, model and day, separated by commas",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$": "1 to 120 letters, digits or any of '._-', beginning with a letter or digit",
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": "1 to 64 letters, digits or any of '._-', beginning with a letter or digit",
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$": "a day such as 2026-01-31",
     r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
     r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",
-    r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$": "the cursor of the page before",
+    r"^(file:[A-Za-z0-9._:/-]{0,255}|store:[A-Za-z0-9_-]{0,1000})$": "the cursor of the previous page",
 }
-"""What patterns mean, for people."""
+"""The meaning of patterns, for people."""
 _PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 def amended(value: Any, wanted: Any) -> Any:
-    """A decoded body with durations and sizes that were written as in the configuration ("1m30s", "8MiB") as numbers."""
+    """A decoded body whose durations and sizes, written as in the configuration ("1m30s", "8MiB"), are numbers."""
     return _amended(value, inspect.type_info(wanted))
 
 
@@ -56,7 +56,7 @@ def _field(value: Any, owner: type, field: inspect.Field) -> Any:
     if not isinstance(value, str):
         return _amended(value, field.type)
     read = duration if _is_duration(owner, field) else size if _is_size(field) else None
-    found = read(value) if read is not None and number(value) is None else None  # a number is no text in JSON
+    found = read(value) if read is not None and number(value) is None else None  # in JSON a number is not a text
     return value if found is None else found
 
 
@@ -69,7 +69,7 @@ def _is_size(field: inspect.Field) -> bool:
 
 
 def right(message: str, path: str, wanted: Any) -> str:
-    """What would be right at this place, as the end of a sentence; "" where the message says it already."""
+    """What would be right here, as the end of a sentence; "" where the message already says it."""
     kind, words = _at(path, inspect.type_info(wanted))
     if words and "got `str`" in message:
         return words
@@ -90,7 +90,7 @@ def _choice(message: str, choices: list[str]) -> str:
 
 
 def _at(path: str, kind: inspect.Type | None) -> tuple[inspect.Type | None, str]:
-    """The type at a path such as `pool[0].weight`, and what a text there would have to be (a duration, a size)."""
+    """The type at a path such as `pool[0].weight`, and what kind of text belongs there (a duration, a size)."""
     words = ""
     for name, _ in _PART.findall(path):
         kind, words = _step(kind, name)
@@ -111,7 +111,7 @@ def _step(kind: inspect.Type | None, name: str) -> tuple[inspect.Type | None, st
 
 
 def _members(kind: inspect.Type) -> Iterator[inspect.Type]:
-    """The types that a value may have: those of a union; the type itself without what is only said about it."""
+    """The types a value may have: a union's members, or the type itself without its annotations."""
     if isinstance(kind, inspect.UnionType):
         for one in kind.types:
             yield from _members(one)

@@ -1,4 +1,4 @@
-"""Idempotency-Key on creates: a request that is sent again gets the first answer, and nothing is made twice.
+"""Idempotency-Key on creates: a repeated request gets the first answer, and nothing is created twice.
 
 The keys are the caller's own and live for a day in the store. A secret is not kept with them: a repeated answer comes without
 it (`idempotency-replayed: true`).
@@ -24,7 +24,7 @@ _KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class _Kept(msgspec.Struct):
-    """What the store keeps of an answer."""
+    """The part of an answer that the store keeps."""
 
     value: Any
     version: str | None
@@ -40,7 +40,7 @@ def key_of(call: Call) -> str | None:
 
 
 async def once(call: Call, key: str, write: Callable[[], Awaitable[Answer]]) -> Answer:
-    """The answer of the first request with this key. Raises 409 while that one is under way, 422 when it was another request."""
+    """The answer to the first request with this key. Raises 409 while that request is under way, 422 when it was a different one."""
     route = f"{call.operation.method} {call.request.scope['path']}"[:255]
     fingerprint = hashlib.sha256(call.request.scope["query_string"] + b"\0" + call.raw).hexdigest()
     found = await call.store.begin_idempotent(key, call.actor, route, fingerprint)
@@ -54,8 +54,8 @@ async def once(call: Call, key: str, write: Callable[[], Awaitable[Answer]]) -> 
     kept = _Kept(answer.value if answer.remember is None else answer.remember, answer.version, answer.location)
     try:
         await call.store.finish_idempotent(key, call.actor, route, answer.status, msgspec.json.encode(kept).decode())
-    except GatehouseError as error:  # what was asked for is done: the caller must learn of it
-        log.error("the answer of an idempotent request could not be kept: %s", error)
+    except GatehouseError as error:  # the work is done: the caller must learn that
+        log.error("could not store the answer of an idempotent request: %s", error)
     return answer
 
 

@@ -1,4 +1,4 @@
-"""What administrators do, in the audit log: an intent before each write, the outcome with the difference after it."""
+"""Records administrators' actions in the audit log: an intent before each write, the outcome with the difference after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gateway.core.waiting import as_future
 
 log = logging.getLogger("gatehouse.admin")
 MAX_DIFF = 64 * 1024
-"""Bytes of a difference in a record; of a larger one the paths are kept."""
+"""Largest difference in a record, in bytes; a larger one is reduced to its paths."""
 
 
 class Journal:
@@ -35,11 +35,11 @@ class Journal:
     async def begin(self, call: Call) -> None:
         """Returns when the intent is durable. Raises AuditUnavailable: then nothing may be changed."""
         if not self._audit.accepting:
-            raise AuditUnavailable("The audit log takes no records: nothing is changed.")
+            raise AuditUnavailable("The audit log cannot take records, so nothing was changed.")
         await as_future(self._audit.event(self._record(call, "begun", {**_where(call), "body": _shown(call)})))
 
     async def end(self, call: Call, outcome: str, code: str = "") -> None:
-        """The outcome. The write has happened: a log that fails now is reported by itself (`/readyz`), not to the caller."""
+        """Records the outcome. The write has happened, so a failing log is reported by `/readyz`, not to the caller."""
         detail: dict[str, Any] = {**_where(call), "diff": _bounded(call.diff)}
         if code:
             detail["code"] = code
@@ -51,12 +51,12 @@ class Journal:
         self._feed.publish("admin", {"event": record.event, "actor": record.actor, "target": record.target, "outcome": outcome})
 
     def denied(self, access: Access, permission: str, request: Request, request_id: str) -> None:
-        """Somebody who is known asked for what they may not do."""
+        """Records that a known caller asked for something they may not do."""
         detail = {"peer": peer_of(request.scope).address, "request_id": request_id}
         self._note(f"admin.{permission.replace(':', '.')}", access.actor, request.scope["path"], "denied", detail)
 
     def login_failed(self, request: Request, request_id: str, code: str) -> None:
-        """The first of a series of failed logins of a peer."""
+        """Records the first of a peer's series of failed logins."""
         peer = peer_of(request.scope).address
         self._note("admin.login", "", peer, "denied", {"code": code, "request_id": request_id})
 
@@ -73,7 +73,7 @@ def _where(call: Call) -> dict[str, Any]:
 
 
 def _shown(call: Call) -> Any:
-    """The body with its secrets masked; of a text only its hash and size, as it may hold secrets anywhere."""
+    """The body with its secrets masked; for a text only its hash and size, as it may hold secrets anywhere."""
     if isinstance(call.body, bytes):
         return {"sha256": hashlib.sha256(call.body).hexdigest(), "bytes": len(call.body)} if call.body else None
     return values.mask(msgspec.to_builtins(call.body))

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the same tables as the routes, so that it cannot say something else than they do."""
+"""The OpenAPI 3.1 document, built from the same tables as the routes, so that the two cannot disagree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BEARER: Final = MappingProxyType({"type": "http", "scheme": "bearer", "descript
 
 
 def document(operations: Sequence[Operation]) -> Operation:
-    """The operation that answers with the document, which names itself too."""
+    """The operation that returns the document; the document lists it too."""
     encoded: list[dict[str, Any]] = []
 
     async def show(call: Call) -> Answer:
@@ -38,7 +38,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     found, components = msgspec.json.schema_components(unique, ref_template=_REF)
     schemas = dict(zip(unique, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
-    for operation in listed:  # a HEAD is described as every other method
+    for operation in listed:  # HEAD is described like every other method
         paths.setdefault(f"{PREFIX}/{operation.path}", {})[operation.method.lower()] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
@@ -109,7 +109,7 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is a text and never null: absent says that."""
+    """A query parameter is a text and never null: it is absent instead."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
     if choices:
         return choices[0] if len(choices) == 1 else {"anyOf": choices}
@@ -132,9 +132,9 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
 
 def _responses(operation: Operation, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     responses = {str(operation.status): _success(operation, [schemas[kind] for kind in _answers(operation)])}
-    if operation.status == 201:  # a dry run makes nothing
+    if operation.status == 201:  # a dry run creates nothing
         responses["200"] = responses["201"]
-    elif operation.status == 204 and operation.answer is not None:  # a dry run says what would be
+    elif operation.status == 204 and operation.answer is not None:  # a dry run says what would change
         responses["200"], responses["204"] = responses["204"], {"description": operation.summary}
     error: dict[str, Any] = {"description": ""}
     if operation.method != "HEAD":
@@ -156,7 +156,7 @@ def _success(operation: Operation, answers: list[Any]) -> dict[str, Any]:
 
 
 def statuses(operation: Operation) -> list[int]:
-    """The errors that an operation may answer with."""
+    """The errors an operation may return."""
     found = {400, 401, 403, 429, 500, 503}
     if "{" in operation.path or operation.body is not None or operation.finds:
         found.add(404)

@@ -37,9 +37,9 @@ class Written(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a handler found. version: the ETag's content. location: of what was created. response: instead of JSON, as it is.
+    """A handler's result. version: the ETag's content. location: of the created resource. response: sent as is, instead of JSON.
 
-    remember: what an idempotency key repeats, where it must not be the value itself (it holds a secret). bare: headers only.
+    remember: what an idempotency key repeats when the value holds a secret and must not be kept. bare: headers only.
     """
 
     value: Any = None
@@ -68,8 +68,8 @@ class Operation:
     body: the struct of a JSON body; bytes: taken as it is (media types in `accepts`). answer: the type of the JSON answer, for the
     document. media: the answer's type unless it is JSON. conditional: If-Match is looked at, and 412 possible.
     creates: takes an Idempotency-Key. engine: may fail because of an engine (502). finds: looks for what a parameter names (404).
-    streams: the handler reads the body itself as it comes (`Call.parts`). takes: headers that it reads. disk: may be refused for
-    want of room (507). refuses: further statuses of its errors.
+    streams: the handler reads the body itself as it arrives (`Call.parts`). takes: headers that it reads. disk: may be refused for
+    lack of disk space (507). refuses: further statuses of its errors.
     """
 
     method: Method
@@ -106,7 +106,7 @@ class Operation:
 
 @dataclass
 class Call:
-    """One request that may be served. `diff` is what a write changes, for the audit log; `target` names what it changes."""
+    """One authorised request. `diff` is what a write changes, for the audit log; `target` names the resource."""
 
     ports: Ports
     access: Access
@@ -121,7 +121,7 @@ class Call:
     diff: list[dict[str, Any]] = field(default_factory=list)
     target: str = ""
     asked: dict[str, Any] = field(default_factory=dict)
-    """What was asked of the fleet for this request, so that a long list asks once."""
+    """Answers of the fleet for this request, so that a long list asks only once."""
 
     @property
     def dry_run(self) -> bool:
@@ -133,13 +133,13 @@ class Call:
 
     @property
     def store(self) -> ControlStore:
-        """Raises StoreUnavailable where the installation has none."""
+        """Raises StoreUnavailable when the installation has no store."""
         if self.ports.store is None:
-            raise StoreUnavailable("This installation has no store: only what stands in the configuration file is there.")
+            raise StoreUnavailable("This installation has no store: only the resources of the configuration file exist.")
         return self.ports.store
 
     def parts(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises ClientDisconnect when it breaks off."""
+        """The body as it arrives. Raises ClientDisconnect when it breaks off."""
         return aiter(self.request.stream())
 
     def body_builtins(self) -> dict[str, Any]:
@@ -151,12 +151,12 @@ class Call:
         self.access.require(permission, tenant)
 
     def seen(self, permission: str, tenant: str, kind: str, name: str) -> None:
-        """As `require`, but what may not be seen is not there (404)."""
+        """Like `require`, but what the caller may not see does not exist for them (404)."""
         if not self.access.may(permission, tenant):
             raise NotFound(f"There is no {kind} {name!r}.")
 
     def expected(self) -> int | None:
-        """The version of If-Match; None when any will do. Raises VersionMismatch through the store for a version that never was."""
+        """The version of If-Match; None when any will do. The store raises VersionMismatch for a version that never existed."""
         if self.if_match is None or self.if_match == "*":
             return None
         return int(self.if_match) if self.if_match.isdigit() and len(self.if_match) < 18 else -1

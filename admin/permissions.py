@@ -1,7 +1,7 @@
-"""Who may do what on the admin listener: one table. Default deny; nobody grants what they lack.
+"""Who may do what on the admin listener: one table. Default deny; callers cannot grant permissions they lack.
 
 A permission is `resource:verb`. A role is a set of them; a grant is a role everywhere or in one tenant. Single fields that need
-more than their resource's verb stand in FIELDS. A finer policy engine can replace `Access` without a change elsewhere.
+more than their resource's verb are listed in FIELDS. A finer policy engine can replace `Access` without a change elsewhere.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ VERBS: Final = MappingProxyType(
         "events": ("read",),
     }
 )
-"""Every resource with its verbs: the whole vocabulary."""
+"""Every resource with its verbs: all permissions there are."""
 ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items() for verb in verbs)
 _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 
 TENANTED: Final = frozenset({"tenants", "keys", "bindings", "limits", "usage", "policies", "resources"})
-"""Resources of which each one belongs to a tenant. A grant in one tenant reaches nothing else..."""
+"""Resources that belong to a tenant. A grant in one tenant covers only these..."""
 SHARED: Final = frozenset({"models:read", "roles:read"})
-"""...but these, which tell nothing about other tenants."""
+"""...and these, which reveal nothing about other tenants."""
 
 FIELDS: Final = MappingProxyType(
     {
@@ -57,12 +57,12 @@ FIELDS: Final = MappingProxyType(
         ("engines", "tls"): "engines:upstream",
     }
 )
-"""Fields that need a permission of their own: to be set to something else than the default, and to be read, where it is a reading one."""
+"""Fields that need a permission of their own: to be set to anything but the default, or to be read if the permission is a reading one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A built-in role. `confined`: it counts in the tenant of who holds it, and nowhere else."""
+    """A built-in role. `confined`: it counts only in its holder's tenant."""
 
     name: str
     description: str
@@ -120,7 +120,7 @@ class Grant:
 
     @classmethod
     def of(cls, role: str, tenant: str) -> Grant:
-        """What a role means for somebody of a tenant."""
+        """The grant that a role gives to a member of a tenant."""
         known = ROLES.get(role)
         return cls(role, tenant if known is None or known.confined else None)
 
@@ -144,7 +144,7 @@ class Access:
         return f"{self.principal.tenant}/{self.principal.id}"
 
     def tenants(self, permission: str) -> frozenset[str] | None:
-        """The tenants in which the permission is held; None: in all of them; empty: nowhere."""
+        """The tenants in which the permission is held; None: all of them; empty: none."""
         reaching = [grant.tenant for grant in self.grants if grant.reaches(permission)]
         return None if None in reaching else frozenset(tenant for tenant in reaching if tenant is not None)
 
@@ -159,7 +159,7 @@ class Access:
             raise denied(permission)
 
     def require_grant(self, role: str, tenant: str) -> None:
-        """Nobody grants what they lack: every permission of the role must be held where the grant would reach. Raises PermissionDenied."""
+        """Checks that the caller holds every permission of the role wherever the grant would apply. Raises PermissionDenied."""
         grant = Grant.of(role, tenant)
         for permission in sorted(ROLES[role].permissions):
             if grant.reaches(permission) and not self.may(permission, grant.tenant):
@@ -167,4 +167,4 @@ class Access:
 
 
 def denied(permission: str) -> PermissionDenied:
-    return PermissionDenied(f"This needs the permission {permission}, which none of your roles has here.")
+    return PermissionDenied(f"This needs the permission {permission}, which none of your roles gives you here.")

@@ -27,7 +27,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 def problem(error: GatehouseError, request_id: str) -> Response:
-    """The response for an error; a wrong configuration is the caller's (400), an engine of it that fails is not."""
+    """The response for an error. A wrong configuration is the caller's fault (400); a failing engine in it is not."""
     status = 400 if isinstance(error, ConfigError) and not isinstance(error, EngineChangeFailed) else error.status
     detail = str(error) if isinstance(error, ConfigError) else error.message
     body = Problem(f"urn:gatehouse:error:{error.code}", phrase(status), status, detail, error.code, request_id, error.param)
@@ -46,5 +46,5 @@ def phrase(status: int) -> str:
 
 
 def simple(status: int, code: str, message: str, **more: Any) -> GatehouseError:
-    """An error that has no class of its own."""
+    """An error without a class of its own."""
     return GatehouseError(message, status=status, code=code, **more)

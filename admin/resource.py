@@ -1,4 +1,4 @@
-"""CRUD of one kind of resource, written once: pages, filters, ETags, dry runs, differences, the file's resources beside the store's.
+"""CRUD for one kind of resource, written once: pages, filters, ETags, dry runs, differences, the file's resources beside the store's.
 
 A resource of the configuration file is read-only (`"source": "file"`) and comes first in lists; it wins over one of the store
 with the same name. A new kind is a `Collection` in a file of its own under admin/resources.
@@ -30,7 +30,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Query of a list. prefix: of the name. cursor: from the page before."""
+    """Query of a list. prefix: of the name. cursor: from the previous page."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Cursor | None = None
@@ -62,7 +62,7 @@ class Change(msgspec.Struct):
 
 
 async def no_check(call: Call, settings: Any, before: dict[str, Any] | None) -> None:
-    """For kinds whose type says everything."""
+    """For kinds whose type expresses every constraint."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Collection(Generic[S]):
     """kind: as in paths, permissions and the store. settings: the body of a create and of a replacement, with `name`.
 
     in_file: those of the configuration in force (masked, plain values), as settings. tenant_of: the tenant that a resource belongs
-    to ("" for the installation). check: raises for settings that cannot be taken; sees the settings before, None for a new one.
+    to ("" for the installation). check: raises for unacceptable settings; gets the previous settings, None for a new resource.
     on_delete: raises for a resource that is still in use.
     """
 
@@ -154,14 +154,14 @@ class Collection(Generic[S]):
         return Answer(view, version=tag(view))
 
     def in_force_from_file(self, call: Call, name: str) -> bool:
-        """Whether the configuration file has one of this name: then the store's would count for nothing."""
+        """Whether the configuration file has one of this name, which would override the store's."""
         return any(body["name"] == name for body in self._in_file(call))
 
     def _in_file(self, call: Call) -> list[dict[str, Any]]:
         return sorted(self.in_file(call.ports.config.current()), key=lambda body: str(body["name"]))
 
     async def _found(self, call: Call, permission: str) -> dict[str, Any]:
-        """One as it is shown. Raises NotFound also when the caller may not see it."""
+        """One resource as shown. Raises NotFound also when the caller may not see it."""
         name = call.path["name"]
         for body in self._in_file(call):
             if body["name"] == name:
@@ -174,7 +174,7 @@ class Collection(Generic[S]):
         return self.view(call, resource)
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
-        """One of the store, as it is shown."""
+        """One of the store, as shown."""
         body: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
         return {
             **body,
@@ -186,7 +186,7 @@ class Collection(Generic[S]):
         }
 
     def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
-        """One of the file; `body` is masked already."""
+        """One of the file; `body` is already masked."""
         return {**body, **dict.fromkeys(METADATA), "source": "file"}
 
     # --- writing
@@ -209,12 +209,12 @@ class Collection(Generic[S]):
         return await self._update(call, call.body, await self._writable(call, "update"), call.expected())
 
     async def patch(self, call: Call) -> Answer:
-        """A merge patch (RFC 7396): what is not named stays, secrets too; null goes back to the default."""
+        """A merge patch (RFC 7396): what it does not name stays, secrets too; null restores the default."""
         call.target = f"{self.kind}/{call.path['name']}"
         before = await self._writable(call, "update")
         expected = call.expected()
         if expected is None:
-            expected = before.version  # what was merged with must still be there
+            expected = before.version  # the version merged with must still be current
         merged = values.merge_patch({"name": before.name, **before.body}, msgspec.json.decode(call.raw))
         return await self._update(call, values.decode(msgspec.json.encode(merged), self.settings), before, expected)
 
@@ -242,7 +242,7 @@ class Collection(Generic[S]):
         return written(call, self.view(call, gone), tagged=False)
 
     async def checked(self, call: Call, settings: S, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-        """The body to be stored. Raises for settings that cannot be taken."""
+        """The body to store. Raises for unacceptable settings."""
         kept = self.kept(call, body, before)
         await self.examine(call, settings, before, kept)
         return kept
@@ -259,11 +259,11 @@ class Collection(Generic[S]):
         kept: dict[str, Any],
         beside: Sequence[tuple[str, dict[str, Any]]] = (),
     ) -> None:
-        """Raises for settings that cannot be taken. beside: other resources (kind, body) that are stored in the same write."""
+        """Raises for unacceptable settings. beside: other resources (kind, body) stored in the same write."""
         await self.check(call, settings, before)
 
     def carried(self, sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-        """A resource of a file that is applied, with what the file need not say because the store has it: secrets."""
+        """A resource from an applied file, completed with the secrets that the file may omit because the store has them."""
         return sent
 
     async def _writable(self, call: Call, verb: str) -> Resource:
@@ -280,11 +280,13 @@ class Collection(Generic[S]):
 
 
 def read_only(singular: str, name: str) -> Exception:
-    return problems.simple(409, "read_only", f"The {singular} {name!r} stands in the configuration file: change it there.", param="name")
+    return problems.simple(
+        409, "read_only", f"The {singular} {name!r} is defined in the configuration file: change it there.", param="name"
+    )
 
 
 def scope(call: Call, permission: str, tenant: str | None) -> Tenants:
-    """The tenants to list: the one that was asked for, or all that the caller may read. Raises PermissionDenied."""
+    """The tenants to list: the requested one, or all that the caller may read. Raises PermissionDenied."""
     if tenant is not None:
         call.require(permission, tenant)
         return tenant
@@ -299,7 +301,7 @@ def within(tenant: str, tenants: Tenants) -> bool:
 def written(
     call: Call, view: dict[str, Any], *, status: int = 200, location: str | None = None, tagged: bool = True, remember: Any = None
 ) -> Answer:
-    """The answer to a write; of a dry run what it would change."""
+    """The answer to a write; for a dry run, what it would change."""
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": view})
     return Answer(view, status, tag(view) if tagged else None, location, remember=remember)
@@ -327,10 +329,10 @@ async def listing(
     name: str = "name",
     file_view: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> Answer:
-    """A page of those of the file (all in memory, by name), then of the store's. The cursor says in which part it goes on."""
+    """A page of the file's resources (all in memory, by name), then the store's. The cursor says which part comes next."""
     part, _, after = (query.cursor or "file:").partition(":")
     if part not in ("file", "store"):
-        raise RequestError("This cursor is not one of ours.", param="cursor")
+        raise RequestError("This cursor did not come from a page.", param="cursor")
     items: list[dict[str, Any]] = []
     if part == "file":
         rest = [] if query.source == "store" else [i for i in mine if i[name] > after and i[name].startswith(query.prefix)]
@@ -349,12 +351,12 @@ async def listing(
     return Answer({"items": items, "cursor": None if page.cursor is None else f"store:{page.cursor}"})
 
 
-# --- types of answers, made from the types of settings
+# --- types of answers, built from the types of settings
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """The types of a kind's answers, for the document. Not strict: later versions may show more."""
+    """The types of a kind's answers, for the document. Not strict: later versions may add fields."""
 
     view: Any
     page: Any
@@ -372,7 +374,7 @@ def patch_of(settings: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 
 def shapes_of(settings: type[msgspec.Struct], metadata: type[msgspec.Struct] = Metadata) -> Shapes:
-    """The settings with the metadata; a page of them; what a dry run says."""
+    """The settings with the metadata; a page of them; a dry run's answer."""
     name = settings.__name__.removesuffix("Settings").removesuffix("Spec")
     fields: list[Any] = [
         (f.name, f.type) if f.required else (f.name, f.type, msgspec.field(default=None)) for f in msgspec.structs.fields(settings)
@@ -381,7 +383,7 @@ def shapes_of(settings: type[msgspec.Struct], metadata: type[msgspec.Struct] = M
 
 
 def shapes_for(name: str, view: Any) -> Shapes:
-    """The same for a type that was written by hand."""
+    """The same for a handwritten type."""
     page: list[Any] = [("items", Annotated[tuple[view, ...], Meta(max_length=1000)]), ("cursor", str | None)]
     dry_run: list[Any] = [("dry_run", bool), ("diff", tuple[Change, ...]), ("result", view)]
     return Shapes(

@@ -26,9 +26,9 @@ _MAX_SHOWN = 400
 
 
 def decode(data: bytes, wanted: type[T]) -> T:
-    """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field, for an unknown one with the nearest.
+    """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field and, for an unknown one, the nearest name.
 
-    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration. A field that stands twice is
+    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration. Duplicate fields are
     refused.
     """
     try:
@@ -54,7 +54,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise RequestError(f"The field {_short(name)!r} stands twice.", code="invalid_json", param=_short(name))
+        raise RequestError(f"The field {_short(name)!r} appears twice.", code="invalid_json", param=_short(name))
     return members
 
 
@@ -78,7 +78,7 @@ def convert(values: dict[str, str], wanted: type[S]) -> S:
 
 
 def _bases(kind: Any) -> frozenset[type]:
-    """The plain types that a parameter may have."""
+    """The plain types a parameter may have."""
     if get_origin(kind) is Literal:
         return frozenset(type(value) for value in get_args(kind))
     inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
@@ -86,7 +86,7 @@ def _bases(kind: Any) -> frozenset[type]:
 
 
 def _typed(text: str, bases: frozenset[type]) -> Any:
-    """A number or a truth value as JSON writes it, where that is wanted; else the text itself."""
+    """A number or boolean as JSON writes it, where the type wants one; else the text itself."""
     if str in bases or not bases & {int, float, bool}:
         return text
     try:
@@ -121,7 +121,7 @@ def _own_fields(wanted: Any) -> Iterator[str]:
 
 
 def _fields(wanted: Any, depth: int = 0) -> Iterator[str]:
-    """The names of all fields of a struct and of those within it."""
+    """The names of all fields of a struct and of the structs within it."""
     if depth > 4:
         return
     if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
@@ -144,7 +144,7 @@ def _short(text: str) -> str:
 
 
 def mask(value: Any, name: str = "") -> Any:
-    """A copy in which every text below a name that says that it is secret is ********, header values too."""
+    """A copy with ******** for every text below a name that marks it as secret, header values included."""
     if isinstance(value, dict):
         if name == "headers":
             return dict.fromkeys(value, MASK)
@@ -158,7 +158,7 @@ def mask(value: Any, name: str = "") -> Any:
 
 
 def refuse_masks(value: Any, path: str = "") -> None:
-    """A mask that is sent back would replace the secret behind it. Raises RequestError."""
+    """Refuses a mask that is sent back, which would replace the secret. Raises RequestError."""
     if isinstance(value, dict):
         for key, member in value.items():
             refuse_masks(member, _join(path, str(key)))
@@ -186,7 +186,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def diff(before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """What differs, by path: `{"path", "from", "to"}`, secrets masked (also where two of them differ). None: there is nothing."""
+    """The differences, by path: `{"path", "from", "to"}`, secrets masked (even where two differ). None: no difference."""
     found: list[dict[str, Any]] = []
     _compare(before or {}, after or {}, mask(before or {}), mask(after or {}), "", found)
     return found

@@ -14,7 +14,7 @@ _AT_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 
 
 def decode_error(error: msgspec.DecodeError) -> RequestError:
-    """The contract's error for what msgspec found wrong."""
+    """The contract's error for a msgspec error."""
     text = str(error)
     if not isinstance(error, msgspec.ValidationError):
         return RequestError(f"The body is not valid JSON: {text}.", code="invalid_json")
@@ -39,7 +39,7 @@ def unreadable(body: bytes, error: Exception) -> RequestError:
 
 
 def plain(raw: Raw, field: str) -> Any:
-    """A field of a request as plain values. Raises RequestError for what the first reading passed over, such as a number like 1e999."""
+    """A field of a request as plain values. Raises RequestError for errors the first reading skipped, such as a number like 1e999."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

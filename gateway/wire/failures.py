@@ -1,4 +1,4 @@
-"""What an engine says about a request that it refuses, in any of the formats that engines use."""
+"""Reads an engine's error body, in any of the formats that engines use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 MAX_MESSAGE = 1000
-"""Characters of an engine's text that a client is told."""
+"""Characters of an engine's text that are passed to the client."""
 
 
 def engine_says(body: bytes) -> tuple[str, str | None, str | None]:

@@ -1,7 +1,7 @@
-"""How deep a JSON body nests and how many values it has, found before anything is built from it.
+"""Checks how deep a JSON body nests and how many values it has, before anything is built from it.
 
 The exact count runs at the speed of the regular expression engine, in segments: every string becomes one byte, and what is left of a
-segment is counted. It stops at the first limit that is passed, so that no body costs more than a stated amount; a caller that must not
+segment is counted. It stops at the first limit exceeded, so that the cost of a body is bounded; a caller that must not
 hold the loop takes a turn after each segment.
 """
 
@@ -16,13 +16,13 @@ from gateway.core.errors import RequestError
 MAX_NODES: Final = 65_536
 """Arrays, objects and strings (keys among them) in one body."""
 NUMBERS: Final = 8
-"""Values of any kind that a body may have for each of its nodes: numbers cost less than arrays, objects and strings."""
+"""Values of any kind that a body may have per node: numbers cost less than arrays, objects and strings."""
 SEGMENT: Final = 64 * 1024
 GLANCE: Final = 512 * 1024
 _STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A string, or the beginning of one that the segment cuts off."""
+"""A string, or the start of one that the segment cuts off."""
 _OPEN: Final = b"\x02"
-"""Follows a closing quote that is put behind each segment: it stays only where that quote closed a string."""
+"""Follows a closing quote appended to each segment: it remains only if that quote closed a string."""
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -36,7 +36,7 @@ def check(body: bytes, max_depth: int, max_nodes: int = MAX_NODES, max_values: i
 
 
 def steps(body: bytes, max_depth: int, max_nodes: int = MAX_NODES, max_values: int | None = None) -> Generator[None, None, None]:
-    """The same, with a pause after a millisecond or two. A glance comes first, which counts what stands in strings, too."""
+    """The same, with a pause every millisecond or two. First takes a quick count, which includes what is inside strings."""
     bound = max_nodes * NUMBERS if max_values is None else max_values
     brackets = quotes = commas = 0
     for start in range(0, len(body), GLANCE):
@@ -51,14 +51,14 @@ def steps(body: bytes, max_depth: int, max_nodes: int = MAX_NODES, max_values: i
 
 
 def counted(body: bytes, max_depth: int, max_nodes: int, max_values: int) -> Generator[None, None, None]:
-    """The exact count, with a pause after each segment. Raises RequestError where a limit is passed."""
+    """The exact count, with a pause after each segment. Raises RequestError when a limit is exceeded."""
     depth = nodes = values = at = 0
     inside = False
     end = len(body)
     while at < end:
         segment = body[at : at + SEGMENT]
         odd = len(segment) - len(segment.rstrip(b"\\"))
-        if odd & 1 and at + SEGMENT < end:  # an escape is not cut in two
+        if odd & 1 and at + SEGMENT < end:  # never cut an escape in two
             segment = segment[:-1]
         at += len(segment)
         bare = _STRINGS.sub(b'"', (b'"' + segment if inside else segment) + b'"' + _OPEN)
@@ -85,7 +85,7 @@ def counted(body: bytes, max_depth: int, max_nodes: int, max_values: int) -> Gen
 
 
 def _deepest(brackets: bytes, depth: int, limit: int) -> int:
-    """The depth after these brackets. Raises RequestError where it passes the limit."""
+    """The depth after these brackets. Raises RequestError when it exceeds the limit."""
     for mark in brackets:
         if mark == 0x5B or mark == 0x7B:
             depth += 1

@@ -1,4 +1,4 @@
-"""Server-sent events (WHATWG HTML, 9.2) on bytes: what data an event carries. `gateway/pipeline/stream.py` finds where events end."""
+"""Server-sent events (WHATWG HTML, 9.2) on bytes: the data of an event. `gateway/pipeline/stream.py` finds where events end."""
 
 from __future__ import annotations
 

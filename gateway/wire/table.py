@@ -1,4 +1,4 @@
-"""The table of wire formats: what a path is, asked by the server, the pipeline, the key store and the sidecars."""
+"""The table of wire formats, which maps paths to operations for the server, the pipeline, the key store and the sidecars."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ APIS: Final[tuple[WireApi, ...]] = (
     *openai.APIS,
     *oip.APIS,
 )
-"""Every operation of every format: one line a format."""
+"""Every operation of every format, one line per format."""
 OPERATIONS: Final = tuple(dict.fromkeys(api.operation for api in APIS))
-"""The names by which policies and keys call them."""
+"""Their names in policies and keys."""
 _EXACT: Final[dict[bytes, WireApi]] = {path: api for api in APIS for path in api.paths}
 _PATTERNS: Final = [api for api in APIS if not api.paths]
 _PREFIXES: Final = [api for api in APIS if api.prefix]
 
 
 def find(path: bytes) -> WireApi | None:
-    """The operation that a POST to this path is, or None."""
+    """The operation of a POST to this path, or None."""
     api = _EXACT.get(path)
     if api is None:
         for pattern in _PATTERNS:
@@ -43,7 +43,7 @@ def parse(path: bytes, body: bytes, headers: Headers, max_depth: int = 64, max_n
     """The typed view of an inference request. Raises RequestError."""
     api = find(path)
     if api is None:
-        raise RequestError("There is no such path.", code="not_found", status=404)
+        raise RequestError("This path does not exist.", code="not_found", status=404)
     return api.parse(path, body, headers, max_depth, max_nodes)
 
 
@@ -53,12 +53,12 @@ def parse_steps(
     """The same for a large body, with a pause after every few milliseconds."""
     api = find(path)
     if api is None:
-        raise RequestError("There is no such path.", code="not_found", status=404)
+        raise RequestError("This path does not exist.", code="not_found", status=404)
     return api.parse_steps(path, body, headers, max_depth, max_nodes)
 
 
 def error_body(error: GatehouseError, path: bytes, headers: Headers) -> bytes:
-    """The body of an error in the form of the format that owns the path. headers: the request's."""
+    """The body of an error in the format that owns the path. headers: the request's."""
     api = _EXACT.get(path)
     if api is None:
         for owner in _PREFIXES:

@@ -1,7 +1,7 @@
-"""Keys that stand twice in an object, found without building anything but what the decoder gives.
+"""Duplicate keys in an object, found without building anything beyond the decoder's result.
 
 Every key has one colon behind it. A decoder that keeps the last of two equal keys loses the other's colon, so a body and what is written
-from its decoded form have as many colons if and only if no key stood twice, at any depth; colons inside of strings are the same in
+from its decoded form have as many colons if and only if no key appeared twice, at any depth; colons inside strings are the same in
 both once those written as \\u003a are counted, too.
 """
 
@@ -15,12 +15,12 @@ import msgspec
 from gateway.core.errors import RequestError
 
 NAMED: Final = 64 * 1024
-"""Bytes up to which the key that stands twice is looked for, to name it."""
+"""Largest body, in bytes, that is searched for the duplicate key, to name it."""
 _ENCODER: Final = msgspec.json.Encoder()
 
 
 def colons(raw: bytes) -> int:
-    """Colons in JSON, those written as escapes among them."""
+    """Colons in JSON, including those written as escapes."""
     found = raw.count(b":")
     if raw.find(b"\\u003") >= 0:
         single = raw.replace(b"\\\\", b"")
@@ -29,17 +29,17 @@ def colons(raw: bytes) -> int:
 
 
 def written(value: Any) -> int:
-    """Colons in what a decoded value is written as."""
+    """Colons in a decoded value's encoding."""
     return _ENCODER.encode(value).count(b":")
 
 
 def duplicate(raw: bytes, place: str) -> RequestError:
-    """400 that names the key, where the JSON is small enough to look for it."""
+    """A 400 that names the key if the JSON is small enough to search."""
     name = _first(raw) if len(raw) <= NAMED else None
     if name is None:
-        return RequestError(f"{place or 'body'}: a key stands twice in one object.", param=place or None)
+        return RequestError(f"{place or 'body'}: a key appears twice in one object.", param=place or None)
     param = f"{place}.{name}" if place else name
-    return RequestError(f"{param[:256]}: the key {name[:64]!r} stands twice in one object.", param=param[:256])
+    return RequestError(f"{param[:256]}: the key {name[:64]!r} appears twice in one object.", param=param[:256])
 
 
 class _Twice(Exception):

@@ -70,7 +70,7 @@ def truth(text: str) -> bool | None:
 
 
 def untyped(text: str, plain: bool) -> Any:
-    """A value where no type is known (free-form settings): by YAML 1.2's core schema when it is written without quotes."""
+    """A value without a known type (free-form settings): by YAML 1.2's core schema when it is written without quotes."""
     if not plain:
         return text
     if text in NULLS:
@@ -137,7 +137,7 @@ class _Builder:
                     raise self._origin(event).error("", "a second document; the file must hold one")
                 root = self._node(next(events), events, "", 0)
         if root is None:
-            raise Origin(self._file, 1, self._variable).error("", "the configuration is empty; 'version: 1' is the least it must say")
+            raise Origin(self._file, 1, self._variable).error("", "the configuration is empty; it must contain at least 'version: 1'")
         return root
 
     def _node(self, event: Any, events: Iterator[Any], path: str, depth: int) -> Node:

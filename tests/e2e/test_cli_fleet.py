@@ -97,7 +97,7 @@ def test_a_file_is_applied_once_and_changes_are_seen(running: Gatehouse, cli: Cl
         (("engines", "create", "x", "--runtime", "external"), "'url' is missing"),
         (("engines", "create", "x", "--runtime", "llama.cpp", "--model", "/etc/passwd"), "names a path"),
         (("models", "create", "x", "--engine", "nothing"), "there is no engine"),
-        (("engines", "delete", "fake"), "stands in the configuration file"),
+        (("engines", "delete", "fake"), "is defined in the configuration file"),
         (("engines", "apply", "/nowhere.yaml"), "No such file"),
     ],
 )

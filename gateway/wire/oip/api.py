@@ -1,4 +1,4 @@
-"""`infer` of the Open Inference Protocol as a wire format: tensors, forwarded as they came."""
+"""`infer` of the Open Inference Protocol as a wire format: tensors, forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.wire.openai.fields import refused
 from gateway.wire.scan import steps
 
 TRITON_CLIENT: Final = b"python/gevent-http-client"
-"""How tritonclient's HTTP client calls itself (the user agent of the library below it)."""
+"""The user agent of tritonclient's HTTP client (that of the library it uses)."""
 BINARY: Final = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _HEADER: Final = codec.HEADER_LENGTH.encode()
 
@@ -47,7 +47,7 @@ class InferApi(WireApi):
         except UnicodeDecodeError:
             place = None
         if place is None:
-            raise RequestError("There is no such path.", code="not_found", status=404)
+            raise RequestError("This path does not exist.", code="not_found", status=404)
         length = codec.header_length(headers.get(_HEADER), len(body))
         head = body if length is None else body[:length]
         yield from steps(head, max_depth, max_nodes, len(body))  # numbers cost next to nothing: tensors are not decoded here
@@ -77,7 +77,7 @@ class InferApi(WireApi):
         return request
 
     def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
-        """Tensors are forwarded as they came, so nothing is dropped from them."""
+        """Tensors are forwarded unchanged, so nothing is dropped from them."""
         if policy != "forward":
             raise refused(request.unknown[0], frames.TOP | frames.TENSOR)
 

@@ -4,7 +4,7 @@ Sources: the Open Inference Protocol specification (KServe, "V2") and its binary
 views out, no numpy. Tensor data is never copied here: a :class:`Tensor` holds a view into the body (binary) or the raw JSON of
 its `data` (decoded on demand in gateway.wire.oip.values).
 
-What the codec is strict about, each a :class:`TensorError` (400) that names the tensor, what was expected and what came:
+The codec checks the following; each violation is a :class:`TensorError` (400) that names the tensor, what was expected and what came:
 names (present, unique), datatypes (the specification's and BF16), shapes (no negative or absurd dimension), byte counts and
 element counts, a JSON header that is longer than the body, bytes left over, NaN and infinity in JSON.
 """
@@ -38,7 +38,7 @@ MAX_RANK = 32
 MAX_NAME = 512
 MAX_ELEMENTS = 1 << 40
 _NAN_SEARCH_BYTES = 1 << 20
-"""Largest JSON part that is searched again for the tensor a NaN stands in; in larger ones only the byte is named."""
+"""Largest JSON part that is searched again for the tensor with the NaN; in larger ones only the byte is named."""
 
 Parameters = dict[str, bool | int | float | str | None]
 
@@ -60,7 +60,7 @@ class TensorError(RequestError):
 
 
 class ModelPath(Struct, frozen=True):
-    """`/v2/models/{model}[/versions/{version}][/ready|/infer]`; `version` is empty when the path names none."""
+    """`/v2/models/{model}[/versions/{version}][/ready|/infer]`; `version` is empty when the path does not name one."""
 
     model: str
     version: str
@@ -95,7 +95,7 @@ def model_path(model: str, version: str = "", action: str = "") -> bytes:
     return (f"{place}/{action}" if action else place).encode()
 
 
-# -- views of what arrives -------------------------------------------------------------------------------------------------
+# -- views of received data ------------------------------------------------------------------------------------------------
 
 
 class _Tensor(Struct):
@@ -140,7 +140,7 @@ class _Names(Struct):
 
 
 class TensorSummary(Struct, frozen=True):
-    """What limits and audit records keep of a tensor. `elements` is the product of `shape`."""
+    """The description of a tensor for limits and audit records. `elements` is the product of `shape`."""
 
     name: str
     datatype: str
@@ -149,7 +149,7 @@ class TensorSummary(Struct, frozen=True):
 
 
 class Tensor:
-    """A checked view of one tensor. `raw` is its data as it came: little-endian row-major bytes when `binary`, else JSON."""
+    """A checked view of one tensor. `raw` is its data as received: little-endian row-major bytes when `binary`, else JSON."""
 
     __slots__ = ("binary", "datatype", "elements", "name", "parameters", "raw", "role", "shape")
 
@@ -190,7 +190,7 @@ class InferRequest(Struct, frozen=True):
 
 
 class InferResponse(Struct, frozen=True):
-    """A checked infer response, as the gateway reads it for the audit record."""
+    """A checked infer response, read for the audit record."""
 
     outputs: tuple[Tensor, ...]
     model_name: str
@@ -350,7 +350,7 @@ def encode_model_metadata(
 
 
 def encode_error(message: str, *, code: str = "invalid_value", param: str | None = None) -> bytes:
-    """The protocol's error body: `error` is a string there (clients print it); `code` and `param` stand beside it."""
+    """The protocol's error body: `error` is a string there (clients print it); `code` and `param` are beside it."""
     return msgspec.json.encode({"error": message, "code": code, "param": param})
 
 
@@ -363,7 +363,7 @@ def subject(role: str, name: str) -> str:
 
 
 def short(text: str, limit: int = 80) -> str:
-    """`text`, cut where it is longer than `limit`."""
+    """`text`, cut to `limit` characters."""
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
@@ -373,7 +373,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def _malformed(error: Exception, head: bytes | memoryview, role: str) -> NoReturn:
-    """Turn a decoder's error into one that names the tensor where that can be known."""
+    """Turns a decoder's error into one that names the tensor if it can be known."""
     text = str(error)
     if isinstance(error, msgspec.ValidationError):
         received, who = _misshapen(text, head, role)
@@ -399,12 +399,12 @@ def _misshapen(text: str, head: bytes | memoryview, role: str) -> tuple[str, str
             if isinstance(found.name, str):
                 return text, subject("output" if ".outputs[" in text else role, found.name)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
-            pass  # the names are no better than the rest
+            pass  # the names cannot be read either
     return text, "body"
 
 
 def _nan_holder(head: bytes | memoryview, role: str) -> str:
-    """The tensor whose data has a NaN or an infinity; `body` when it stands elsewhere. Python's parser accepts both words."""
+    """The tensor whose data has a NaN or an infinity; `body` when it is elsewhere. Python's parser accepts both words."""
     bad = object()
     try:
         parsed = json.loads(bytes(head), parse_constant=lambda _: bad)

@@ -1,6 +1,6 @@
-"""The names in a tensor request: none twice, none that only differs in case from the protocol's, and which of them are unknown.
+"""Checks the names in a tensor request: no duplicates, none that differs only in case from the protocol's; finds the unknown ones.
 
-Tensor requests are forwarded as they came, so what an engine's parser reads must be what was read here.
+Tensor requests are forwarded unchanged, so an engine's parser must read the same as this one.
 """
 
 from __future__ import annotations

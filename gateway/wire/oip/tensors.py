@@ -1,4 +1,4 @@
-"""What policy and audit read of tensors: the texts of BYTES tensors, and names, types, shapes and hashes for the record."""
+"""Tensors as policy and audit read them: the texts of BYTES tensors, and names, types, shapes and hashes for the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TensorView:
 
 
 class TensorTexts(RequestTexts):
-    """The elements of a request's BYTES inputs. Tensors are never rewritten: a policy that would has the request refused."""
+    """The elements of a request's BYTES inputs. Tensors are never rewritten: if a policy would, the request is refused."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class TensorTexts(RequestTexts):
 
 
 class TensorAnswer(WholeAnswer):
-    """An engine's infer answer. Raises EngineError for one that is not the protocol's."""
+    """An engine's infer answer. Raises EngineError if it does not follow the protocol."""
 
     __slots__ = ("_json_length", "_response")
 
@@ -58,7 +58,7 @@ class TensorAnswer(WholeAnswer):
 
 
 def summary(tensors: Sequence[codec.Tensor], hash_body: HashBody) -> list[dict[str, Any]]:
-    """Tensors as plain values, each with a hash of its data as it was sent (none where hashes are off) and without the data."""
+    """Tensors as plain values, each with a hash of its data as sent (none when hashes are off) instead of the data."""
     found = []
     for t in tensors:
         entry: dict[str, Any] = {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "elements": t.elements}
@@ -74,7 +74,7 @@ def json_part(body: bytes, json_length: int | None) -> bytes | memoryview:
 
 
 def texts_of(tensors: Sequence[codec.Tensor]) -> list[str]:
-    """The elements of the BYTES tensors, in order. Raises TensorError where they are not as the shape says."""
+    """The elements of the BYTES tensors, in order. Raises TensorError when they do not match the shape."""
     return [text for tensor in tensors if tensor.datatype == "BYTES" for text in _strings(tensor)]
 
 
@@ -85,9 +85,9 @@ def _strings(tensor: codec.Tensor) -> list[str]:
 
 
 def parse_answer(head: ResponseHead, body: bytes) -> tuple[codec.InferResponse, int | None]:
-    """An engine's infer answer and the length of its JSON part (None: all of it). Raises EngineError when it is not the protocol's."""
+    """An engine's infer answer and the length of its JSON part (None: all of it). Raises EngineError if it does not follow the protocol."""
     try:
         length = codec.header_length(head.get(codec.HEADER_LENGTH.encode()), len(body))
         return codec.parse_response(body, length), length
     except RequestError as error:
-        raise EngineError(f"The engine's answer is not what the Open Inference Protocol says: {error.message}") from None
+        raise EngineError(f"The engine's answer does not follow the Open Inference Protocol: {error.message}") from None

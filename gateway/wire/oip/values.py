@@ -46,7 +46,7 @@ _PLACE = re.compile(r"at `\$([^`]*)`")
 
 
 def json_values(tensor: Tensor) -> list[Any]:
-    """The elements of a tensor that came as JSON: a flat list of bool, int, float or str (BYTES), row-major.
+    """The elements of a tensor received as JSON: a flat list of bool, int, float or str (BYTES), row-major.
 
     `data` may be flat or nested as the shape says. Raises TensorError for a wrong type, count, nesting or range.
     """
@@ -90,7 +90,7 @@ def _decode(tensor: Tensor, depth: int) -> list[Any]:
 
 
 def _flatten(values: list[Any], depth: int, tensor: Tensor) -> list[Any]:
-    """One flat list of nested ones whose lengths are the dimensions."""
+    """Flattens nested lists whose lengths are the dimensions."""
     for axis in range(depth):
         lengths = {len(values)} if axis == 0 else set(map(len, values))
         if lengths and lengths != {tensor.shape[axis]}:

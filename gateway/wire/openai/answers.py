@@ -1,5 +1,5 @@
 """The texts of an OpenAI answer, whole or in pieces. Engines add fields of their own (reasoning under several names, contents in parts,
-tools whose input is text), so every string of a choice is a text, except those that only name something.
+tools whose input is text), so every string of a choice is a text, except those that are only names.
 
 A `Place` is (path, holder, key): `holder[key]` is the text. The path identifies the text in all chunks of a stream: the keys that lead
 to it, and for an element of a list a tuple with its `index`, or else its `type`.
@@ -33,18 +33,18 @@ LABELS: Final = frozenset(
         "token_ids",
     }
 )
-"""What is no text, whatever it holds; log probabilities are the same text again, and go with it."""
+"""Never texts, whatever they hold; log probabilities repeat the text and are handled with it."""
 WHOLE: Final = "name"
 """The key whose text never comes in pieces."""
 FREE: Final = frozenset({"arguments", "input", "parsed"})
-"""What a model writes as it likes: inside of it every string is a text."""
+"""Written freely by the model: every string inside is a text."""
 _NONE: Final[frozenset[str]] = frozenset()
 MAX_DEPTH: Final = 16
 _DELTA: Final = "delta"
 
 
 def choice_texts(choice: dict[str, Any]) -> list[Place]:
-    """The places of all texts in one choice of an answer or of a chunk, in order. Raises EngineError where they stand too deep."""
+    """The places of all texts in one choice of an answer or of a chunk, in order. Raises EngineError when they are nested too deep."""
     found: list[Place] = []
     for key, value in choice.items():
         if value.__class__ is str:
@@ -63,7 +63,7 @@ def choice_texts(choice: dict[str, Any]) -> list[Place]:
 
 
 def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) -> None:
-    """The texts inside a dict or a list at `path`, but for those under `labels`."""
+    """The texts inside a dict or a list at `path`, except those under `labels`."""
     if len(path) > MAX_DEPTH:
         raise EngineError("The engine's answer is nested too deep to be inspected.")
     if value.__class__ is dict:
@@ -85,7 +85,7 @@ def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) 
 
 
 def append_text(choice: dict[str, Any], path: Path, text: str) -> None:
-    """Adds to the text at a path of a choice of a chunk; makes what leads there. Raises EngineError where something else stands there."""
+    """Appends to the text at a path of a choice of a chunk, creating the path. Raises EngineError if something else is there."""
     holder: Any = choice
     for at, step in enumerate(path[:-1]):
         holder = _inside(holder, step, path[at + 1].__class__ is tuple)
@@ -100,7 +100,7 @@ def append_text(choice: dict[str, Any], path: Path, text: str) -> None:
 
 
 def _inside(holder: Any, step: Any, listed: bool) -> Any:
-    """The list or the dict that a step leads to, made where it is not there."""
+    """The list or dict that a step leads to, created if missing."""
     if step.__class__ is tuple:
         name = step[0]
         for one in holder:
@@ -128,13 +128,13 @@ JSON_OPENS: Final = (b"{", b"[")
 
 
 def is_json(body: bytes) -> bool:
-    """Whether an answer looks like JSON: an object or a list. Its first byte tells."""
+    """Whether an answer looks like JSON (an object or a list), by its first byte."""
     return body[:1] == b"{" or body.lstrip()[:1] in JSON_OPENS
 
 
 class OpenAiAnswer(WholeAnswer):
     """A whole answer, decoded. generates: its text is in `choices`. Raises EngineError for one that is not an object with its texts where
-    they belong: what cannot be read must not pass."""
+    they belong: an unreadable answer must not pass."""
 
     __slots__ = ("_document",)
 
@@ -162,12 +162,12 @@ class OpenAiAnswer(WholeAnswer):
 
 
 def answer_texts(document: dict[str, Any]) -> list[str]:
-    """The texts of a whole answer: contents, reasoning, tool calls and whatever else each choice says, in order."""
+    """The texts of a whole answer: contents, reasoning, tool calls and anything else in each choice, in order."""
     return [holder[key] for _, holder, key in _answer_places(document)]
 
 
 def replace_answer_texts(document: dict[str, Any], texts: list[str]) -> None:
-    """Puts one text in the place of each that `answer_texts` gave. Log probabilities go: they hold the old text, token by token."""
+    """Replaces each text that `answer_texts` gave. Removes log probabilities, which hold the old text, token by token."""
     for (_, holder, key), text in zip(_answer_places(document), texts, strict=True):
         holder[key] = text
     for choice in document["choices"]:

@@ -1,4 +1,4 @@
-"""The OpenAI API as wire formats, one object an operation. The client's bytes are what is forwarded; policy reads typed views of them."""
+"""The OpenAI API as wire formats, one object per operation. The client's bytes are forwarded; policy reads typed views of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TRUNCATED: Final = b"content-type: application/json\r\ncontent-length: %d\r\nx-g
 
 
 class OpenAiApi(WireApi):
-    """What all operations share. view: the type of the request. read: the fields whose texts the view gives and replaces."""
+    """Base of all operations. view: the type of the request. read: the fields whose texts the view gives and replaces."""
 
     __slots__ = ("_decoder", "_known", "read")
 
@@ -52,7 +52,7 @@ class OpenAiApi(WireApi):
     def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
         """The typed view of a request. Raises RequestError.
 
-        What is forwarded is the top-level object written anew, each key unescaped, each value the client's own bytes. The same
+        The top-level object is rewritten for forwarding, each key unescaped, each value the client's own bytes. The same
         dictionary of raw values makes every change of the body cheap.
         """
         check(body, max_depth, max_nodes)
@@ -99,7 +99,7 @@ class OpenAiApi(WireApi):
             request.unknown = tuple(structure.unknown)
 
     def _finish(self, request: InferenceRequest, length: int) -> None:
-        """What limits and the relay read of the request."""
+        """The parts of the request that limits and the relay read."""
         view, fields = request.view, request.fields
         request.prompt_tokens, request.max_tokens = length >> 2, self._wanted(view)
         if self.generates and view.stream is True:
@@ -182,7 +182,7 @@ class ChatApi(OpenAiApi):
         super().__init__("chat", b"/v1/chat/completions", ChatRequest, frozenset({"messages"}), generates=True)
 
     def _wanted(self, view: Any) -> int:
-        # Two names of one bound; which of them an engine keeps to is not known here.
+        # Two names for one bound; it is not known here which one an engine obeys.
         wanted: int = max(view.max_completion_tokens or 0, view.max_tokens or 0) * (view.n or 1)
         return wanted
 
@@ -251,7 +251,7 @@ APIS: Final[tuple[WireApi, ...]] = (
 
 
 def prompts_in(prompt: list[Any]) -> int:
-    """How many prompts a list is: bare token ids in it are one together, every text and every list of ids is one."""
+    """The number of prompts in a list: its bare token ids together are one, each text and each list of ids is one."""
     return max(1, sum(not isinstance(item, int) for item in prompt))
 
 
@@ -263,7 +263,7 @@ def _token_ids(given: Any) -> str:
 
 
 def _asking_for_usage(options: Raw) -> Raw:
-    """The client's stream options with the wish for usage added; what else they say is kept."""
+    """The client's stream options plus a request for usage; the other options are kept."""
     try:
         return Raw(msgspec.json.encode({**_FIELDS.decode(options), "include_usage": True}))
     except msgspec.DecodeError as error:

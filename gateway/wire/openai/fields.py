@@ -15,7 +15,7 @@ from gateway.core.errors import RequestError
 
 
 def names(*lines: str) -> frozenset[str]:
-    """A set of names, written with spaces between them."""
+    """A set of names, from a space-separated list."""
     return frozenset(" ".join(lines).split())
 
 
@@ -58,10 +58,10 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
 """Operation -> the names at the top level."""
 
 DROPPED: Final = frozenset({"api_base", "base_url", "api_key", "api_version", "extra_headers", "cache_salt", "extra_key"})
-"""What clients send to gateways of other makes, and the salt that the gateway itself derives: never forwarded, never an error."""
+"""Fields meant for other gateways, and the salt that this gateway derives itself: never forwarded, never an error."""
 
 NEVER: Final = DROPPED | names(
-    # upstreams and what they are called with
+    # upstreams and their parameters
     "fallbacks models route provider providers extra_body extra_query deployment_id azure_endpoint api_type organization proxy "
     "kv_transfer_params ec_transfer_params vllm_xargs bootstrap_host bootstrap_port bootstrap_room bootstrap_addr remote_host remote_port "
     "data_parallel_rank routed_dp_rank disagg_prefill_dp_rank data_parallel_rank_decode modality "
@@ -70,10 +70,10 @@ NEVER: Final = DROPPED | names(
     "input_embeds image_embeds audio_embeds "
     # scheduling, slots and names of requests
     "priority id_slot slot_id session_params session_id rid request_id return_prompt_hidden_states "
-    # second names of bounds that limits count by
+    # aliases of bounds that limits count by
     "n_predict n_cmpl max_new_tokens num_predict",
 )
-"""Reaches no engine, whatever `unknown_fields` says."""
+"""Fields that never reach an engine, whatever `unknown_fields` says."""
 
 MESSAGE: Final = names(
     "role content name tool_calls tool_call_id function_call refusal audio annotations reasoning reasoning_content", "prefix tools"
@@ -101,7 +101,7 @@ SETTING: Final = "models[].unknown_fields"
 
 
 def wrong_case(name: str, known: frozenset[str], place: str) -> None:
-    """Refuses a name that only differs in case from a declared one: engines written in Go take it for that one. Raises RequestError."""
+    """Refuses a name that differs only in case from a declared one, which engines written in Go treat as the same. Raises RequestError."""
     folded = name.casefold()
     if folded != name and folded in known:
         param = f"{place}{name}"
@@ -109,7 +109,7 @@ def wrong_case(name: str, known: frozenset[str], place: str) -> None:
 
 
 def refused(place: str, known: frozenset[str]) -> RequestError:
-    """400 for a field that is not known at its place."""
+    """The 400 for a field that is unknown at its place."""
     name = place.rpartition(".")[2]
     near = difflib.get_close_matches(name[:64], known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -121,7 +121,7 @@ def refused(place: str, known: frozenset[str]) -> RequestError:
 
 
 def forbidden(value: Any) -> str | None:
-    """A name of NEVER inside a value; None where there is none."""
+    """A name of NEVER inside a value, or None."""
     stack = [value]
     while stack:
         found = stack.pop()

@@ -1,4 +1,4 @@
-"""Images, sounds and files in messages: only what a client sends itself, in base64. Engines are never made to fetch what a user names."""
+"""Images, sounds and files in messages: only content that the client sends, in base64. Engines never fetch what a user names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ALPHABET: Final = (string.ascii_letters + string.digits + "+/_-=\r\n").encode()
 _DATA_URL: Final = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+){0,8};base64,", re.ASCII)
 _ADDRESS: Final = re.compile(r"\s*(?!data:)(?:[A-Za-z][A-Za-z0-9+.-]*:|//|/|\\\\)")
 CONTENT: Final = frozenset({"url", "data", "file_data"})
-"""Where the declared places of media have what is sent."""
+"""Where the declared places of media hold the content."""
 
 
 def is_base64(value: str) -> bool:
-    """Whether a text can be base64 and nothing else: its alphabet, whole groups of four."""
+    """Whether a text can only be base64: its alphabet, whole groups of four."""
     return len(value) % 4 == 0 and in_alphabet(value)
 
 
@@ -25,7 +25,7 @@ def in_alphabet(value: str) -> bool:
 
 
 def is_media(value: str) -> bool:
-    """Whether what stands in a place of media is one: base64, bare or as a data URL. Anything else is a text."""
+    """Whether a value in a place for media is media: base64, bare or as a data URL. Anything else is a text."""
     url = _DATA_URL.match(value)
     if url is None:
         return is_base64(value)
@@ -53,7 +53,7 @@ def check_url(value: Any, place: str) -> None:
 
 
 def check_data(value: Any, place: str) -> None:
-    """Refuses what should be base64, or a data URL, and is not. Raises RequestError."""
+    """Refuses a value that should be base64 or a data URL and is not. Raises RequestError."""
     if isinstance(value, str) and not value.startswith("data:") and not in_alphabet(value):
         raise RequestError(f"{place}: not base64; remote media are not fetched.", param=place)
 

@@ -10,12 +10,12 @@ from gateway.core.errors import GuardrailViolation
 
 
 def joined(parts: Sequence[str]) -> list[str]:
-    """What guardrails read of the text parts of one message."""
+    """The readings of one message's text parts that guardrails get."""
     return list(parts) if len(parts) < 2 else ["\n".join(parts), "".join(parts)]
 
 
 def separated(parts: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """The new parts, given what became of `joined(parts)`. Raises GuardrailViolation where the two readings were rewritten differently, as
+    """The new parts, from the rewritten `joined(parts)`. Raises GuardrailViolation when the two readings were rewritten differently, as
     by a match across the border of two parts."""
     if len(parts) < 2:
         return list(texts)
@@ -27,7 +27,7 @@ def separated(parts: Sequence[str], texts: Sequence[str]) -> list[str]:
 
 
 def _lines_back(parts: Sequence[str], text: str) -> list[str]:
-    """A joined text cut into as many parts: by their numbers of lines where no line break was rewritten, else all that differs is one."""
+    """Splits a joined text into as many parts: by line counts if no line break was rewritten, else all that differs is one part."""
     counts = [part.count("\n") + 1 for part in parts]
     lines = text.split("\n")
     if len(lines) == sum(counts):

@@ -1,4 +1,4 @@
-"""The texts of a request: those of its messages or prompts, which the view knows, and everything else it says. Names, tools with their
+"""The texts of a request: those of its messages or prompts, which the view knows, and all others. Names, tools with their
 descriptions and parameters, schemas, predictions, the arguments of a template, unknown fields: all of it can reach a model, so guardrails
 read it too.
 """
@@ -20,7 +20,7 @@ from gateway.wire.openai.media import CONTENT, is_media
 from gateway.wire.openai.views import Message
 
 _SILENT: Final = frozenset({"model", "stream_options", "encoding_format", "service_tier"})
-"""Fields that reach no model."""
+"""Fields that never reach a model."""
 _STRUCTURE: Final = frozenset(
     [
         "type",
@@ -95,7 +95,7 @@ _STRUCTURE: Final = frozenset(
         "annotations",
     ]
 )
-"""Words of the formats themselves, as keys and as values. Nobody wrote them."""
+"""Words of the formats themselves, as keys and as values, which no user wrote."""
 _NONE: Final[frozenset[str]] = frozenset()
 _READABLE: Final[frozenset[Any]] = frozenset({str, dict, list})
 
@@ -133,7 +133,7 @@ class OpenAiTexts(RequestTexts):
                 yield
 
     def _read_own_fields(self) -> Generator[None, None, None]:
-        """Reads what the view leaves out of the fields in `read`."""
+        """Reads the parts of the fields in `read` that the view leaves out."""
         yield
 
     def replace(self, texts: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ class OpenAiTexts(RequestTexts):
         self._request.view.replace(list(texts[: self._own]))
 
     def write(self) -> None:
-        """Writes every field that holds text anew. All other fields keep the client's bytes."""
+        """Rewrites every field that holds text. All other fields keep the client's bytes."""
         fields = self._request.fields
         self._write_own_fields(fields)
         for name, value in self._decoded.items():
@@ -179,12 +179,12 @@ class OpenAiTexts(RequestTexts):
             self._read_object(value, _NONE)
         elif isinstance(value, list):
             for index, item in enumerate(value):
-                if item.__class__ in _READABLE:  # among numbers, of which there may be many, nothing is read
+                if item.__class__ in _READABLE:  # numbers, of which there may be many, are not read
                     self._read_item(value, index)
 
 
 class ChatTexts(OpenAiTexts):
-    """The texts of a chat, whose messages are forwarded as they were decoded here."""
+    """The texts of a chat, whose messages are forwarded as decoded here."""
 
     __slots__ = ("_messages",)
 
@@ -205,7 +205,7 @@ class ChatTexts(OpenAiTexts):
                         self._read_object(function, _ARGUMENTS if function.get("arguments") else _NONE)
 
     def _read_part(self, part: dict[str, Any]) -> None:
-        """A part of a message, but for its text, which is the view's, and for what it sends as media."""
+        """A part of a message, except for its text, which the view has, and its media."""
         for key, value in part.items():
             if key == "text" and value is not None:
                 continue

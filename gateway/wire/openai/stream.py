@@ -1,4 +1,4 @@
-"""The OpenAI API's event streams. An event is parsed only when somebody must read it."""
+"""The OpenAI API's event streams. An event is parsed only when necessary."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DONE: Final = b"data: [DONE]\n\n"
 END: Final = b"[DONE]\n\n"
 DONE_LINES: Final = (b"data: [DONE]", b"data:[DONE]")
 TEXT_BEGINS: Final = (b'content":"', b'content": "', b'text":"', b'text": "')
-"""What stands before the text of an event: content, reasoning_content, text; with the space of Python's own encoder or without."""
+"""Prefixes of an event's text: content, reasoning_content, text; with or without the space that Python's encoder writes."""
 MAX_MISSES: Final = 4
-"""Events in a row whose shape is learned in vain."""
+"""How many shapes in a row may be learned without a match before the stream is given up on."""
 
 
 class OpenAiReader(EventReader):
     """One stream. Withholds the usage that the client did not ask for.
 
-    Nearly all events of a stream differ in their text alone. An event fits the known shape when it is `_before`, a text without a quote
+    Nearly all events of a stream differ only in their text. An event fits the known shape when it is `_before`, a text without a quote
     or a line end, and `_after`. Those are taken from an event of one line that did not have to be read, so this one need not be read
     either: what `must_be_read` looks for has two quotes and a colon behind the second. Neither `_before` nor `_after` contains that by
     itself; the last quote of `_before` follows a colon (or a space) and opens the text, the first of `_after` closes it, and a comma or a
@@ -48,7 +48,7 @@ class OpenAiReader(EventReader):
     def plain(self, data: bytes) -> int:
         if self.fits(data):
             return 1
-        if not data.endswith(b"\n\n") or data[0] == 58 or must_be_read(data):  # 58: a comment, which counts for nothing
+        if not data.endswith(b"\n\n") or data[0] == 58 or must_be_read(data):  # 58: a comment, which is not counted
             return 0
         if data.find(b"\n") != len(data) - 2:
             if data.find(b"\n:") >= 0:
@@ -77,7 +77,7 @@ class OpenAiReader(EventReader):
         return True
 
     def learn(self, event: bytes) -> None:
-        """Takes the shape of an event of one line that did not have to be read; gives up on a stream whose events share none."""
+        """Learns the shape of a one-line event that did not have to be read; gives up on a stream whose events share none."""
         if self._misses >= MAX_MISSES:
             return
         self._misses += 1
@@ -162,7 +162,7 @@ class OpenAiReader(EventReader):
         return before + event + b"\n\n"
 
     def _released(self, choice: dict[str, Any]) -> bytes:
-        """The withheld chunk of a choice that goes on after all: without its finish reason."""
+        """The withheld chunk, without its finish reason, of a choice that continues after all."""
         number = str(choice.get("index", 0))
         document = self._withheld.pop(number, None)
         if document is None:
@@ -171,7 +171,7 @@ class OpenAiReader(EventReader):
         return _event(document)
 
     def _withhold(self, document: dict[str, Any], choices: list[Any], texts: TextFilter) -> None:
-        """Takes the finished choices of which text is held out of an event."""
+        """Removes from an event the finished choices whose text is still held."""
         kept: list[Any] = []
         for choice in choices:
             if choice.get("finish_reason") and texts.holds(choice.get("index", 0)):
@@ -210,7 +210,7 @@ def _event(document: dict[str, Any]) -> bytes:
 
 
 def _filtered(choice: dict[str, Any], texts: TextFilter) -> bool:
-    """Puts the texts of one choice of a chunk through the filter; whether the event must be written anew."""
+    """Puts the texts of one choice of a chunk through the filter; returns whether the event must be rewritten."""
     index, changed = choice.get("index", 0), False
     if choice.get("logprobs") is not None:  # the same text again, token by token, ahead of what the guardrails hold
         choice["logprobs"] = None
@@ -245,7 +245,7 @@ def must_be_read(data: bytes) -> bool:
 
 
 def _value_begins(data: bytes, found: int, length: int) -> int:
-    """Where the value of a key begins, whose string of `length` bytes is at `found`; -1 when that string is no key."""
+    """Where the value begins of the key whose string of `length` bytes is at `found`; -1 when that string is not a key."""
     size, place = len(data), found + length
     while place < size and (data[place] == 32 or data[place] == 9 or data[place] == 10):
         place += 1
@@ -258,7 +258,7 @@ def _value_begins(data: bytes, found: int, length: int) -> int:
 
 
 def decode_chunk(payload: bytes) -> ChunkView | None:
-    """The typed view of one event's data; None for what is no chunk ([DONE], a comment, not JSON)."""
+    """The typed view of one event's data; None when it is not a chunk ([DONE], a comment, not JSON)."""
     if not payload.startswith(b"{"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""What a request is made of: no key twice in any object, no name that only differs in case from a declared one, no media to fetch, and
+"""Checks a request's structure: no key twice in any object, no name that only differs in case from a declared one, no media to fetch, and
 which of its fields are unknown.
 
-A request whose messages have a role and a text each, which is nearly every one, is seen to be in order by counting its colons.
+A request whose messages each have only a role and a text, as nearly all do, is checked by counting its colons.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gateway.wire.openai import media
 from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, TEXT_PART, wrong_case
 
 PAUSE: Final = 256
-"""Fields, messages or documents that are looked at in one turn."""
+"""Fields, messages or documents checked in one turn."""
 
 
 def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None) -> bool:
-    """Whether a body has no keys but those at its top, once each, and the role and the content of messages whose contents are texts.
+    """Whether a body has only its top-level keys, once each, and the role and content of messages whose contents are texts.
 
-    False says nothing. Sound because each key of the decoded request has a colon in the body: where there are no more colons, there are
-    no other keys. Colons in texts are left out where every key's colon follows its quote at once.
+    False proves nothing. True is sound because each key of the decoded request has a colon in the body: with no more colons, there are
+    no other keys. Colons in texts are not counted if every key's colon directly follows its quote.
     """
     keys = len(fields)
     if messages is not None:
@@ -190,11 +190,11 @@ def _cases(found: Any, known: frozenset[str], place: str) -> None:
                 wrong_case(name, known, place)
 
 
-# --- what happens to unknown fields, when the model is known
+# --- unknown fields, once the model is known
 
 
 def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str], policy: str) -> None:
-    """Refuses unknown fields, takes them out, or lets them pass, but for those that never do. Raises RequestError."""
+    """Refuses unknown fields, removes them, or lets them pass, except those that never may. Raises RequestError."""
     if policy == "refuse":
         raise lists.refused(unknown[0], _known_at(unknown[0], operation))
     if policy == "drop":
@@ -209,7 +209,7 @@ def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str
 
 
 def drop(fields: dict[str, Raw], operation: str) -> None:
-    """Takes every unknown field out, at the top and inside of messages and documents."""
+    """Removes every unknown field, at the top level and inside messages and documents."""
     for name in [name for name in fields if name not in KNOWN[operation]]:
         del fields[name]
     if "messages" in fields:
@@ -248,7 +248,7 @@ def _keep(found: dict[str, Any], known: frozenset[str]) -> None:
 
 
 def _known_at(place: str, operation: str) -> frozenset[str]:
-    """The names that are known where an unknown one stands."""
+    """The names known at the place of an unknown one."""
     holder = place.rpartition(".")[0]
     if not holder:
         return KNOWN[operation]

@@ -1,4 +1,4 @@
-"""What an engine counted, from the `usage` object of an answer or of a chunk."""
+"""Reads an engine's token counts from the `usage` object of an answer or chunk."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gateway.core.types import Usage
 from gateway.wire.openai.views import AnswerView, UsageView
 
 MAX_USAGE: Final = 1_000_000_000
-"""Tokens that one request can be charged for. An engine's number is put into limits and the store's sums, which have 64 bits."""
+"""Most tokens that one request can be charged for: engines' numbers go into limits and the store's sums, which have 64 bits."""
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
 
 
 def usage_from(view: UsageView | None) -> Usage | None:
-    """What an engine counted. A number that no request can have used says nothing: it counts as 0, or as the largest that one can."""
+    """An engine's token count. An impossible number counts as 0, or as the most a request can use."""
     if view is None or (view.prompt_tokens is None and view.completion_tokens is None):
         return None
     details = view.prompt_tokens_details
@@ -28,7 +28,7 @@ def _count(reported: int | None) -> int:
 
 
 def usage_of(body: bytes) -> Usage | None:
-    """The usage an engine reports in a whole answer; None when it reports none or the answer is not JSON."""
+    """The usage that an engine reports in a whole answer; None when it reports none or the answer is not JSON."""
     try:
         return usage_from(_ANSWER.decode(body).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -31,7 +31,7 @@ class ImageUrl(Struct, gc=False):
 
 
 class Part(Struct, gc=False):
-    """One part of a message's content; `text` where it is one."""
+    """One part of a message's content; `text` if it is a text part."""
 
     type: str
     text: str | None = None
@@ -56,14 +56,14 @@ class Message(Struct, gc=False):
 
 
 class Inference(Struct, gc=False, kw_only=True):
-    """What every request has."""
+    """The fields of every request."""
 
     model: ModelName
     stream: bool | None = None
 
 
 class Generation(Inference, gc=False, kw_only=True):
-    """What chat and completions share."""
+    """The fields that chat and completions share."""
 
     stream_options: StreamOptions | UnsetType | None = UNSET
     max_tokens: Tokens | None = None
@@ -97,7 +97,7 @@ class ChatRequest(Generation, gc=False, kw_only=True):
         return found
 
     def replace(self, texts: list[str]) -> None:
-        """Puts one text in the place of each that `texts` gave, in the same order."""
+        """Replaces each text that `texts` gave, in the same order."""
         new = iter(texts)
         for message in self.messages:
             content = message.content
@@ -211,7 +211,7 @@ class Choice(Struct, gc=False):
 
 
 class ChunkView(Struct, gc=False):
-    """What settle and guardrails read of one streamed chunk."""
+    """The parts of one streamed chunk that settle and guardrails read."""
 
     choices: list[Choice] = []
     usage: UsageView | None = None
