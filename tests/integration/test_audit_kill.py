@@ -40,6 +40,7 @@ def run(state_dir: Path, durability: str, prefix: str, acknowledgements: int, en
     return [line.decode().strip() for line in lines if line.endswith(b"\n")]
 
 
+@pytest.mark.alone  # the journal is used where the loop has time to spare
 @pytest.mark.parametrize("durability", ["write", "journal", "fsync"])
 def test_kill_9_loses_no_acknowledged_record(tmp_path: Path, durability: str) -> None:
     chance = random.Random(20261120)
