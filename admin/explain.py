@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from msgspec import inspect
 
+from admin.moments import LAST, WORDS, seconds
 from gateway.core.specs import DURATIONS, Name, RateSpec
 from gateway.core.units import DURATION, SIZE, duration, number, size
 
 _DURATIONS: Final = tuple(map(inspect.type_info, DURATIONS))
+_MOMENT: Final = inspect.FloatType(ge=0, le=LAST)
 _NAME: Final = "1 to 128 letters, digits, '.', '_', ':', '/' or '-', beginning with a letter or digit"
 _WORDS: Final = {
     getattr(inspect.type_info(Name), "pattern", ""): _NAME,
@@ -32,7 +34,7 @@ _PART: Final = re.compile(r"([^.\[\]]+)|\[([^\]]*)\]")
 
 
 def amended(value: Any, wanted: Any) -> Any:
-    """A decoded body whose durations and sizes, written as in the configuration ("1m30s", "8MiB"), are numbers."""
+    """A decoded body whose durations and sizes, written as in the configuration ("1m30s", "8MiB"), and moments are numbers."""
     return _amended(value, inspect.type_info(wanted))
 
 
@@ -55,13 +57,17 @@ def _amended(value: Any, kind: inspect.Type) -> Any:
 def _field(value: Any, owner: type, field: inspect.Field) -> Any:
     if not isinstance(value, str):
         return _amended(value, field.type)
-    read = duration if _is_duration(owner, field) else size if _is_size(field) else None
+    read = duration if _is_duration(owner, field) else size if _is_size(field) else seconds if _is_moment(field) else None
     found = read(value) if read is not None and number(value) is None else None  # in JSON a number is not a text
     return value if found is None else found
 
 
 def _is_duration(owner: type, field: inspect.Field) -> bool:
     return any(one in _DURATIONS for one in _members(field.type)) or (owner is RateSpec and field.name == "per")
+
+
+def _is_moment(field: inspect.Field) -> bool:
+    return any(one == _MOMENT for one in _members(field.type))
 
 
 def _is_size(field: inspect.Field) -> bool:
@@ -102,12 +108,16 @@ def _step(kind: inspect.Type | None, name: str) -> tuple[inspect.Type | None, st
         if isinstance(one, inspect.StructType) and name:
             for field in one.fields:
                 if field.encode_name == name:
-                    return field.type, DURATION if _is_duration(one.cls, field) else SIZE if _is_size(field) else ""
+                    return field.type, _words(one.cls, field)
         if not name and isinstance(one, inspect.VarTupleType | inspect.ListType):
             return one.item_type, ""
         if not name and isinstance(one, inspect.DictType):
             return one.value_type, ""
     return None, ""
+
+
+def _words(owner: type, field: inspect.Field) -> str:
+    return DURATION if _is_duration(owner, field) else SIZE if _is_size(field) else WORDS if _is_moment(field) else ""
 
 
 def _members(kind: inspect.Type) -> Iterator[inspect.Type]:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from admin.moments import documented
 from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation
 from admin.problems import MEDIA_TYPE, Problem, phrase
 
@@ -35,7 +36,7 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     listed = list(operations)
     types = [kind for operation in listed for kind in _types(operation)]
     unique = list(dict.fromkeys([Problem, *types]))
-    found, components = msgspec.json.schema_components(unique, ref_template=_REF)
+    found, components = documented(msgspec.json.schema_components(unique, ref_template=_REF))
     schemas = dict(zip(unique, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in listed:  # HEAD is described like every other method
@@ -99,7 +100,7 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
 def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
     if operation.query is NoQuery:
         return []
-    _, components = msgspec.json.schema_components([operation.query], ref_template=_REF)
+    _, components = documented(msgspec.json.schema_components([operation.query], ref_template=_REF))
     described = components[operation.query.__name__]
     required = described.get("required", ())
     return [

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from admin import problems, values
+from admin.moments import Timestamp, timestamp
 from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation, Written
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.storage import Page, Resource
@@ -40,12 +41,12 @@ class Listed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Metadata(msgspec.Struct, kw_only=True):
-    """What every resource shows beside its settings. Times in seconds since the epoch; null for a resource of the file."""
+    """What every resource shows beside its settings. Null for a resource of the file: version, times, who."""
 
     source: Source
     version: int | None = None
-    created_at: float | None = None
-    updated_at: float | None = None
+    created_at: Timestamp | None = None
+    updated_at: Timestamp | None = None
     updated_by: str | None = None
 
 
@@ -180,8 +181,8 @@ class Collection(Generic[S]):
             **body,
             "source": "store",
             "version": resource.version,
-            "created_at": resource.created,
-            "updated_at": resource.updated,
+            "created_at": timestamp(resource.created),
+            "updated_at": timestamp(resource.updated),
             "updated_by": resource.actor,
         }
 

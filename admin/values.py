@@ -28,8 +28,8 @@ _MAX_SHOWN = 400
 def decode(data: bytes, wanted: type[T]) -> T:
     """JSON to a struct. Raises RequestError: invalid_json; invalid_value with the field and, for an unknown one, the nearest name.
 
-    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration. Duplicate fields are
-    refused.
+    A whole number may be written as 3.0 (JSON Schema, 6.1.1), durations and sizes as in the configuration, moments as RFC 3339.
+    Duplicate fields are refused.
     """
     try:
         json.loads(data, object_pairs_hook=_once)
@@ -69,10 +69,14 @@ def _whole(value: Any) -> Any:
 
 
 def convert(values: dict[str, str], wanted: type[S]) -> S:
-    """Query parameters, all texts, to a struct. Raises RequestError."""
+    """Query parameters, all texts, to a struct; durations, sizes and moments as in bodies. Raises RequestError."""
     types = {field.encode_name: _bases(field.type) for field in msgspec.structs.fields(wanted)}
+    typed = {name: _typed(value, types.get(name, frozenset())) for name, value in values.items()}
     try:
-        return msgspec.convert({name: _typed(value, types.get(name, frozenset())) for name, value in values.items()}, wanted)
+        try:
+            return msgspec.convert(typed, wanted)
+        except msgspec.ValidationError:
+            return msgspec.convert(explain.amended(typed, wanted), wanted)
     except msgspec.ValidationError as error:
         raise _explained(str(error), wanted) from None
 

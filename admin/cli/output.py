@@ -18,6 +18,8 @@ from rich.text import Text
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _WIDE = 400
+_TIMES = frozenset({"expires", "revoked", "overlap_until", "last_used"})
+_FRACTION = re.compile(r"\.\d+Z$")
 _GOOD = frozenset({"ready", "active", "ok", "closed", "allow", "yes"})
 _BAD = frozenset({"down", "open", "failed", "revoked", "expired", "unhealthy", "deny", "no", "unavailable"})
 
@@ -94,8 +96,8 @@ def cell(column: str, value: Any) -> Text:
         return Text("-", style="dim")
     if isinstance(value, bool):
         value = "yes" if value else "no"
-    if isinstance(value, float) and (column.endswith("_at") or column in ("expires", "revoked", "overlap_until", "last_used", "time")):
-        return Text(moment(value))
+    if isinstance(value, str) and (column.endswith("_at") or column in _TIMES):
+        return Text(clean(_FRACTION.sub("Z", value)))
     if isinstance(value, list):
         value = ", ".join(str(member) if not isinstance(member, dict) else short(member) for member in value)
     elif isinstance(value, dict):
@@ -110,7 +112,7 @@ def short(value: Mapping[str, Any]) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Seconds since the epoch as RFC 3339, UTC."""
+    """The time of an audit record: seconds since the epoch as RFC 3339, UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -55,7 +56,7 @@ def _watch(session: Session, client: Client, found: dict[str, Any], interval: fl
 def render(found: dict[str, Any]) -> RenderableType:
     """The whole picture: one line about the process, tables of models, endpoints and limits."""
     state = Text("ready", style="green") if found["ready"] else Text(f"not ready: {', '.join(found['not_ready'])}", style="red")
-    up = int(max(0.0, time.time() - found["started_at"]))
+    up = int(max(0.0, time.time() - datetime.fromisoformat(found["started_at"]).timestamp()))
     head = Text.assemble(
         (f"gatehouse {output.clean(found['version'])} ", "bold"),
         state,

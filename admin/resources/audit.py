@@ -11,12 +11,12 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import StreamingResponse
 
+from admin.moments import Moment
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
 
 NDJSON = "application/x-ndjson"
 _LINES = 512
-Moment = Annotated[float, Meta(ge=0, le=1e11)]
 Kind = Literal["intent", "outcome", "event", "checkpoint", "segment"]
 
 
@@ -25,7 +25,7 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """since (inclusive) and until (exclusive): seconds since the epoch."""
+    """since (inclusive) and until (exclusive): when the records were written."""
 
     since: Moment | None = None
     until: Moment | None = None

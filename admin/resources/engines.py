@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from admin import values
+from admin.moments import shown
 from admin.operation import Answer, Call, Operation, Written
 from admin.permissions import FIELDS
 from admin.resource import Change
@@ -79,11 +80,17 @@ class Breaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     state: Literal["open", "closed", "auto"]
 
 
+def engine_view(engine: dict[str, Any]) -> dict[str, Any]:
+    """An engine, or a member of a pool, with the beginning of its rollout as it is shown."""
+    rollout = engine.get("rollout")
+    return engine if rollout is None else {**engine, "rollout": shown(rollout, "since")}
+
+
 def endpoint_view(call: Call, endpoint: dict[str, Any]) -> dict[str, Any]:
-    shown = dict(endpoint)
+    view = dict(endpoint)
     if not call.access.may(FIELDS["endpoints", "address"]):
-        shown["address"] = None
-    return shown
+        view["address"] = None
+    return view
 
 
 async def endpoints(call: Call) -> Answer:

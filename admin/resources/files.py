@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from admin import problems, values
+from admin.moments import Timestamp, shown
 from admin.operation import OCTETS, PREFIX, Answer, Call, Header, Operation, Written
 from admin.resource import Change, location
 from gateway.core.errors import RequestError
@@ -27,6 +28,7 @@ TUS: Final = "1.0.0"
 _OFFSET: Final = Header("Upload-Offset", MappingProxyType({"type": "integer", "minimum": 0, "maximum": 1 << 53}), required=True)
 _VERSION: Final = Header("Tus-Resumable", MappingProxyType({"type": "string", "pattern": r"^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$"}))
 _SEMVER: Final = re.compile(str(_VERSION.schema["pattern"]))
+_TIMES: Final = ("modified_at", "created_at", "expires_at")
 _NUMBER: Final = re.compile(r"[0-9]{1,16}")
 
 
@@ -54,7 +56,7 @@ class FileView(msgspec.Struct, kw_only=True):
     format: Literal["file", "split", "folder"]
     size: int
     files: int
-    modified_at: float
+    modified_at: Timestamp
     version: str
     sha256: str | None = None
     problem: str | None = None
@@ -88,7 +90,7 @@ class FileDryRun(msgspec.Struct):
 
 
 class UploadView(msgspec.Struct, kw_only=True):
-    """An upload that is not complete. offset: bytes that are there. format: `tar` for a model's folder. Times: seconds since the epoch."""
+    """An upload that is not complete. offset: bytes that are there. format: `tar` for a model's folder."""
 
     id: str
     name: str
@@ -98,9 +100,9 @@ class UploadView(msgspec.Struct, kw_only=True):
     replace: bool
     offset: int
     state: Literal["receiving", "verifying"]
-    created_at: float
+    created_at: Timestamp
     created_by: str
-    expires_at: float
+    expires_at: Timestamp
 
 
 class UploadList(msgspec.Struct):
@@ -134,16 +136,16 @@ async def index(call: Call) -> Answer:
         for item in found["items"]
         if item["name"].startswith(query.prefix) and all(value is None or item[key] == value for key, value in wanted.items())
     ]
-    return Answer({"items": items, "remarks": found["remarks"], "cursor": None})
+    return Answer({"items": [shown(item, *_TIMES) for item in items], "remarks": found["remarks"], "cursor": None})
 
 
 async def show(call: Call) -> Answer:
     view = await call.ports.files.model(call.path["name"])
-    return Answer(view, version=view["version"])
+    return Answer(shown(view, *_TIMES), version=view["version"])
 
 
 async def checksum(call: Call) -> Answer:
-    return Answer(await call.ports.files.checksum(call.path["name"]))
+    return Answer(shown(await call.ports.files.checksum(call.path["name"]), *_TIMES))
 
 
 async def delete(call: Call) -> Answer:
@@ -159,7 +161,7 @@ async def delete(call: Call) -> Answer:
 
 
 async def uploads(call: Call) -> Answer:
-    return Answer({"items": call.ports.files.uploads(), "cursor": None})
+    return Answer({"items": [shown(item, *_TIMES) for item in call.ports.files.uploads()], "cursor": None})
 
 
 async def begin(call: Call) -> Answer:
@@ -171,7 +173,7 @@ async def begin(call: Call) -> Answer:
 
 
 async def upload(call: Call) -> Answer:
-    return Answer(call.ports.files.upload(call.path["id"]))
+    return Answer(shown(call.ports.files.upload(call.path["id"]), *_TIMES))
 
 
 async def offset(call: Call) -> Answer:
@@ -207,8 +209,8 @@ async def abandon(call: Call) -> Answer:
 
 def _written(call: Call, view: dict[str, Any], *, status: int = 200, where: str | None = None) -> Answer:
     if call.dry_run:
-        return Answer({"dry_run": True, "diff": call.diff, "result": view})
-    return Answer(view, status, location=where)
+        return Answer({"dry_run": True, "diff": call.diff, "result": shown(view, *_TIMES)})
+    return Answer(shown(view, *_TIMES), status, location=where)
 
 
 def _check_version(call: Call) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from admin import values
+from admin.moments import Moment, Timestamp, shown, timestamp
 from admin.operation import JSON, Answer, Call, NoQuery, Operation, Written
 from admin.permissions import FIELDS, ROLES, RoleName
 from admin.resource import (
@@ -38,11 +39,10 @@ State = Literal["active", "rotated", "expired", "revoked"]
 Operations = tuple[Literal["chat", "completions", "embeddings", "rerank", "classify", "infer"], ...]
 Names = Annotated[tuple[Tenant, ...], Meta(max_length=64)]
 Networks = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=256)]
-Moment = Annotated[float, Meta(ge=0, le=1e11)]
 
 
 class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be decided about a key. cidrs: networks it may be used from. expires: seconds since the epoch."""
+    """What may be decided about a key. cidrs: networks it may be used from."""
 
     models: Patterns = ()
     operations: Operations = ()
@@ -91,11 +91,11 @@ class KeyView(Metadata, kw_only=True):
     roles: list[str]
     priority: Priority
     description: str
-    expires: float | None = None
+    expires: Timestamp | None = None
     rotated_to: str | None = None
-    overlap_until: float | None = None
-    revoked: float | None = None
-    last_used: float | None = None
+    overlap_until: Timestamp | None = None
+    revoked: Timestamp | None = None
+    last_used: Timestamp | None = None
 
 
 class NewKeyView(KeyView, kw_only=True):
@@ -104,14 +104,15 @@ class NewKeyView(KeyView, kw_only=True):
     secret: str | None
 
 
+_TIMES: Final = ("created_at", "updated_at", "expires", "overlap_until", "revoked", "last_used")
 SHAPES, NEW = shapes_for("Key", KeyView), shapes_for("NewKey", NewKeyView)
 
 
 def view(call: Call, record: KeyRecord) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.to_builtins(record)
+    found: dict[str, Any] = msgspec.to_builtins(record)
     for theirs, ours in (("created", "created_at"), ("updated", "updated_at"), ("actor", "updated_by")):
-        shown[ours] = shown.pop(theirs)
-    return {**shown, "state": record.state(call.ports.clock.wall()), "source": "store"}
+        found[ours] = found.pop(theirs)
+    return {**shown(found, *_TIMES), "state": record.state(call.ports.clock.wall()), "source": "store"}
 
 
 def in_file(call: Call) -> list[dict[str, Any]]:
@@ -147,8 +148,8 @@ async def show(call: Call) -> Answer:
         if key["id"] == id:
             call.seen("keys:read", key["tenant"], "key", id)
             return Answer(key)
-    shown = view(call, await _stored(call, "read"))
-    return Answer(shown, version=tag(shown))
+    found = view(call, await _stored(call, "read"))
+    return Answer(found, version=tag(found))
 
 
 async def _stored(call: Call, verb: str) -> KeyRecord:
@@ -184,16 +185,16 @@ async def create(call: Call) -> Answer:
     settings = wanted.settings()
     record, secret = await call.store.create_key(wanted.tenant, settings, actor=call.actor, id=wanted.id, dry_run=call.dry_run)
     call.target = f"keys/{record.id}"
-    call.diff = values.diff(None, {"tenant": wanted.tenant, **msgspec.to_builtins(settings)})
+    call.diff = values.diff(None, {"tenant": wanted.tenant, **_plain(settings)})
     return _shown_once(call, record, secret)
 
 
 def _shown_once(call: Call, record: KeyRecord, secret: Secret) -> Answer:
-    shown = view(call, record)
+    made = view(call, record)
     if call.dry_run:
-        return Answer({"dry_run": True, "diff": call.diff, "result": {**shown, "secret": None}})
-    answer = {**shown, "secret": secret.reveal()}
-    return Answer(answer, 201, tag(shown), location("keys", record.id), remember={**shown, "secret": None})
+        return Answer({"dry_run": True, "diff": call.diff, "result": {**made, "secret": None}})
+    answer = {**made, "secret": secret.reveal()}
+    return Answer(answer, 201, tag(made), location("keys", record.id), remember={**made, "secret": None})
 
 
 async def replace(call: Call) -> Answer:
@@ -214,8 +215,13 @@ async def _update(call: Call, before: KeyRecord, wanted: KeyChange, expected: in
     await check(call, wanted, before.tenant, before)
     settings = wanted.settings()
     record = await call.store.update_key(before.id, settings, actor=call.actor, version=expected, dry_run=call.dry_run)
-    call.diff = values.diff(msgspec.to_builtins(before.settings()), msgspec.to_builtins(settings))
+    call.diff = values.diff(_plain(before.settings()), _plain(settings))
     return _written(call, record)
+
+
+def _plain(settings: KeySettings) -> dict[str, Any]:
+    """The settings as differences show them."""
+    return shown(msgspec.to_builtins(settings), "expires")
 
 
 async def rotate(call: Call) -> Answer:
@@ -231,22 +237,22 @@ async def rotate(call: Call) -> Answer:
 async def revoke(call: Call) -> Answer:
     before = await _stored(call, "revoke")
     record = await call.store.revoke_key(before.id, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
-    call.diff = values.diff({"revoked": before.revoked}, {"revoked": record.revoked})
+    call.diff = values.diff({"revoked": timestamp(before.revoked)}, {"revoked": timestamp(record.revoked)})
     return _written(call, record)
 
 
 async def delete(call: Call) -> Answer:
     before = await _stored(call, "delete")
     record = await call.store.delete_key(before.id, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
-    call.diff = values.diff({"tenant": before.tenant, **msgspec.to_builtins(before.settings())}, None)
+    call.diff = values.diff({"tenant": before.tenant, **_plain(before.settings())}, None)
     return _written(call, record, tagged=False)
 
 
 def _written(call: Call, record: KeyRecord, tagged: bool = True) -> Answer:
-    shown = view(call, record)
+    found = view(call, record)
     if call.dry_run:
-        return Answer({"dry_run": True, "diff": call.diff, "result": shown})
-    return Answer(shown, version=tag(shown) if tagged else None)
+        return Answer({"dry_run": True, "diff": call.diff, "result": found})
+    return Answer(found, version=tag(found) if tagged else None)
 
 
 # --- what may be asked for
@@ -254,7 +260,7 @@ def _written(call: Call, record: KeyRecord, tagged: bool = True) -> Answer:
 
 async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings) -> None:
     """Fields with a permission of their own, and what the tenant may have. Raises RequestError, PermissionDenied, NotFound."""
-    if wanted.expires is not None and wanted.expires != before.expires and wanted.expires <= call.ports.clock.wall():
+    if wanted.expires is not None and timestamp(wanted.expires) != timestamp(before.expires) and wanted.expires <= call.ports.clock.wall():
         raise RequestError("This time has passed; write one to come, or revoke the key.", param="expires")
     if wanted.priority != before.priority:
         call.require(FIELDS["keys", "priority"], tenant)

@@ -11,7 +11,7 @@ from msgspec import Meta
 from admin import problems, values
 from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Change
-from admin.resources.engines import find
+from admin.resources.engines import engine_view, find
 
 
 class ModelView(msgspec.Struct, kw_only=True):
@@ -99,6 +99,11 @@ async def abort(call: Call) -> Answer:
         await call.ports.control.abort(engines, reason=f"aborted by {call.actor}")
 
     return await _act(call, "abort", act, replaced=True)
+
+
+def model_view(model: dict[str, Any]) -> dict[str, Any]:
+    """A model in force as it is shown."""
+    return {**model, "pool": [engine_view(member) for member in model["pool"]]}
 
 
 async def _act(

@@ -6,19 +6,20 @@ from typing import Any
 
 import msgspec
 
+from admin.moments import Timestamp, shown
 from admin.operation import Answer, Call, Operation
 from admin.resources.engines import EndpointView, endpoint_view
-from admin.resources.models import ModelView
+from admin.resources.models import ModelView, model_view
 
 
 class ConfigState(msgspec.Struct, kw_only=True):
     """source: where the configuration in force came from: its file, the store, an administrator. refused: why the newest change was not
-    put into force (null: it was). until_restart: it was applied as a text that the file does not have. Times in seconds since the epoch."""
+    put into force (null: it was). until_restart: it was applied as a text that the file does not have."""
 
     source: str
-    applied_at: float
+    applied_at: Timestamp
     refused: str | None = None
-    refused_at: float | None = None
+    refused_at: Timestamp | None = None
     refused_source: str | None = None
     until_restart: bool = False
 
@@ -29,7 +30,7 @@ class Status(msgspec.Struct, kw_only=True):
     """
 
     version: str
-    started_at: float
+    started_at: Timestamp
     config_version: int
     ready: bool
     not_ready: list[str]
@@ -56,13 +57,12 @@ class Caller(msgspec.Struct):
 async def show(call: Call) -> Answer:
     fleet = call.ports.fleet
     store = "none" if call.ports.store is None else "available" if call.ports.store.available else "unavailable"
-    found = fleet.status()
-    if not call.access.may("config:read"):
-        found["config"] = None
+    found = shown(fleet.status(), "started_at")
+    found["config"] = shown(found["config"], "applied_at", "refused_at") if call.access.may("config:read") else None
     value = {
         **found,
         "store": store,
-        "models": fleet.models(),
+        "models": [model_view(model) for model in fleet.models()],
         "endpoints": [endpoint_view(call, e) for e in fleet.endpoints()],
     }
     return Answer(value)

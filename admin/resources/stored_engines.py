@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from admin.moments import Timestamp
 from admin.operation import Call
 from admin.permissions import FIELDS
-from admin.resources.engines import EngineView
+from admin.resources.engines import EngineView, engine_view
 from admin.resources.stored_fleet import FleetCollection, unused
 from gateway.core.errors import ConfigError, RequestError
 from gateway.core.secret import Secret
@@ -58,8 +59,8 @@ class StoredEngineView(EngineView, kw_only=True):
     in_force: bool
     failed: bool
     revision: int | None = None
-    created_at: float | None = None
-    updated_at: float | None = None
+    created_at: Timestamp | None = None
+    updated_at: Timestamp | None = None
     updated_by: str | None = None
 
 
@@ -123,7 +124,7 @@ ENGINES: FleetCollection[Any] = FleetCollection(
     lambda body: "",
     check,
     unused("models", "engine", members),
-    running=lambda call: call.ports.fleet.engines(),
+    running=lambda call: [engine_view(engine) for engine in call.ports.fleet.engines()],
     shown=StoredEngineView,
     blank=lambda settings: {"runtime": settings["runtime"], "state": "unknown"},
     keep=keep,

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from admin import problems, values
+from admin.moments import timestamp
 from admin.operation import Call
 from admin.resource import Collection, Shapes, shapes_for
 from gateway.core.storage import Resource
@@ -67,8 +68,8 @@ class FleetCollection(Collection[S], Generic[S]):
             "in_force": revision == resource.version,
             "failed": bool(reason),
             "revision": resource.version,
-            "created_at": resource.created,
-            "updated_at": resource.updated,
+            "created_at": timestamp(resource.created),
+            "updated_at": timestamp(resource.updated),
             "updated_by": resource.actor,
         }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from admin.resources.models import ModelView
+from admin.moments import Timestamp
+from admin.resources.models import ModelView, model_view
 from admin.resources.stored_fleet import FleetCollection, unused
 from gateway.core.specs import ModelSpec
 
@@ -18,8 +19,8 @@ class StoredModelView(ModelView, kw_only=True):
     failed: bool
     reason: str | None = None
     revision: int | None = None
-    created_at: float | None = None
-    updated_at: float | None = None
+    created_at: Timestamp | None = None
+    updated_at: Timestamp | None = None
     updated_by: str | None = None
 
 
@@ -39,7 +40,7 @@ MODELS: FleetCollection[ModelSpec] = FleetCollection(
     in_file,
     lambda body: "",
     on_delete=unused("models", "model", fallbacks),
-    running=lambda call: call.ports.fleet.models(),
+    running=lambda call: [model_view(model) for model in call.ports.fleet.models()],
     shown=StoredModelView,
     blank=lambda settings: {"ready": False, "pool": []},
 )

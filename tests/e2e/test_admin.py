@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.e2e.harness import Gatehouse, configuration, external, first_keys
 from tests.waiting import until
 
 KEY: dict[str, Any] = {"tenant": "acme", "models": ["m*"]}
+EXPIRES = "2096-10-02T07:06:40Z"
 LIMIT: dict[str, Any] = {"name": "l", "match": {"key": "nobody"}, "requests": {"rate": 5}}
 
 
@@ -135,17 +137,19 @@ def test_nobody_grants_what_they_lack(running: Gatehouse, root: httpx.Client, ro
 
 
 def test_a_patch_of_a_key_leaves_what_it_does_not_name(root: httpx.Client) -> None:
-    id = root.post("/keys", json={**KEY, "cidrs": ["10.0.0.0/8"], "expires": 4e9, "description": "first"}).json()["id"]
+    id = root.post("/keys", json={**KEY, "cidrs": ["10.0.0.0/8"], "expires": "2096-10-02T09:06:40+02:00", "description": "first"}).json()[
+        "id"
+    ]
     changed = root.patch(f"/keys/{id}", json={"cidrs": None, "description": "second"}, headers={"if-match": '"1"'})
     assert (changed.status_code, changed.headers["etag"]) == (200, '"2"')
     shown = root.get(f"/keys/{id}").json()
-    assert (shown["models"], shown["cidrs"], shown["expires"], shown["description"]) == (["m*"], [], 4e9, "second")
+    assert (shown["models"], shown["cidrs"], shown["expires"], shown["description"]) == (["m*"], [], EXPIRES, "second")
     problem(root.patch(f"/keys/{id}", json={"description": "lost"}, headers={"if-match": '"1"'}), 412, "version_mismatch")
     assert problem(root.patch(f"/keys/{id}", json={"modles": []}), 400, "invalid_value")["param"] == "modles"
     assert problem(root.patch(f"/keys/{id}", json={"priority": "urgent"}), 400, "invalid_value")["param"] == "priority"
     problem(root.patch("/keys/test", json={"description": "x"}), 409, "read_only")
     dry = root.patch(f"/keys/{id}?dry_run=true", json={"expires": None}).json()
-    assert dry["diff"] == [{"path": "expires", "from": 4e9, "to": None}] and root.get(f"/keys/{id}").json()["expires"] == 4e9
+    assert dry["diff"] == [{"path": "expires", "from": EXPIRES, "to": None}] and root.get(f"/keys/{id}").json()["expires"] == EXPIRES
 
 
 def test_fields_need_permissions_of_their_own(running: Gatehouse, root: httpx.Client) -> None:
@@ -309,7 +313,8 @@ def test_a_key_is_shown_once_works_rotates_and_ends(running: Gatehouse, root: ht
     assert "secret" not in root.get("/keys/life").json() and secret not in root.get("/keys?limit=1000").text
     rotated = root.post("/keys/life/rotate", json={"overlap": 3600}).json()
     assert running.chat(key=secret).status_code == 200 and running.chat(key=rotated["secret"]).status_code == 200
-    assert rotated["id"] == "life" and rotated["overlap_until"] > time.time() + 3000 and rotated["version"] == 2
+    assert (rotated["id"], rotated["version"]) == ("life", 2)
+    assert datetime.fromisoformat(rotated["overlap_until"]).timestamp() > time.time() + 3000
     again = root.post("/keys/life/rotate", json={"overlap": 0}).json()
     until(lambda: running.chat(key=secret).status_code == 401, what="the refusal of a secret that was cut")
     assert running.chat(key=rotated["secret"]).status_code == 401 and running.chat(key=again["secret"]).status_code == 200

@@ -23,10 +23,23 @@ from tests.e2e.harness import Gatehouse
 
 EXAMPLES = 5
 FLEET = ("/engines", "/engines/{name}", "/models", "/models/{name}")
-BEYOND_SCHEMAS = ("cursor", "cidrs[", "models[", "requests", "match.tenant", "group_by", "settings", "type", "limits[", "since", "until")
+BEYOND_SCHEMAS = (
+    "cursor",
+    "cidrs[",
+    "models[",
+    "requests",
+    "match.tenant",
+    "group_by",
+    "settings",
+    "type",
+    "limits[",
+    "since",
+    "until",
+    "expires",
+)
 """Parameters with rules that JSON Schema cannot say: what a page gave, networks, a tenant's models, at least one of three, no
-repetition, a guardrail's type and own settings, limits that are there, days of the calendar. Only a refusal that names one of them may
-meet data that the schema allows."""
+repetition, a guardrail's type and own settings, limits that are there, days of the calendar, an expiry to come. Only a refusal that
+names one of them may meet data that the schema allows."""
 
 
 @pytest.fixture(scope="module")

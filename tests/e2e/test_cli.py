@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_what_goes_wrong_is_one_line(cli: Cli, running: Gatehouse) -> None:
 
 def test_a_key_from_making_to_refusal(cli: Cli, running: Gatehouse) -> None:
     made = parsed(cli("keys", "create", "--tenant", "acme", "--model", "m*", "--expires", "90d", "--id", "cli", "-o", "json"))
-    assert made["secret"].startswith("gh_") and abs(made["expires"] - time.time() - 90 * 86400) < 600
+    assert made["secret"].startswith("gh_") and abs(datetime.fromisoformat(made["expires"]).timestamp() - time.time() - 90 * 86400) < 600
     assert running.chat(key=made["secret"]).status_code == 200
     listed = cli("keys", "list")
     assert "cli" in listed.stdout and made["secret"] not in listed.stdout and "file" in listed.stdout
@@ -107,7 +108,7 @@ def test_a_key_is_changed_and_stays_the_same_key(cli: Cli, running: Gatehouse) -
     )
     now = parsed(cli("keys", "show", "change-me", "-o", "json"))
     assert (now["models"], now["cidrs"], now["roles"], now["description"]) == (["x*", "y*"], ["127.0.0.0/8"], ["viewer"], "new")
-    assert abs(now["expires"] - time.time() - 30 * 86400) < 600 and now["version"] == 2
+    assert abs(datetime.fromisoformat(now["expires"]).timestamp() - time.time() - 30 * 86400) < 600 and now["version"] == 2
     until(lambda: running.chat(key=made["secret"]).status_code in (403, 404), what="the new models")
     planned = parsed(
         cli("keys", "update", "change-me", "--clear", "expires", "--clear", "roles", "--model", "m1", "--dry-run", "-o", "json")
