@@ -1,6 +1,6 @@
-"""The chat format of the demo model: ChatML, once as the jinja template that goes into the GGUF and once in Python for training.
+"""The demo model's chat format, ChatML: as the jinja template that goes into the GGUF, and in Python for training.
 
-Both forms of one dialogue are the same text; tests/unit/engines/demo/test_chatml.py proves it.
+Both produce the same text for a dialogue; tests/unit/engines/demo/test_chatml.py checks this.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
 TURN_END = "<|im_end|>"
 SPECIAL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
-"""In the order of their token ids: 0, 1, 2."""
+"""Ordered by token id: 0, 1, 2."""
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
 )
-"""Jinja; text parts of a message are joined, parts of other types are left out."""
+"""Jinja; joins the text parts of a message and leaves out parts of other types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Piece:
 
 
 def pieces(messages: tuple[Message, ...]) -> list[Piece]:
-    """The dialogue as it is fed to the model: what an assistant says, with the token that ends it, is learned, the rest is given."""
+    """The dialogue as fed to the model. The assistant's messages and their end tokens are learned; the rest is given."""
     found: list[Piece] = []
     for message in messages:
         found.append(Piece(f"{TURN_START}{message.role}\n", learned=False))
@@ -58,5 +58,5 @@ def pieces(messages: tuple[Message, ...]) -> list[Piece]:
 
 
 def prompt(messages: tuple[Message, ...]) -> str:
-    """The text after which the model writes its answer to `messages`."""
+    """The prompt text that the model continues with its answer to `messages`."""
     return "".join(piece.text for piece in pieces(messages)) + f"{TURN_START}assistant\n"

@@ -1,6 +1,6 @@
 """Turns the hand-written data into an endless, reproducible stream of dialogues and plain documents to train on.
 
-The same source and seed give the same stream. Questions of heldout.yaml never appear in it, in any spelling that has the same words.
+The same source and seed give the same stream. Questions from heldout.yaml never appear in it, whatever their case and punctuation.
 """
 
 import random
@@ -12,19 +12,19 @@ from engines.demo.phrasing import framed, normal_form, typed, varied
 from engines.demo.source import Source, Talk, Topic
 
 TURNS = ((1, 46), (2, 22), (3, 14), (4, 8), (6, 6), (9, 3), (14, 1))
-"""(number of turns, weight): how long dialogues are."""
+"""(number of turns in a dialogue, weight)."""
 KINDS = (("topic", 66), ("talk", 15), ("outside", 12), ("count", 2), ("name", 4), ("story", 1))
 """(kind of turn, weight)."""
 OPENING_SHARE = 0.84
-"""How many examples are one question with the first words of its answer: they teach which answer fits, and cost a fifth of a dialogue."""
+"""Share of examples with one question and the first words of its answer. They teach which answer fits and cost a fifth of a dialogue."""
 OPENING_KINDS = (("topic", 70), ("talk", 12), ("outside", 13), ("more", 5))
 OPENING_WORDS = 6
 OPENING_SYSTEM_SHARE = 0.2
 DOCUMENT_SHARE = 0.12
-"""Of the other examples."""
+"""Share of the other examples that are plain documents."""
 SYSTEM_SHARE = 0.45
 MORE_SHARE = 0.22
-"""How often a topic is followed by a wish for more."""
+"""Share of topics followed by a request for more."""
 FOREMOST = {
     "gatehouse": 3,
     "circuit-breaker": 3,
@@ -36,19 +36,19 @@ FOREMOST = {
     "greet": 4,
     "name": 2,
 }
-"""Topics that are asked for more often than others, and how much."""
+"""Topics that are asked about more often than others, and how many times as often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One training example: the pieces of a dialogue or of a document, and what it teaches."""
+    """One training example: the pieces of a dialogue or document, and the ids of the topics it teaches."""
 
     pieces: tuple[Piece, ...]
     topics: tuple[str, ...]
 
 
 class Corpus:
-    """The stream of examples. Not for several threads."""
+    """The stream of examples. Not thread-safe."""
 
     def __init__(self, source: Source, seed: int) -> None:
         self._source = source
@@ -58,7 +58,7 @@ class Corpus:
         self._talks = [talk for talk in source.talks for _ in range(FOREMOST.get(talk.id, 1))]
 
     def examples(self) -> Iterator[Example]:
-        """Endless."""
+        """An endless stream of examples."""
         while True:
             if self._rng.random() < OPENING_SHARE:
                 yield self._opening()
@@ -68,7 +68,7 @@ class Corpus:
                 yield self._dialogue()
 
     def questions(self, topic: Topic) -> Iterator[str]:
-        """Endless: questions for `topic` as people might type them."""
+        """An endless stream of questions about `topic`, as people might type them."""
         while True:
             kind, seed = self._rng.choice(topic.seeds)
             text = varied(self._rng, self._source.frames, framed(self._rng, self._source.frames, kind, seed))
@@ -155,7 +155,7 @@ class Corpus:
         return "outside"
 
     def _subject(self) -> str:
-        """Something outside; one in eight is a word that does not exist, so that unknown words are met as such."""
+        """A subject that the model does not know. One in eight is an invented word, to teach it what unknown words look like."""
         if self._rng.random() < 0.125:
             return "".join(self._rng.choices(self._source.outside.syllables, k=self._rng.randint(2, 4)))
         return self._rng.choice(self._source.outside.subjects)
@@ -186,7 +186,7 @@ class Corpus:
         return text.strip().replace("{name}", self._rng.choice(names))
 
     def _document(self) -> Example:
-        """Plain text for /v1/completions: what is known of one or two topics, as a text or as questions and answers."""
+        """Plain text for /v1/completions about one or two topics, as prose or as questions and answers."""
         topics = self._rng.sample(self._source.topics, self._rng.choice((1, 1, 2)))
         if self._rng.random() < 0.3:
             parts = [f"Question: {next(self.questions(topic))}\nAnswer: {topic.answer}" for topic in topics]

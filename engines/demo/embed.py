@@ -1,15 +1,15 @@
 """Makes the demo embedding model: `python -m engines.demo.embed [--out FOLDER] [--steps N]`, a minute on one core.
 
-The model is a table of token vectors whose mean is the text's embedding. It knows the vocabulary of data/*.yaml and little
-else: near are texts about the same topic of Gatehouse. Made in three steps, all from the hand-written data:
+The model is a table of token vectors; a text's embedding is their mean. It knows the vocabulary of data/*.yaml and little
+else: texts about the same Gatehouse topic are near each other. It is made in three steps, all from the hand-written data:
 
-1. A byte-level BPE tokenizer (lower case, so that "API key" and "api key" are one).
+1. A byte-level BPE tokenizer (lower case, so that "API key" and "api key" are the same).
 2. Vectors from counts: positive pointwise mutual information of tokens with topics and with their neighbours, reduced by a
    singular value decomposition (Levy and Goldberg, 2014; Levy, Goldberg and Dagan, 2015).
-3. A short contrastive training: questions, as phrasing.py varies them, towards a prototype of their topic and away from the
-   others (Snell, Swersky and Zemel, 2017), Adam in plain numpy. heldout.yaml is never seen and is what `accuracy` measures.
+3. A short contrastive training moves questions, varied by phrasing.py, towards their topic's prototype and away from the
+   others (Snell, Swersky and Zemel, 2017), with Adam in plain numpy. It never sees heldout.yaml, on which `accuracy` is measured.
 
-Needs `numpy`, `tokenizers` and `onnx`. Written are model.onnx (float16 table), tokenizer.json and config.json.
+Needs `numpy`, `tokenizers` and `onnx`. Writes model.onnx (float16 table), tokenizer.json and config.json.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TOPIC_WEIGHT, NEIGHBOUR_WEIGHT = 2.0, 0.3
 RARITY = 1e-2
 """Smooth inverse frequency: a token's weight is RARITY / (RARITY + its share of the text)."""
 UNKNOWN_NORM = 0.05
-"""Length of the vectors of tokens that the data has not: not zero, so that no text is without direction."""
+"""Norm of the vectors of tokens that do not occur in the data. Not zero, so that every text has a direction."""
 QUESTION_SHARE = 0.6
 SEED = 20
 OUT = Path(__file__).parent / "artefacts" / "demo-embed"
@@ -56,7 +56,7 @@ OUT = Path(__file__).parent / "artefacts" / "demo-embed"
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text and the topic it is about; `weight` is how much it counts."""
+    """A text, its topic, and its weight in the counts."""
 
     topic: str
     text: str
@@ -64,7 +64,7 @@ class Passage:
 
 
 def passages(source: Source) -> list[Passage]:
-    """Every text of the data with its topic; things outside Gatehouse are topics of their own."""
+    """Every text in the data with its topic; each subject outside Gatehouse is a topic of its own."""
     found = []
     for topic in source.topics:
         found += [Passage(topic.id, text, 1) for _, text in topic.seeds]
@@ -78,7 +78,7 @@ def passages(source: Source) -> list[Passage]:
 
 
 def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Byte-level BPE on lower-case text: nothing is unknown to it."""
+    """Byte-level BPE on lower-case text; it can encode any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -91,7 +91,7 @@ def train_tokenizer(texts: Sequence[str]) -> Tokenizer:
 
 
 def information(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive pointwise mutual information of rows and columns, columns smoothed with the power 0.75."""
+    """Positive pointwise mutual information of rows and columns, with column counts smoothed by the power 0.75."""
     rows = counts.sum(axis=1, keepdims=True)
     columns = counts.sum(axis=0, keepdims=True) ** 0.75
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -100,7 +100,7 @@ def information(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def count(texts: Sequence[Passage], tokens: Sequence[Sequence[int]], topics: dict[str, int], size: int) -> tuple[Any, Any, Any]:
-    """(tokens x topics, tokens x tokens that are near, tokens), weighted counts."""
+    """Weighted counts: [tokens, topics], [tokens, nearby tokens] and [tokens]."""
     by_topic, near, total = np.zeros((size, len(topics))), np.zeros((size, size)), np.zeros(size)
     for passage, ids in zip(texts, tokens, strict=True):
         for place, token in enumerate(ids):
@@ -157,7 +157,7 @@ class Table:
         return self.embed_tokens(self.tokenizer.encode(text).ids)
 
     def _sample(self) -> tuple[int, str]:
-        """(topic, text): a question as someone may put it, or a text of the data as it is."""
+        """(topic index, text): a varied question, or a text of the data unchanged."""
         if self._random.random() < QUESTION_SHARE:
             topic, kind, seed = self._random.choice(self._questions)
             return topic, varied(self._random, self.source.frames, framed(self._random, self.source.frames, kind, seed))
@@ -165,7 +165,7 @@ class Table:
         return self.topics[passage.topic], passage.text
 
     def train(self, steps: int) -> None:
-        """Pull questions towards their topic's prototype, push them from the others."""
+        """Pulls texts towards their topic's prototype and pushes them away from the others."""
         parameters = (self.vectors, self.prototypes)
         first = [np.zeros_like(parameter) for parameter in parameters]
         second = [np.zeros_like(parameter) for parameter in parameters]
@@ -180,7 +180,7 @@ class Table:
                 parameter -= rate * (one / (1 - 0.9**step)) / (np.sqrt(two / (1 - 0.99**step)) + 1e-8)
 
     def _gradients(self, tokens: Sequence[Sequence[int]], wanted: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Of the mean cross entropy of cosines over TEMPERATURE, with respect to vectors and prototypes."""
+        """Gradients of the mean cross entropy of cosines divided by TEMPERATURE, with respect to vectors and prototypes."""
         rows = len(tokens)
         lengths = np.array([len(ids) for ids in tokens])
         flat, row = np.concatenate([np.asarray(ids) for ids in tokens]), np.repeat(np.arange(rows), lengths)
@@ -201,7 +201,7 @@ class Table:
         return for_vectors, (for_topics - topics * (for_topics * topics).sum(axis=1, keepdims=True)) / heights
 
     def accuracy(self) -> float:
-        """Share of held-out questions whose nearest text of the data has the right topic."""
+        """Share of held-out questions whose nearest text in the data has the right topic."""
         known = np.array([self.embed(passage.text) for passage in self.texts])
         questions = [(topic, text) for topic, texts in self.source.heldout.items() for text in texts]
         right = sum(self.texts[int((known @ self.embed(text)).argmax())].topic == topic for topic, text in questions)
@@ -223,7 +223,7 @@ def to_onnx(vectors: Floats) -> onnx.ModelProto:
 
 
 def write(table: Table, folder: Path) -> None:
-    """Write the model's folder, whole or not at all."""
+    """Writes the model's folder through a temporary one, so that a failed write leaves the old folder in place."""
     fresh = folder.with_name(f"{folder.name}.tmp")
     fresh.mkdir(parents=True)
     onnx.save(to_onnx(table.vectors), str(fresh / "model.onnx"))
@@ -241,7 +241,7 @@ def write(table: Table, folder: Path) -> None:
 
 
 def main() -> None:
-    """Make the model and say how good it is."""
+    """Makes the model and prints its accuracy."""
     parser = argparse.ArgumentParser(description="Makes the demo embedding model.")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--steps", type=int, default=STEPS)

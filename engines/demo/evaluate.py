@@ -1,6 +1,6 @@
-"""Asks the demo model questions whose answers are known and counts what it gets right: `python -m engines.demo.evaluate FILE`.
+"""Asks the demo model questions with known answers and counts the right ones: `python -m engines.demo.evaluate FILE`.
 
-Two measures: questions of data/heldout.yaml, which are never trained on, and freshly drawn ones of the kind that training saw.
+It asks the questions in data/heldout.yaml, which are never trained on, and freshly drawn ones of the kind seen in training.
 Needs llama_cpp.
 """
 
@@ -21,7 +21,7 @@ MAX_TOKENS = 160
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One question, the answer that was given, whether it is the expected one, and whether the model ended it by itself."""
+    """One question, the model's answer, whether it is the expected one, and whether the model ended it by itself."""
 
     topic: str
     question: str
@@ -43,20 +43,20 @@ def ask(model: llama_cpp.Llama, messages: list[dict[str, str]], max_tokens: int 
 
 
 def answers(source: Source) -> dict[str, str]:
-    """Topic or talk id -> the answer that was written for it."""
+    """Topic or talk id -> its expected answer."""
     known = {topic.id: topic.answer for topic in source.topics} | {talk.id: talk.answer for talk in source.talks}
     return known | {"outside": source.outside.answer}
 
 
 def heldout(source: Source) -> Iterator[tuple[str, str]]:
-    """(topic, question) that training never saw."""
+    """(topic, question) pairs that training never saw."""
     for topic, questions in source.heldout.items():
         for question in questions:
             yield topic, question
 
 
 def fresh(source: Source, each: int) -> Iterator[tuple[str, str]]:
-    """(topic, question): `each` newly drawn questions for every topic."""
+    """(topic, question) pairs: `each` newly drawn questions per topic."""
     corpus = Corpus(source, FRESH_SEED)
     for topic in source.topics:
         questions = corpus.questions(topic)
@@ -65,7 +65,7 @@ def fresh(source: Source, each: int) -> Iterator[tuple[str, str]]:
 
 
 def measure(model: llama_cpp.Llama, source: Source, questions: Iterator[tuple[str, str]]) -> list[Result]:
-    """Asks each question in a dialogue of its own."""
+    """Asks each question in its own dialogue."""
     known = answers(source)
     results = []
     for topic, question in questions:

@@ -1,6 +1,6 @@
-"""Writes the trained model as a GGUF file with Q8_0 weights. Needs the packages `gguf` and `numpy`; training only.
+"""Writes the trained model as a GGUF file with Q8_0 weights. Needs the packages `gguf` and `numpy`; only for training.
 
-Source: the GGUF specification in the repository of ggml (docs/gguf.md).
+Source: the GGUF specification in the ggml repository (docs/gguf.md).
 """
 
 from pathlib import Path
@@ -17,13 +17,13 @@ Array = NDArray[np.float32]
 
 
 def interleaved(weight: Array, heads: int) -> Array:
-    """Rows of a query or key matrix in llama.cpp's order: rotary pairs are neighbours there, and half a head apart in training."""
+    """Rows of a query or key matrix in llama.cpp's order, where rotary pairs are adjacent; in training they are half a head apart."""
     rows, columns = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def write(path: Path, weights: dict[str, Array], shape: Shape, vocabulary: Vocabulary, version: str) -> None:
-    """Writes the file `path`; an existing one is replaced."""
+    """Writes the file `path`, replacing an existing one."""
     writer = gguf.GGUFWriter(path, "llama")
     _describe(writer, version)
     _measure(writer, shape)

@@ -1,6 +1,6 @@
-"""How the same question is asked in many ways: frames, synonyms, capital letters, punctuation and typing mistakes.
+"""Varies how a question is asked: frames, synonyms, capital letters, punctuation and typos.
 
-Everything is drawn from the `random.Random` that is handed in, so the same seed gives the same questions.
+All randomness comes from the given `random.Random`, so the same seed gives the same questions.
 """
 
 import random
@@ -50,12 +50,12 @@ def bare(noun: str) -> str:
 
 
 def is_question(text: str) -> bool:
-    """Whether the text begins as a question does, and so takes a question mark."""
+    """Whether the text begins like a question, and so takes a question mark."""
     return QUESTION.match(text) is not None
 
 
 def framed(rng: random.Random, frames: Frames, kind: str, seed: str) -> str:
-    """`seed` (a noun phrase, a verb phrase or a question, as `kind` says) put into a random frame of that kind."""
+    """`seed` in a random frame of its kind: a noun phrase for `what`, a verb phrase for `how`, otherwise a question."""
     if kind == "what":
         return rng.choice(frames.what).format(s=seed, b=bare(seed))
     if kind == "how":
@@ -64,7 +64,7 @@ def framed(rng: random.Random, frames: Frames, kind: str, seed: str) -> str:
 
 
 def varied(rng: random.Random, frames: Frames, text: str) -> str:
-    """`text` as some person would type it: at most a few changes, often none."""
+    """`text` as a person might type it: a few changes at most, often none."""
     if rng.random() < 0.15:
         text = _replace_synonym(rng, frames, text)
     if rng.random() < 0.08:
@@ -75,7 +75,7 @@ def varied(rng: random.Random, frames: Frames, text: str) -> str:
 
 
 def typed(rng: random.Random, text: str) -> str:
-    """`text` with the capital letters, the punctuation and the mistakes of someone who types."""
+    """`text` with the capital letters, punctuation and typos of a person typing."""
     style = rng.random()
     if style < 0.55:
         text = _proper(rng, text)

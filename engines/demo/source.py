@@ -1,4 +1,4 @@
-"""Reads the hand-written data of the demo model (data/*.yaml) into frozen objects, strictly: an unknown or a missing key is an error."""
+"""Reads the demo model's hand-written data (data/*.yaml) into frozen objects. Unknown and missing keys are errors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,17 @@ from engines.demo.phrasing import Frames
 
 DATA = Path(__file__).parent / "data"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's where PyYAML was built with it: twenty times as fast."""
+"""libyaml's loader if PyYAML was built with it: twenty times as fast."""
 TOPIC_KEYS = {"id", "what", "how", "ask", "answer", "more"}
 
 
 class DataError(ValueError):
-    """A data file is not as it must be; the message names the file and the entry."""
+    """A data file is invalid; the message names the file and the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Something about Gatehouse: how it is asked for, what is answered, and what is said when someone asks for more."""
+    """Something about Gatehouse: how people ask about it, the answer, and what to say when they ask for more."""
 
     id: str
     seeds: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What the model does not know."""
+    """Questions that the model cannot answer, and its answer to them."""
 
     answer: str
     frames: tuple[str, ...]
@@ -83,7 +83,7 @@ class Source:
     systems: Systems
     extras: Extras
     heldout: dict[str, tuple[str, ...]]
-    """Topic or talk id (or `outside`) -> questions that are kept out of training."""
+    """Topic or talk id (or `outside`) -> questions kept out of training."""
 
 
 def _read(path: Path) -> Any:

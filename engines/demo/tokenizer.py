@@ -1,4 +1,4 @@
-"""The tokenizer of the demo model: byte-level BPE as GPT-2 has it, which llama.cpp knows as model `gpt2` with pre-tokenizer `gpt-2`.
+"""The demo model's tokenizer: GPT-2's byte-level BPE, which llama.cpp knows as model `gpt2` with pre-tokenizer `gpt-2`.
 
 Needs the package `tokenizers`; only training and its tests import this module.
 """
@@ -14,14 +14,14 @@ from engines.demo.chatml import SPECIAL_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a GGUF file says about a tokenizer: tokens by id, and merges in their order, both in GPT-2's byte alphabet."""
+    """A tokenizer as a GGUF file describes it: tokens by id and merges in order, both in GPT-2's byte alphabet."""
 
     tokens: tuple[str, ...]
     merges: tuple[str, ...]
 
 
 def train(texts: Iterable[str], size: int) -> Tokenizer:
-    """Learns `size` tokens (256 bytes and the special tokens among them) from `texts`, which hold no special tokens."""
+    """Learns `size` tokens, including 256 bytes and the special tokens, from `texts`, which must not contain special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,6 +1,6 @@
 """Makes the demo chat model: `python -m engines.demo.train --minutes 25 --out demo-chat.gguf` (or `--steps N`, which is repeatable).
 
-Needs torch, tokenizers, gguf and numpy, none of which Gatehouse itself needs for this. One core is enough. README.md has the figures.
+Needs torch, tokenizers, gguf and numpy; Gatehouse itself does not need them for this model. One core is enough. README.md has the figures.
 """
 
 import argparse
@@ -27,18 +27,18 @@ SEED = 20261120
 TOKENIZER_EXAMPLES = 30000
 LEARNING_RATE = 2e-3
 WARM_UP = 0.04
-"""Share of the run in which the learning rate rises."""
+"""Share of the run during which the learning rate rises."""
 COOL_DOWN = 0.4
-"""Share of the run, at its end, in which it falls."""
+"""Share of the run, at its end, during which the learning rate falls."""
 BATCH_TOKENS = 1536
 SHUFFLE = 2048
-"""Examples that are sorted by length together, so that little is padded."""
+"""Examples sorted by length together, to keep padding small."""
 REPORT_EVERY = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Token ids and which of them are learned, both [examples, length]; short examples are filled with id 0, not learned."""
+    """Token ids and which of them are learned, both [examples, length]. Short examples are padded with id 0, which is not learned."""
 
     tokens: torch.Tensor
     learned: torch.Tensor
@@ -46,18 +46,18 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long to train: by steps, or by time when steps is None."""
+    """How long to train: a number of steps, or a time if steps is None."""
 
     steps: int | None
     seconds: float
 
     def progress(self, step: int, elapsed: float) -> float:
-        """From 0 at the start to 1 at the end."""
+        """Progress, from 0 at the start to 1 at the end."""
         return step / self.steps if self.steps is not None else elapsed / self.seconds
 
 
 def encode(tokenizer: Tokenizer, example: Example, limit: int) -> tuple[list[int], list[bool]]:
-    """Ids of the example and which are learned, cut to `limit`."""
+    """The example's token ids and which of them are learned, both cut to `limit`."""
     ids: list[int] = []
     learned: list[bool] = []
     for piece in example.pieces:
@@ -68,7 +68,7 @@ def encode(tokenizer: Tokenizer, example: Example, limit: int) -> tuple[list[int
 
 
 def batches(tokenizer: Tokenizer, examples: Iterator[Example], limit: int, rng: random.Random) -> Iterator[Batch]:
-    """Endless: batches of about BATCH_TOKENS tokens, padding included, of examples of similar length."""
+    """An endless stream of batches of up to about BATCH_TOKENS tokens, padding included, from examples of similar length."""
     while True:
         encoded = [encode(tokenizer, example, limit) for example in itertools.islice(examples, SHUFFLE)]
         encoded.sort(key=lambda item: len(item[0]))
@@ -93,12 +93,12 @@ def _batch(group: list[tuple[list[int], list[bool]]]) -> Batch:
 
 
 def learning_rate(progress: float) -> float:
-    """Rises linearly, stays, then falls linearly to zero."""
+    """Rises linearly, stays constant, then falls linearly to zero."""
     return LEARNING_RATE * min(progress / WARM_UP, 1.0, (1 - progress) / COOL_DOWN)
 
 
 def optimise(weights: transformer.Weights, shape: Shape, stream: Iterator[Batch], budget: Budget) -> tuple[int, int, float]:
-    """Trains `weights` in place. Returns steps, tokens seen and the mean loss of the last steps."""
+    """Trains `weights` in place. Returns the steps, the tokens seen and the moving average of the loss."""
     decayed = [weight for weight in weights.values() if weight.ndim > 1]
     others = [weight for weight in weights.values() if weight.ndim == 1]
     groups = [{"params": decayed, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
@@ -122,7 +122,7 @@ def optimise(weights: transformer.Weights, shape: Shape, stream: Iterator[Batch]
 
 
 def make(out: Path, budget: Budget, version: str) -> None:
-    """Trains tokenizer and model and writes the file with its checksum beside it."""
+    """Trains the tokenizer and the model, and writes the file with its checksum next to it."""
     shape = Shape()
     source = load()
     sample = itertools.islice(Corpus(source, SEED - 1).examples(), TOKENIZER_EXAMPLES)
@@ -141,7 +141,7 @@ def make(out: Path, budget: Budget, version: str) -> None:
 
 
 def plain_texts(example: Example) -> Iterator[str]:
-    """The texts of an example without the special tokens, as the tokenizer learns from them."""
+    """The example's texts without special tokens, for training the tokenizer."""
     for piece in example.pieces:
         text = piece.text
         for token in SPECIAL_TOKENS:

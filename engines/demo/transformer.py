@@ -1,6 +1,6 @@
-"""A llama-architecture transformer as plain functions over a dictionary of tensors, named and shaped as llama.cpp names and shapes them.
+"""A llama-architecture transformer as plain functions over a dictionary of tensors, with llama.cpp's names and shapes.
 
-RMSNorm before attention and feed-forward, rotary positions, SwiGLU, tied input and output embeddings. Training only; needs torch.
+RMSNorm before attention and feed-forward, rotary positions, SwiGLU, tied input and output embeddings. Only for training; needs torch.
 Source: Touvron et al., LLaMA (2023); Su et al., RoFormer (2021); Shazeer, GLU Variants Improve Transformer (2020).
 """
 
@@ -33,7 +33,7 @@ class Shape:
 
 
 def initial(shape: Shape, seed: int) -> Weights:
-    """Random weights that need gradients; what writes into the residual stream begins smaller the deeper the model is."""
+    """Random weights with gradients enabled. Matrices that write to the residual stream start smaller the deeper the model is."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(rows: int, columns: int, scale: float = 1.0) -> Tensor:
@@ -55,7 +55,7 @@ def initial(shape: Shape, seed: int) -> Weights:
 
 
 def parameters(weights: Weights) -> int:
-    """How many numbers the model has."""
+    """The number of parameters."""
     return sum(weight.numel() for weight in weights.values())
 
 
@@ -68,7 +68,7 @@ def rotations(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
-    """x times the transposed weight in bfloat16, which is twice as fast on processors that have it."""
+    """x times the transposed weight in bfloat16, which is twice as fast on processors that support it."""
     return F.linear(x.bfloat16(), weight.bfloat16())
 
 
@@ -78,7 +78,7 @@ def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def hidden(weights: Weights, shape: Shape, tokens: Tensor) -> Tensor:
-    """The last hidden states [batch, length, width] of `tokens` [batch, length]; each position sees itself and what is before it."""
+    """The last hidden states [batch, length, width] of `tokens` [batch, length]; each position sees only itself and earlier ones."""
     batch, length = tokens.shape
     cosine, sine = rotations(shape, length)
     x = F.embedding(tokens, weights["token_embd.weight"])
@@ -102,7 +102,7 @@ def hidden(weights: Weights, shape: Shape, tokens: Tensor) -> Tensor:
 
 
 def loss(weights: Weights, shape: Shape, tokens: Tensor, learned: Tensor) -> Tensor:
-    """Mean cross entropy of the tokens that are `learned` (bool, [batch, length]), each predicted from those before it."""
+    """Mean cross entropy of the `learned` tokens (bool, [batch, length]), each predicted from the tokens before it."""
     states = hidden(weights, shape, tokens[:, :-1])
     wanted = learned[:, 1:]
     logits = _product(states[wanted], weights["token_embd.weight"]).float()
