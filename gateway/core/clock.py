@@ -1,4 +1,4 @@
-"""Time and randomness, injected at the edges so that tests decide them."""
+"""Time and randomness, injected at the edges so that tests control them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SystemClock:
 
 
 class FakeClock:
-    """A clock that stands still until told otherwise."""
+    """A clock that moves only when told to."""
 
     def __init__(self, monotonic: float = 1000.0, wall: float = 1_800_000_000.0) -> None:
         self._monotonic, self._wall = monotonic, wall

@@ -30,7 +30,7 @@ import json
 
 
 def one_line(text: str) -> str:
-    """The text as one line for a terminal: line breaks, control characters and whatever else cannot be printed are escaped."""
+    """The text as one line for a terminal: line breaks, control characters and other unprintable characters are escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -45,7 +45,7 @@ class GatehouseError(Exception):
     type = "internal_error"
     default_code = "internal_error"
     interrupts = False
-    """Whether it ends an exchange from outside (the client left, the deadline passed): whoever waits lets it pass."""
+    """Whether it ends an exchange from outside (the client left, the deadline passed): code that waits lets it propagate."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class ConfigError(GatehouseError):
 
 
 class EngineChangeFailed(ConfigError):
-    """A change was not put into force because of one of its engines; what was in force before still is.
+    """A change was not put into force because of one of its engines; the previous configuration remains in force.
 
     code: `engine_failed` (it did not start), `insufficient_memory` (507: it does not fit), `rolled_back` (its new process did not answer
-    the warm-up, failed requests or ended). engine: its name, where it is one.
+    the warm-up, failed requests or ended). engine: its name, if it was one engine.
     """
 
     default_code = "engine_failed"
@@ -200,7 +200,7 @@ class AlreadyExists(GatehouseError):
 
 
 class VersionMismatch(GatehouseError):
-    """The resource is not in the state that the writer expected. `current`: the version that is there (its ETag)."""
+    """The resource is not in the state that the writer expected. `current`: its present version (its ETag)."""
 
     status = 412
     type = "invalid_request_error"

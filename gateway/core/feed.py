@@ -1,4 +1,4 @@
-"""The feed inside one process: a plain callback with the sequence numbers that other carriers (a socket, the store) have too."""
+"""The feed inside one process: a plain callback, with sequence numbers as on other carriers (a socket, the store)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from gateway.core.ports import Change
 
 STOPPING = "stopping"
-"""The last change that is published. Streams that relay the feed end with it."""
+"""The last change to be published. Streams that relay the feed end with it."""
 
 
 class LocalFeed:

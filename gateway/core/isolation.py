@@ -1,6 +1,6 @@
-"""Isolation domains: whose prompts an engine may share a cached prefix among.
+"""Isolation domains: the callers among whose prompts an engine may share a cached prefix.
 
-How long a first token takes, and `cached_tokens`, tell a caller whether somebody asked the same before (CVE-2025-46570). Engines therefore
+How long a first token takes, and `cached_tokens`, tell a caller whether someone asked the same before (CVE-2025-46570). Engines therefore
 get a salt with each request and reuse a prefix under the same salt only. It is derived with a secret, so that no caller can name another's.
 """
 
@@ -18,7 +18,7 @@ SALT_BYTES: Final = 16
 
 
 def domain(principal: Principal, sharing: str) -> str:
-    """The isolation domain of a caller under `models[].prefix_sharing`; "" is everybody's."""
+    """The isolation domain of a caller under `models[].prefix_sharing`; "" is shared by all."""
     if sharing == TENANT:
         return f"tenant\0{principal.tenant}"
     if sharing == KEY:
@@ -35,7 +35,7 @@ class Salts:
         self._secret = secret
 
     def salt(self, principal: Principal, sharing: str) -> bytes:
-        """32 hexadecimal digits; b"" where prefixes are everybody's."""
+        """32 hexadecimal digits; b"" if all callers share prefixes."""
         if sharing == TENANT:
             if not principal.tenant_salt:
                 principal.tenant_salt = self._derived(domain(principal, sharing))

@@ -17,10 +17,10 @@ PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$"
 FILE_SUFFIXES: Final = (".gguf", ".onnx")
 MAX_UPLOAD: Final = 1 << 42
 FOLDER_FILES: Final = 1000
-"""Files of a model's folder."""
+"""Most files in a model's folder."""
 FOLDER_DEPTH: Final = 4
 FOLDER_SUFFIXES: Final = frozenset({".onnx", ".onnx_data", ".data", ".pb", ".weight", ".json", ".jsonl", ".txt", ".model", ".jinja", ".md"})
-"""What a model's folder may hold. No code and no pickles: nothing in a model is ever executed."""
+"""The files a model's folder may hold. No code and no pickles: nothing in a model is ever executed."""
 FOLDER_NAMES: Final = frozenset({"LICENSE", "NOTICE", "README"})
 _NAME: Final = re.compile(PATTERN)
 _SPLIT: Final = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -30,7 +30,7 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
 class UploadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What will be uploaded. size: in bytes, as they are sent. sha256: of these bytes. replace: a file of this name may be overwritten."""
+    """An upload to come. size: bytes that will be sent. sha256: of these bytes. replace: a file of this name may be overwritten."""
 
     name: UploadName
     size: Annotated[int, Meta(ge=1, le=MAX_UPLOAD)]
@@ -39,7 +39,7 @@ class UploadSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def kind_of(name: str) -> Literal["file", "folder"]:
-    """Whether a name is that of a file or a folder. Raises RequestError for an invalid name."""
+    """Whether a name is a file's or a folder's. Raises RequestError for an invalid name."""
     if not _NAME.fullmatch(name):
         raise RequestError("A name has 1 to 120 letters, digits or any of '._-' and begins with a letter or digit.", param="name")
     return "file" if name.endswith(FILE_SUFFIXES) else "folder"

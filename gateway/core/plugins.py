@@ -1,7 +1,7 @@
-"""Plug-ins: the rows that tables are made of, the tables, and the life of what a row builds.
+"""Plug-ins: the rows, the tables made of them, and the lifecycle of the objects that rows build.
 
-Every kind of plug-in has one table, and every table is made of rows. A row names a plug-in, says which settings it takes and builds it:
-settings -> `build` -> `start()` -> `aclose()`. `start` and `aclose` are optional coroutine methods of what was built. Third parties add
+Every kind of plug-in has one table. Each row names a plug-in, declares the settings it takes and builds it:
+settings -> `build` -> `start()` -> `aclose()`. `start` and `aclose` are optional coroutine methods of the built object. Third parties add
 rows to the same tables through the entry-point group GROUP.
 """
 
@@ -31,7 +31,7 @@ LIFE_SECONDS: Final = 10.0
 log = logging.getLogger("gatehouse.plugins")
 
 
-# --- what a build is given
+# --- the arguments of a build
 
 
 def no_files(name: str) -> str:
@@ -41,8 +41,8 @@ def no_files(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every `build` may use. name: what the configuration calls this one. read: the text of a file, relative to the configuration's
-    folder; raises OSError. local: whether the settings come from that file, and not from an administrator far away. clock: the time."""
+    """Passed to every `build`. name: the plug-in's name in the configuration. read: the text of a file, relative to the configuration's
+    folder; raises OSError. local: whether the settings come from that file and not from a remote administrator. clock: the time."""
 
     name: str
     read: Callable[[str], str] = no_files
@@ -52,7 +52,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticatorContext(Context):
-    """keys: the API keys of the store, where there is one."""
+    """keys: the store's API keys, if there is a store."""
 
     keys: KeyStore | None = None
 
@@ -81,14 +81,14 @@ class SelectorContext(Context):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterContext(Context):
-    """scrape: all metrics as they are now, in the Prometheus text format."""
+    """scrape: returns the current metrics in the Prometheus text format."""
 
     scrape: Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreContext(Context):
-    """url: `store.url`. state_dir: where the process keeps its files. timeout: seconds after which a statement is given up."""
+    """url: `store.url`. state_dir: where the process keeps its files. timeout: seconds after which a statement is abandoned."""
 
     url: str
     state_dir: Path
@@ -100,10 +100,10 @@ class StoreContext(Context):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What all rows have. name: the configuration's word for it, unique in its table. settings: the schema of its settings."""
+    """Base of all rows. name: its name in the configuration, unique in its table. settings: the schema of its settings."""
 
     kind: ClassVar[str] = ""
-    """What one is called in errors and in the documentation: "guardrail"."""
+    """Its name in errors and in the documentation, such as "guardrail"."""
     name: str
     settings: type[Spec] = Spec
 
@@ -115,7 +115,7 @@ class AuthenticatorRow(Row):
     kind: ClassVar[str] = "authenticator"
     build: Callable[[Any, AuthenticatorContext], Authenticator]
     last: bool = False
-    """It rejects whatever it does not know, so it is asked after all others."""
+    """It rejects any credential it does not know, so it is asked after all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ class SelectorRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExporterRow(Row):
-    """What `build` returns has only its life: it exports from its `start` to its `aclose`."""
+    """The object that `build` returns exports from its `start` to its `aclose`; it needs no other methods."""
 
     kind: ClassVar[str] = "metric exporter"
     build: Callable[[Any, ExporterContext], object]
@@ -158,8 +158,8 @@ class HookRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRow(Row):
-    """A database that the store can be kept in; `name` is the scheme of `store.url`, or all of it. What `build` returns is an SQLAlchemy
-    engine that connects to nothing yet. It has no settings beside the URL."""
+    """A database for the store; `name` is the scheme of `store.url`, or all of it. `build` returns an SQLAlchemy
+    engine that has not connected yet. It has no settings besides the URL."""
 
     kind: ClassVar[str] = "store"
     build: Callable[[Any, StoreContext], Any]
@@ -180,7 +180,7 @@ class Table(Generic[R]):
         self._rows: dict[str, R] = {}
         for one in rows:
             if one.name in self._rows:
-                raise ValueError(f"the {self.kind} {one.name!r} is there twice")
+                raise ValueError(f"the {self.kind} {one.name!r} appears twice")
             self._rows[one.name] = one
 
     @property
@@ -197,18 +197,18 @@ class Table(Generic[R]):
         return name in self._rows
 
     def __getitem__(self, name: str) -> R:
-        """Raises ConfigError, naming those that are known."""
+        """Raises ConfigError that lists the known names."""
         row = self._rows.get(name)
         if row is None:
             raise ConfigError(f"there is no {self.kind} '{name}'; known: {', '.join(sorted(self._rows)) or 'none'}")
         return row
 
     def schemas(self) -> Mapping[str, type[Spec]]:
-        """The settings' schema of every row, for whoever reads a configuration."""
+        """The schema of every row's settings, for readers of a configuration."""
         return {row.name: row.settings for row in self}
 
     def joined(self, rows: Iterable[R]) -> Table[R]:
-        """The same table with more rows behind its own."""
+        """The same table with more rows appended."""
         return Table(self.row, (*self, *rows))
 
 
@@ -216,7 +216,7 @@ T = TypeVar("T")
 
 
 def built(build: Callable[[Any, Any], T], schema: type[Spec], settings: Mapping[str, Any] | Spec, context: Context) -> T:
-    """What a row makes of its settings. Raises ConfigError with one sentence for whatever goes wrong in it."""
+    """Builds a row from its settings. Raises ConfigError with one sentence for any failure."""
     try:
         parsed = settings if isinstance(settings, schema) else msgspec.convert(settings, schema, dec_hook=secret_hook)
         return build(parsed, context)
@@ -228,16 +228,16 @@ def built(build: Callable[[Any, Any], T], schema: type[Spec], settings: Mapping[
         raise ConfigError(f"cannot read {error.filename}: {error.strerror}" if error.filename else str(error)) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    except Exception as error:  # boundary: whatever a plug-in raises while it is built refuses the configuration
+    except Exception as error:  # boundary: any exception while a plug-in is built refuses the configuration
         log.exception("%s could not be built", context.name)
         raise ConfigError(f"it could not be built: {type(error).__name__}: {error}") from error
 
 
-# --- life
+# --- lifecycle
 
 
 class Lives:
-    """Starts what was built, once, and closes it when the last holder lets go: a Snapshot that retires takes only its own with it."""
+    """Starts each plug-in once and closes it when its last holder releases it, so that a retiring Snapshot closes only its own."""
 
     def __init__(self, seconds: float = LIFE_SECONDS) -> None:
         self._seconds = seconds
@@ -245,8 +245,8 @@ class Lives:
         self._turn = asyncio.Lock()
 
     async def hold(self, plugins: Iterable[tuple[str, object]]) -> Hold:
-        """(path, plug-in) in the order in which to start them; those that live already are only held. Raises ConfigError with the path of
-        the one that does not start; all that this call began is then undone."""
+        """Takes (path, plug-in) pairs in starting order; running ones are only held. Raises ConfigError with the path of
+        the one that does not start, after undoing everything this call began."""
         holders = self._holders
         async with self._turn, AsyncExitStack() as undo:
             held: list[object] = []
@@ -263,7 +263,7 @@ class Lives:
             return Hold(self, held)
 
     async def let_go(self, held: list[object]) -> None:
-        """In reverse order. What fails to close is logged, and the others are closed all the same."""
+        """Closes in reverse order. Failures are logged and do not keep the others from being closed."""
         async with self._turn:
             for plugin in reversed(held):
                 left = self._holders.get(id(plugin), 1) - 1
@@ -286,7 +286,7 @@ class Lives:
             raise ConfigError(error.message, path=path) from error
         except TimeoutError:
             raise ConfigError(f"it did not start within {self._seconds:g} s", path=path) from None
-        except Exception as error:  # boundary: whatever a plug-in raises at its start refuses the configuration
+        except Exception as error:  # boundary: any exception while a plug-in starts refuses the configuration
             raise ConfigError(f"it did not start: {type(error).__name__}: {error}", path=path) from error
 
     async def _close(self, plugin: object) -> None:
@@ -295,12 +295,12 @@ class Lives:
             return
         try:
             await asyncio.wait_for(aclose(), self._seconds)
-        except Exception:  # boundary: the others are still to be closed
+        except Exception:  # boundary: the others must still be closed
             log.exception("%s could not be closed", type(plugin).__name__)
 
 
 class Hold:
-    """One holder's share in plug-ins that live. `release` once they are no longer used; again does nothing."""
+    """One holder's share in running plug-ins. `release` it when they are no longer used; releasing again does nothing."""
 
     def __init__(self, lives: Lives, held: list[object]) -> None:
         self._lives, self._held = lives, held

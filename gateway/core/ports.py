@@ -1,7 +1,7 @@
-"""Every Protocol by which one part of Gatehouse knows another. The table of a request's life (docs/architecture.md) names them by phase.
+"""Every Protocol between parts of Gatehouse. The table of a request's life (docs/architecture.md) names them by phase.
 
-`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. What is awaited on the
-hot path is a `Signal` (gateway.core.waiting) or an asyncio future: coroutines that need a current task are run by the
+`Maybe[T]` is T, or an awaitable when the answer must be waited for; the fast path returns the value. Awaitables on the
+hot path are a `Signal` (gateway.core.waiting) or an asyncio future: coroutines that need a current task are run by the
 implementation in a task that it owns (gateway.core.tasks.TaskOwner).
 """
 
@@ -31,7 +31,7 @@ from gateway.core.waiting import Maybe, Signal
 
 
 class Authenticator(Protocol):
-    """Says who calls, from the headers and the connection alone."""
+    """Identifies the caller from the headers and the connection alone."""
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """The principal; None when there is no credential of this kind. Raises AuthenticationError to reject a bad one."""
@@ -55,13 +55,13 @@ class Authorizer(Protocol):
 
 
 class Reservation(Protocol):
-    """What was taken from the buckets for one exchange; settled exactly once."""
+    """The amounts taken from the buckets for one exchange; settled exactly once."""
 
     headers: bytes
     """x-ratelimit-* lines ("name: value\\r\\n" each), ready to be written into the response head; b"" when unlimited."""
 
     def settle(self, usage: Usage | None) -> None:
-        """Charges what was really used (None: the exchange was not served, everything is refunded) and ends concurrency."""
+        """Charges the actual usage (None: the exchange was not served, everything is refunded) and frees the concurrency slot."""
         ...
 
 
@@ -69,7 +69,7 @@ class Limiter(Protocol):
     """Takes from all the buckets that apply, or from none."""
 
     def reserve(self, principal: Principal, request: InferenceRequest) -> Maybe[Reservation]:
-        """Raises LimitExceeded (with retry_after and the x-ratelimit headers) when one bucket has too little."""
+        """Raises LimitExceeded (with retry_after and the x-ratelimit headers) when any bucket has too little."""
         ...
 
 
@@ -82,7 +82,7 @@ class Guardrail(Protocol):
     name: str
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict] | Steps[Verdict]:
-        """The verdict; an awaitable of it, where others must be asked; the steps to it, where texts are long: they run in slices between
+        """The verdict, an awaitable if others must be asked, or for long texts the steps to it, which run in slices between
         other work (gateway.core.slices), and a step takes a few milliseconds at most. A plain call takes about one."""
         ...
 
@@ -97,15 +97,15 @@ class StreamMatcher(Protocol):
 
     @property
     def held(self) -> str:
-        """What came and was not released yet, as it came: it passes on when a matcher fails whose fail mode is `open`."""
+        """Text received but not yet released, unchanged: passed on when a matcher fails whose fail mode is `open`."""
         ...
 
     def feed(self, text: str) -> str:
-        """The part of what was held and what came that is safe to release now. Raises GuardrailViolation to block."""
+        """The part of the held and the new text that is safe to release now. Raises GuardrailViolation to block."""
         ...
 
     def finish(self) -> str:
-        """What is still held, at the end of the text. Raises GuardrailViolation to block."""
+        """The text still held at the end. Raises GuardrailViolation to block."""
         ...
 
 
@@ -135,7 +135,7 @@ class AuditLog(Protocol):
 
     @property
     def fault(self) -> str | None:
-        """Why no record is accepted, or None."""
+        """Why records are not accepted, or None if they are."""
         ...
 
     def hash_body(self, body: bytes | memoryview) -> str:
@@ -163,7 +163,7 @@ class AuditReader(Protocol):
         since: float | None = None,
         until: float | None = None,
     ) -> Iterator[bytes]:
-        """The lines that match all filters, each as it stands in the log. Blocks, as everything here."""
+        """The lines that match all filters, exactly as in the log. Blocks, like all methods here."""
         ...
 
     def public_keys(self) -> list[dict[str, Any]]:
@@ -198,7 +198,7 @@ class Call(Protocol):
     def resume(self) -> None: ...
 
     def cancel(self) -> None:
-        """Gives up: the connection is closed, the receiver hears nothing more."""
+        """Gives up: closes the connection and tells the receiver nothing more."""
         ...
 
 
@@ -207,7 +207,7 @@ class EngineClient(Protocol):
 
     @property
     def base_path(self) -> bytes:
-        """What stands before every path at this endpoint (b"" in most cases)."""
+        """The prefix of every path at this endpoint (usually b"")."""
         ...
 
     def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
@@ -237,7 +237,7 @@ class Attempt(Protocol):
     client: EngineClient
 
     def answering(self) -> None:
-        """The first event of a stream has come, so the engine works: what waits to hear that need not wait for the stream's end."""
+        """The first event of a stream has come, so the engine works: callers waiting to know that need not wait for the stream's end."""
         ...
 
     def close(self, result: AttemptResult) -> None: ...
@@ -275,7 +275,7 @@ class Route(Protocol):
         ...
 
     def abandon(self, waiting: Any) -> None:
-        """The waiting request was cancelled: leave the queue, or give back the slot that was just granted."""
+        """The waiting request was cancelled: leaves the queue, or gives back the slot that was just granted."""
         ...
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
@@ -297,7 +297,7 @@ class Route(Protocol):
 
 
 class FleetView(Protocol):
-    """What operators see of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked."""
+    """Operators' view of engines, endpoints and models: plain dictionaries, ready for JSON, secrets masked."""
 
     def engines(self) -> list[dict[str, Any]]: ...
 
@@ -316,7 +316,7 @@ class FleetView(Protocol):
 
 
 class ModelControl(Protocol):
-    """Changes to running engines. Each raises GatehouseError with one clear sentence when it cannot be done."""
+    """Changes to running engines. Each raises GatehouseError with one clear sentence if it fails."""
 
     async def load(self, engine: str) -> None:
         """Returns when it is ready."""
@@ -346,7 +346,7 @@ class ModelControl(Protocol):
 
 
 class PolicyTester(Protocol):
-    """What the data plane would decide, without a request."""
+    """The data plane's decisions, without a request."""
 
     def test(self, principal: Principal, model: str, operation: str) -> dict[str, Any]:
         """{"allow", "reason", "rule", "limits": names of those that apply, "guardrails": names}."""
@@ -391,23 +391,23 @@ class ModelFiles(Protocol):
         ...
 
     async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
-        """Deletes a model that no engine uses; what it was. version: only if it is this one."""
+        """Deletes a model that no engine uses and returns it. version: deletes only this version."""
         ...
 
     def uploads(self) -> list[dict[str, Any]]: ...
 
     def upload(self, id: str) -> dict[str, Any]:
-        """One upload: what was promised, `offset`, `state`. Raises NotFound."""
+        """One upload: its declaration, `offset`, `state`. Raises NotFound."""
         ...
 
     async def begin(self, settings: UploadSettings, *, actor: str, dry_run: bool) -> dict[str, Any]: ...
 
     async def append(self, id: str, offset: int, length: int | None, parts: AsyncIterator[bytes]) -> dict[str, Any]:
-        """Bytes from an offset on, `length` of them where it is known. What arrived is kept when the rest does not come."""
+        """Appends bytes from an offset on, `length` of them if known. Keeps the bytes that arrived if the rest does not come."""
         ...
 
     async def complete(self, id: str, *, dry_run: bool) -> dict[str, Any]:
-        """Verifies an upload and puts it among the models; the model."""
+        """Verifies an upload, adds it to the models and returns the model."""
         ...
 
     async def abandon(self, id: str, *, dry_run: bool) -> dict[str, Any]: ...
@@ -417,7 +417,7 @@ class KeyStore(Protocol):
     """API keys of the store, as the data plane needs them: found by the SHA-256 of the whole key."""
 
     def remembered(self, digest: bytes, peer: Peer) -> Principal | None:
-        """As `lookup`, but None also when it would have to be waited for."""
+        """Like `lookup`, but None also if it would have to wait."""
         ...
 
     def lookup(self, digest: bytes, key: str, peer: Peer) -> Maybe[Principal | None]:
@@ -426,18 +426,18 @@ class KeyStore(Protocol):
 
 
 class EndpointObserver(Protocol):
-    """Hears what the supervisor and the probes learn of an engine; the routing package's endpoint registry implements it."""
+    """Receives what the supervisor and the probes learn about an engine; implemented by the routing package's endpoint registry."""
 
     def engine_starting(self, engine: str, *, awaited: bool = False) -> None:
         """awaited: requests may wait for it, because they asked for it or because it is only being replaced."""
         ...
 
     def engine_ready(self, engine: str, address: str, slots: int) -> None:
-        """It serves at this address. Where a shift is under way to the address, it has all the traffic from now on."""
+        """It serves at this address. If a shift to the address is under way, all traffic goes there from now on."""
         ...
 
     def engine_down(self, engine: str, reason: str, code: str | None = None) -> None:
-        """code: what is known of the reason, such as `insufficient_memory`, when the model does not fit."""
+        """code: the reason if known, such as `insufficient_memory` when the model does not fit."""
         ...
 
     def engine_draining(self, engine: str) -> None: ...
@@ -450,27 +450,27 @@ class TrafficShift(Protocol):
     """Attempts that went to the second process."""
     failures: int
     over: Signal[None]
-    """Completes when more attempts have failed there than may."""
+    """Completes when too many attempts have failed there."""
 
     def move(self, share: float) -> None:
-        """From now on this share, from 0 to 1, of what is sent."""
+        """Sends it this share of requests, from 0 to 1, from now on."""
         ...
 
     def end(self) -> None:
-        """All traffic goes to the first process again; what is under way at the second one finishes there. Nothing to do once the second
+        """Sends all traffic to the first process again; requests under way at the second one finish there. Does nothing once the second
         one is in force (`engine_ready`)."""
         ...
 
 
 class EngineTraffic(EndpointObserver, Protocol):
-    """What the supervisor needs of the routing to load, unload and replace engines without a lost request."""
+    """What the supervisor needs from routing to load, unload and replace engines without losing a request."""
 
     def engine_unloading(self, engine: str) -> None:
-        """It ends because nobody needs it; a request that comes now waits until it is loaded again."""
+        """It ends because it is not needed; a request that comes now waits until it is loaded again."""
         ...
 
     def engine_unloaded(self, engine: str, reason: str, code: str | None = None, retry_after: float = 0.0) -> None:
-        """It is not loaded, and the next request asks for it. After a load that failed: not before `retry_after` seconds."""
+        """It is not loaded; the next request triggers a load, after a failed load only once `retry_after` seconds have passed."""
         ...
 
     def shift(self, engine: str, address: str, slots: int, max_failures: int) -> TrafficShift:
@@ -482,7 +482,7 @@ class EngineTraffic(EndpointObserver, Protocol):
         ...
 
     def idle_seconds(self, engine: str) -> float | None:
-        """For how long no request has been under way or waiting there; None when one is, or when nobody routes to it."""
+        """How long it has had no request under way or waiting; None if it has one, or if no model routes to it."""
         ...
 
 

@@ -17,11 +17,11 @@ from gateway.core.waiting import Signal
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 SLICE = 0.0005
-"""Seconds of work before the loop gets a turn. A longer step makes the slice longer."""
+"""Seconds of work before the loop gets a turn. A longer step lengthens the slice."""
 
 
 async def in_slices(steps: Steps[T]) -> T:
-    """What the work returns; raises what it raises. Yields once before it starts; other tasks run in between."""
+    """Returns the work's result or raises its error. Yields once before it starts; other tasks run in between."""
     await asyncio.sleep(0)
     end = time.monotonic() + SLICE
     while True:
@@ -36,7 +36,7 @@ async def in_slices(steps: Steps[T]) -> T:
 
 
 class Turns:
-    """Long work of many requests on one loop: one slice in each round of the loop, whoever waits, in turns.
+    """Long work of many requests on one loop: one slice per round of the loop, each waiting request in turn.
 
     So a round is never longer than one slice and one step, however many requests have long work. It works where a Driver steps the
     coroutine (gateway.core.waiting), as no task is needed.
@@ -47,7 +47,7 @@ class Turns:
         self._due = False
 
     async def run(self, steps: Steps[T]) -> T:
-        """What the work returns; raises what it raises. A caller that is cancelled leaves the work where it is."""
+        """Returns the work's result or raises its error. A cancelled caller leaves the work unfinished."""
         while True:
             await self._next()
             end = time.monotonic() + SLICE

@@ -1,7 +1,7 @@
 """The Snapshot: an immutable configuration with everything built from it. A request pins one for its whole life.
 
-What must survive a reload (connection pools, breakers, buckets, meters) belongs to registries outside, keyed by identity and settings; a
-Snapshot only refers to it.
+Objects that must survive a reload (connection pools, breakers, buckets, meters) belong to registries outside, keyed by identity and
+settings; a Snapshot only refers to them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Meter(Protocol):
 
 
 class ModelEntry:
-    """One public model, ready to serve, with everything that the pipeline needs of it.
+    """One public model, ready to serve, with everything that the pipeline needs.
 
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails

@@ -1,4 +1,4 @@
-"""Settings as frozen, parsed objects: what the configuration file and the store say, and nothing built from it.
+"""Settings of the configuration file and the store as frozen, parsed objects; nothing is built from them here.
 
 Names and defaults are those of docs/configuration.md. Durations are seconds (float), sizes bytes (int); the YAML forms
 "1s", "50ms", "64MiB" are converted by gateway.config. An absent field has the default written here.
@@ -76,7 +76,7 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where what operators decide is kept: `sqlite` (in the state directory) or a PostgreSQL URL.
+    """Where operators' decisions are kept: `sqlite` (in the state directory) or a PostgreSQL URL.
 
     upstreams: networks and host-name patterns where external engines of the store may be.
     """
@@ -101,7 +101,7 @@ class BatchingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class HealthSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Active probing and passive outlier detection of an endpoint."""
+    """Active probing and passive outlier detection for an endpoint."""
 
     interval: Timeout = 1.0
     timeout: Timeout = 2.0
@@ -130,7 +130,7 @@ class ClientTlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class WarmupSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The request that a new process of an engine must answer before it takes the place of another."""
+    """The request that an engine's new process must answer before it replaces the old one."""
 
     enabled: bool = True
     prompt: Annotated[str, Meta(min_length=1, max_length=8192)] = "Hello"
@@ -139,7 +139,7 @@ class WarmupSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the traffic of an engine moves from its old process to its new one: by these shares, each for `step_seconds`."""
+    """How an engine's traffic moves from its old process to its new one: in these shares, each for `step_seconds`."""
 
     steps: tuple[Annotated[float, Meta(gt=0, lt=1)], ...] = (0.1, 0.5)
     step_seconds: Seconds = 2.0
@@ -148,7 +148,7 @@ class RolloutSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """When a sidecar runs: from the start or from the first request on, and until when."""
+    """When a sidecar runs: from the start or the first request, and until when."""
 
     load: Literal["eager", "lazy"] = "eager"
     idle_ttl: Seconds = 0.0
@@ -186,7 +186,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def process_settings(self) -> tuple[Any, ...]:
-        """What a sidecar is started with: a change needs another process. All other settings can change while it runs."""
+        """The settings a sidecar is started with: changing one needs a new process. All others can change while it runs."""
         return (
             self.runtime, self.version, self.model, self.device, self.fallback, self.slots, self.context, self.queue, self.threads,
             self.sha256, self.batching, self.options,
@@ -281,7 +281,7 @@ class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who may log in and how. plugins: the settings of third parties' authenticators, by their names."""
+    """Who may log in and how. plugins: settings of third-party authenticators, by name."""
 
     api_keys: ApiKeysSpec = ApiKeysSpec()
     oidc: tuple[dict[str, Any], ...] = ()
@@ -338,7 +338,7 @@ class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One audit sink. `file` is the local, chained log that everything else is shipped from."""
+    """One audit sink. `file` is the local, chained log that all other sinks are fed from."""
 
     type: str
     path: str | None = None
@@ -365,7 +365,7 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ExporterSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where metrics go beside `/metrics`."""
+    """Where metrics go besides `/metrics`."""
 
     type: str
     settings: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the store keeps, as frozen records, and the Protocol by which the control plane and the admin API reach it.
+"""The store's frozen records, and the Protocol through which the control plane and the admin API use it.
 
 The store (gateway.store) implements `ControlStore`; the admin API, the key cache and the feed know only these records. Times are seconds
 since the epoch. Tenants are names; "" means the installation as a whole.
@@ -35,7 +35,7 @@ OVERLAP_SECONDS: Final = 86400.0
 
 
 class KeySettings(Struct, frozen=True, kw_only=True):
-    """What an operator decides about an API key.
+    """An operator's decisions about an API key.
 
     models: patterns of the models it may use. operations: those it may call (chat, completions, embeddings, rerank, classify,
     infer); empty: all. cidrs: networks it may be used from (IPv4 or IPv6); empty: everywhere. expires: the moment it ends.
@@ -87,17 +87,17 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
         return "rotated" if replaced else "active"
 
     def settings(self) -> KeySettings:
-        """The part that an operator decides, to be changed with `msgspec.structs.replace` and given to `update_key`."""
+        """The operator's part, to be changed with `msgspec.structs.replace` and passed to `update_key`."""
         return KeySettings(**{name: getattr(self, name) for name in KeySettings.__struct_fields__})
 
 
 def engine_secret(engine: str, url: str | None, field: str) -> str:
-    """The purpose of a sealed secret of an engine: one field, at one address. It is sent nowhere else."""
+    """The purpose of an engine's sealed secret: one field, at one address. It is never sent elsewhere."""
     return f"engines/{engine} {url or ''} {field}"
 
 
 class UsageRow(Struct, frozen=True):
-    """Tokens and requests of one key and model on one day (UTC, `YYYY-MM-DD`), to be added to what is there."""
+    """Tokens and requests of one key and model on one day (UTC, `YYYY-MM-DD`), to be added to the stored counts."""
 
     day: str
     tenant: str
@@ -123,7 +123,7 @@ class StoreChange(Struct, frozen=True):
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """One page of a list, ordered by name (bytewise). `cursor` is for the next page; None: there is none."""
+    """One page of a list, ordered by name (bytewise). `cursor` is for the next page; None: this is the last."""
 
     items: tuple[T, ...]
     cursor: str | None = None
@@ -139,7 +139,7 @@ class ChangePage(Struct, frozen=True):
 
 
 class Idempotent(Struct, frozen=True):
-    """What is known about an idempotency key. status 0: the first request is still under way."""
+    """The record of an idempotency key. status 0: the first request is still under way."""
 
     status: int
     body: str
@@ -147,7 +147,7 @@ class Idempotent(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """One resource to be written with others. version: of the one that it replaces; None: there must be none yet."""
+    """One resource to be written with others. version: of the one it replaces; None: it must not exist yet."""
 
     kind: str
     name: str
@@ -194,11 +194,11 @@ class ControlStore(Protocol):
         ...
 
     async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
-        """All of these creations and replacements, or none: one transaction."""
+        """Makes all of these creations and replacements, or none, in one transaction."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
-        """The resource as it was. VersionMismatch (409 `in_use`) for a limit that keys name."""
+        """Deletes and returns the resource. VersionMismatch (409 `in_use`) for a limit that keys name."""
         ...
 
     # --- keys
@@ -206,7 +206,7 @@ class ControlStore(Protocol):
     async def create_key(
         self, tenant: str, settings: KeySettings, *, actor: str, id: str | None = None, dry_run: bool = False
     ) -> tuple[KeyRecord, Secret]:
-        """Returns the record and the key itself, which is kept nowhere and cannot be shown again (never put it into an idempotency record).
+        """Returns the record and the key itself, which is kept nowhere and cannot be shown again (never put it in an idempotency record).
         id: a name for it, or None to make one."""
         ...
 
@@ -236,7 +236,7 @@ class ControlStore(Protocol):
         ...
 
     async def revoke_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
-        """From now on the key is refused. Revoking it again changes nothing."""
+        """Refuses the key from now on. Revoking it again changes nothing."""
         ...
 
     async def delete_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
@@ -270,7 +270,7 @@ class ControlStore(Protocol):
         after: Sequence[str] | None = None,
     ) -> Sequence[dict[str, Any]]:
         """Sums for each combination of `group_by` (of tenant, key, model, day), ordered by it. Days are inclusive on both sides.
-        after: only combinations behind this one."""
+        after: only combinations after this one."""
         ...
 
     # --- changes
@@ -286,7 +286,7 @@ class ControlStore(Protocol):
 
     async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
         """None if this is the first request with the key; it then counts as under way for at most `ttl` seconds, in case its process dies.
-        Otherwise what the first request left. fingerprint: a hash of the request, which tells a reused key."""
+        Otherwise the record of the first request. fingerprint: a hash of the request, which reveals a reused key."""
         ...
 
     async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
@@ -300,7 +300,7 @@ class ControlStore(Protocol):
     # --- secrets within bodies
 
     def seal(self, secret: Secret, purpose: str) -> str:
-        """Encrypts a secret to be stored in a body. purpose: what it belongs to; it opens for nothing else."""
+        """Encrypts a secret to be stored in a body. purpose: what it belongs to; it can be opened only for that purpose."""
         ...
 
     def unseal(self, sealed: str, purpose: str) -> Secret:

@@ -43,14 +43,14 @@ class TaskOwner:
         return self.spawn(run(), name=name)
 
     def every(self, seconds: float, action: Callable[[], Awaitable[None]], *, name: str) -> asyncio.Task[None]:
-        """Runs `action` every `seconds` until closed. A failure is logged, and the next round comes all the same."""
+        """Runs `action` every `seconds` until closed. A failure is logged and does not stop the next round."""
 
         async def loop() -> None:
             while True:
                 await asyncio.sleep(seconds)
                 try:
                     await action()
-                except Exception:  # boundary: one round fails, the next one comes
+                except Exception:  # boundary: one failed round does not stop the next
                     log.exception("%s: %s failed", self.name, name)
 
         return self.spawn(loop(), name=name)
@@ -65,7 +65,7 @@ class TaskOwner:
             log.error("%s failed: %r", task.get_name(), error, exc_info=error)
 
     async def finish(self, timeout: float) -> None:
-        """Takes no new tasks and lets those that run finish, for at most `timeout` seconds; then `aclose`."""
+        """Takes no new tasks and lets running ones finish for at most `timeout` seconds; then calls `aclose`."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=timeout)

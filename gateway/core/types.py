@@ -1,4 +1,4 @@
-"""What phases hand to one another: the classes of gateway.core.values, and msgspec's Structs for what is encoded or never changes."""
+"""Types passed between phases: the classes of gateway.core.values, and msgspec Structs for data that is encoded or never changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Decision(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """What a guardrail says of a text: allow, rewrite (with `texts`, one for each that was read), block or hold."""
+    """A guardrail's verdict on texts: allow, rewrite (with `texts`, one for each that was read), block or hold."""
 
     action: Literal["allow", "rewrite", "block", "hold"]
     guardrail: str = ""
@@ -48,7 +48,7 @@ ALLOW = Verdict("allow")
 
 
 class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Audit: what is about to be done, written before anything is forwarded. Times in seconds since the epoch."""
+    """Audit: the intent, written before anything is forwarded. Times in seconds since the epoch."""
 
     time: float
     request_id: str
@@ -67,7 +67,7 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Audit: how it ended. outcome: ok, denied, failed, cancelled, timeout. A denial before an intent has its fields here."""
+    """Audit: how it ended. outcome: ok, denied, failed, cancelled, timeout. A denial before an intent has the intent's fields here."""
 
     time: float
     request_id: str
@@ -93,7 +93,7 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class EventRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Audit: something that is not a request: an administrative write, a start, a reload, a breaker, a flood of failed logins."""
+    """Audit: an event that is not a request: an administrative write, a start, a reload, a breaker, a flood of failed logins."""
 
     time: float
     event: str

@@ -16,12 +16,12 @@ SIZE = "a size such as 65536, 64KiB or 8MiB"
 
 
 def integer(text: str) -> int | None:
-    """The whole number that the text is, or None."""
+    """The text as a whole number, or None."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def number(text: str) -> float | None:
-    """The finite number that the text is, or None."""
+    """The text as a finite number, or None."""
     return float(text) if _BARE.fullmatch(text) else None
 
 

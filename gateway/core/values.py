@@ -1,4 +1,4 @@
-"""What a request carries through the phases: small classes with slots, compared and hashed by identity unless said otherwise.
+"""Data that a request carries through the phases: small classes with slots, compared and hashed by identity unless noted.
 
 They are part of the compiled hot path (gateway.app.compiled), where reading an attribute of such a class is one load; msgspec's Structs
 cannot be compiled and stay in gateway.core.types, from where all of them are imported.
@@ -27,7 +27,7 @@ class Principal:
     """An authenticated caller. One object per credential while it is valid, so that decisions can be memoised by identity.
 
     id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
-    operations: those it may call; empty: all. limits: names of limits that apply to it beside those that match it.
+    operations: those it may call; empty: all. limits: names of limits that apply to it besides those that match it.
     """
 
     __slots__ = ("expires", "id", "key_salt", "kind", "limits", "models", "operations", "priority", "roles", "tenant", "tenant_salt")
@@ -54,7 +54,7 @@ class Principal:
 
 
 class Usage:
-    """Tokens of one exchange; equal when all is equal. `estimated`: the engine did not count, so the relayed chunks were."""
+    """Tokens of one exchange; compared by value. `estimated`: the engine did not count, so the relayed chunks were counted."""
 
     __slots__ = ("cached_tokens", "completion_tokens", "estimated", "prompt_tokens")
 

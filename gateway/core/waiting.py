@@ -51,7 +51,7 @@ class Signal(Generic[T]):
             self._callbacks = None
 
     def add_callback(self, callback: Callable[[], None]) -> None:
-        """Calls back once when complete; at once when it is so already. Callbacks must not raise."""
+        """Calls back once when complete, immediately if it already is. Callbacks must not raise."""
         if self.done:
             callback()
         elif self._callbacks is None:
@@ -68,7 +68,7 @@ class Signal(Generic[T]):
 
 
 def check(error: BaseException | None) -> None:
-    """Raises the error of a Signal that failed. Lets go of it first: the traceback will hold the frame."""
+    """Raises the error of a failed Signal. Drops the Signal first, as the traceback will hold the frame."""
     if error is not None:
         try:
             raise error
@@ -77,7 +77,7 @@ def check(error: BaseException | None) -> None:
 
 
 class Completion:
-    """Awaits that a Signal is done, however it ended, which the caller then looks up: a third of the cost of awaiting the Signal itself.
+    """Waits until a Signal is done; the caller then looks up how it ended. A third of the cost of awaiting the Signal itself.
 
     An iterator that ends with a value must raise StopIteration; a tuple's just ends.
     """
@@ -94,7 +94,7 @@ class Completion:
 class SignalWait:
     """One wait for a Signal, as the iterator that `await` steps: gives the Signal out until it is done, then ends with its value or error.
 
-    It lets go of the Signal before it raises: the error's traceback holds the frame, which would hold the Signal, which holds the error.
+    It drops the Signal before it raises: the error's traceback holds the frame, which would hold the Signal, which holds the error.
     """
 
     __slots__ = ("_signal",)
@@ -124,7 +124,7 @@ class SignalWait:
 
 _ENDED: Final[Any] = object()
 WAITS = (Signal, asyncio.Future)
-"""What a `Maybe` may be when it is not there yet, for `isinstance`: a look for `__await__`, or at the ABC, costs many times as much."""
+"""The types of a pending `Maybe`, for `isinstance`: looking for `__await__`, or checking the ABC, costs many times as much."""
 
 
 def as_future(signal: Signal[T]) -> asyncio.Future[T]:
@@ -167,7 +167,7 @@ class Driver:
         self._step()
 
     def cancel(self, error: BaseException) -> None:
-        """Throws `error` at the point where the coroutine waits; if it is running (we are called from inside it), at its next wait."""
+        """Throws `error` where the coroutine waits; if it is running (this is called from inside it), at its next wait."""
         if self._coroutine is None:
             return
         if self._running:
@@ -193,7 +193,7 @@ class Driver:
             self._running = True
             try:
                 waiting = next(self._steps, _ENDED) if error is None else coroutine.throw(error)
-            except StopIteration:  # after a throw only: `next` gives the end as a value, which costs much less
+            except StopIteration:  # only after a throw: `next` gives the end as a value, which costs much less
                 self._finish(None)
                 return
             except BaseException as failure:  # noqa: BLE001 - boundary: the owner settles whatever left the coroutine
@@ -229,9 +229,9 @@ class Driver:
 
 
 def cut(error: BaseException) -> None:
-    """Takes the tracebacks from an error that has been dealt with, and from those it came from.
+    """Removes the tracebacks from a handled error and from the errors that caused it.
 
-    A traceback holds frames, and these hold whatever was waited for, which holds the error: a cycle for the collector, with all of an
+    A traceback holds frames, which hold what was waited for, which holds the error: a cycle for the collector, with all of an
     exchange on it.
     """
     found: BaseException | None = error

@@ -1,4 +1,4 @@
-"""The port of wire formats: what a request carries of its format, and the base classes that a folder of gateway.wire implements.
+"""The port of wire formats: a request's format-specific data, and the base classes that each folder of gateway.wire implements.
 
 A `WireApi` is one operation of one format. It alone knows the format's paths, fields, events and error bodies; the pipeline, routing and
 limits ask it. The classes are native where the hot path is compiled (gateway.app.compiled), so a call costs one look-up in a table of
@@ -17,7 +17,7 @@ from gateway.core.slices import Steps
 from gateway.core.values import Headers, ResponseHead, Usage
 
 HashBody = Callable[[bytes | memoryview], str]
-"""A keyed hash in hex, or "" where body hashes are off."""
+"""A keyed hash in hex, or "" when body hashes are off."""
 JSON: Final = b"content-type: application/json\r\n"
 Path = tuple[Any, ...]
 """Names one text within a choice of an answer, the same in every chunk of a stream."""
@@ -83,15 +83,15 @@ class RequestTexts:
         self.texts: list[str] = []
 
     def replace(self, texts: Sequence[str]) -> None:
-        """Puts one text in the place of each. Raises GuardrailViolation where one cannot be rewritten."""
+        """Replaces each text. Raises GuardrailViolation if one cannot be rewritten."""
         raise NotImplementedError
 
     def write(self) -> None:
-        """Puts the texts that were replaced into the forwarded fields."""
+        """Writes the replaced texts into the forwarded fields."""
 
 
 class WholeAnswer:
-    """The texts of one whole answer that guardrails read, and what the audit record keeps of the answer."""
+    """The texts of one whole answer that guardrails read, and the answer's part of the audit record."""
 
     __slots__ = ("body", "texts")
 
@@ -100,7 +100,7 @@ class WholeAnswer:
         self.texts: list[str] = []
 
     def replaced(self, texts: Sequence[str]) -> bytes:
-        """The answer with one text in the place of each. Raises GuardrailViolation where one cannot be rewritten."""
+        """The answer with each text replaced. Raises GuardrailViolation if one cannot be rewritten."""
         raise NotImplementedError
 
     def evidence(self) -> bytes | memoryview:
@@ -113,26 +113,26 @@ class WholeAnswer:
 
 
 class TextFilter:
-    """What the guardrails make of the texts of one stream. A text is named by its choice and its path in there."""
+    """Passes the texts of one stream through the guardrails. A text is named by its choice and its path within it."""
 
     def feed(self, choice: Any, path: Path, text: str) -> str:
-        """The part of what is held and what came that may be released now."""
+        """The part of the held and the new text that may be released now."""
         raise NotImplementedError
 
     def whole(self, text: str) -> str:
-        """A text that never comes in pieces."""
+        """Passes on a text that never comes in pieces."""
         raise NotImplementedError
 
     def holds(self, choice: Any) -> bool:
-        """Whether some text of the choice is held."""
+        """Whether any text of the choice is held."""
         return False
 
     def finish(self, choice: Any) -> list[tuple[Path, str]]:
-        """Ends the texts of a choice; what was held of each."""
+        """Ends the texts of a choice; returns the held part of each."""
         raise NotImplementedError
 
     def finish_all(self) -> list[tuple[Any, Path, str]]:
-        """Ends every text; (choice, path, what was held)."""
+        """Ends every text; returns (choice, path, held part) for each."""
         raise NotImplementedError
 
 
@@ -150,27 +150,27 @@ class EventReader:
         self.error: EngineError | None = None
 
     def plain(self, data: bytes) -> int:
-        """How many events `data` is when it is whole events that may be forwarded as they are; 0 when they must be read."""
+        """The number of events in `data` if they are whole and may be forwarded unread; 0 if they must be read."""
         raise NotImplementedError
 
     def read(self, data: bytes) -> bytes:
-        """Reads usage and errors; returns what is to be forwarded. Sets `error` when the engine failed, and returns what came before."""
+        """Reads usage and errors; returns the bytes to forward. If the engine failed, sets `error` and returns what came before."""
         raise NotImplementedError
 
     def forwarded(self, data: bytes) -> int:
-        """Hears what is forwarded after `read`, to notice the end marker. How many events it is; comments do not count."""
+        """Sees what is forwarded after `read`, to notice the end marker. Returns its number of events, without comments."""
         raise NotImplementedError
 
     def inspected(self, event: bytes, texts: TextFilter) -> bytes:
-        """One event after its texts went through the guardrails, with what became due before it; b"" for one that is dropped or withheld.
+        """One event after its texts went through the guardrails, preceded by anything due before it; b"" if it is dropped or withheld.
 
-        Nothing passes that was not read: comments and further fields of the event are dropped. Raises EngineError for an event that
+        Only what was read passes: comments and further fields of the event are dropped. Raises EngineError for an event that
         cannot be read.
         """
         raise NotImplementedError
 
     def rest(self, texts: TextFilter) -> bytes:
-        """Events with what is still held or withheld at the end of the stream."""
+        """Events with everything still held or withheld at the end of the stream."""
         raise NotImplementedError
 
     def is_end(self, rest: bytes) -> bool:
@@ -178,7 +178,7 @@ class EventReader:
         return False
 
     def ending(self) -> bytes:
-        """What ends the client's stream where the engine did not."""
+        """The bytes that end the client's stream if the engine did not."""
         raise NotImplementedError
 
     def estimate(self, events: int) -> int:
@@ -215,7 +215,7 @@ class WireApi:
     # --- requests
 
     def matches(self, path: bytes) -> bool:
-        """Whether a path that is not among `paths` is this operation's."""
+        """Whether a path outside `paths` belongs to this operation."""
         return False
 
     def parse(self, path: bytes, body: bytes, headers: Headers, max_depth: int, max_nodes: int) -> InferenceRequest:
@@ -227,11 +227,11 @@ class WireApi:
         raise NotImplementedError
 
     def settle_unknown(self, request: InferenceRequest, policy: str) -> None:
-        """Does with the request's unknown fields what its model's `unknown_fields` says. Raises RequestError."""
+        """Applies the model's `unknown_fields` to the request's unknown fields. Raises RequestError."""
         raise NotImplementedError
 
     def rename(self, request: InferenceRequest, model: str) -> None:
-        """An alias becomes the model that it names."""
+        """Replaces an alias by the model it names."""
         request.model = model
 
     def target(self, request: InferenceRequest, name: str | None, salt: bytes = b"") -> tuple[bytes, bytes]:
@@ -240,11 +240,11 @@ class WireApi:
         raise NotImplementedError
 
     def unreadable(self, request: InferenceRequest) -> str:
-        """Why no guardrail can read this request; "" when they can."""
+        """Why guardrails cannot read this request; "" when they can."""
         return ""
 
     def texts(self, request: InferenceRequest) -> RequestTexts:
-        """The request's texts for the guardrails. Raises RequestError for what cannot be read."""
+        """The request's texts for the guardrails. Raises RequestError if they cannot be read."""
         raise NotImplementedError
 
     def texts_steps(self, request: InferenceRequest) -> Steps[RequestTexts]:
@@ -260,10 +260,10 @@ class WireApi:
         """Further facts for the audit record."""
         return None
 
-    # --- what routing keys are made of
+    # --- inputs of routing keys
 
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
-        """The turns of a conversation, each with `role` and `content`; None when the request is no conversation."""
+        """The turns of a conversation, each with `role` and `content`; None when the request is not a conversation."""
         return None
 
     def opening(self, request: InferenceRequest) -> Any:
@@ -271,20 +271,20 @@ class WireApi:
         return None
 
     def user(self, request: InferenceRequest) -> str:
-        """Who the request says its user is; "" when it does not."""
+        """The user named by the request; "" when it names none."""
         return ""
 
     # --- answers
 
     def check_answer(self, body: bytes) -> None:
-        """Raises EngineError when a whole answer is not of the format."""
+        """Raises EngineError if a whole answer does not follow the format."""
 
     def answer_lines(self, head: ResponseHead, length: int) -> bytes:
         """The header lines about the body of a whole answer of `length` bytes, each with its CRLF."""
         return b"content-type: application/json\r\ncontent-length: %d\r\n" % length
 
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
-        """What a whole answer cost: as the engine counted, else estimated; None for a body that is no answer."""
+        """The cost of a whole answer: the engine's count, else an estimate; None for a body that is not an answer."""
         raise NotImplementedError
 
     def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
@@ -299,7 +299,7 @@ class WireApi:
     # --- event streams
 
     def reader(self, request: InferenceRequest) -> EventReader:
-        """Reads one stream. Called for requests with `stream`."""
+        """The reader of one stream, for requests with `stream`."""
         raise NotImplementedError
 
     def error_event(self, error: GatehouseError) -> bytes:

@@ -52,7 +52,7 @@ def test_an_unknown_name_is_an_error_that_names_the_known_ones() -> None:
 
 
 def test_two_rows_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="the guardrail 'a' is there twice"):
+    with pytest.raises(ValueError, match="the guardrail 'a' appears twice"):
         Table(GuardrailRow, [row("a"), row("a")])
 
 
