@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import httpx
 import typer
 
-from admin.cli.client import Client, connection_options, explain
+from admin.cli.client import ApiError, Client, connection_options, explain
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import Session, connected
 
 Message = dict[str, str]
+ADVICE: Final = "`chat` needs a key that may use a model: give one with --api-key, GATEHOUSE_API_KEY or `gatehouse login --api-key`"
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 
 
@@ -30,22 +31,28 @@ def chat(
     gateway_url: Annotated[
         str | None, typer.Option("--gateway-url", help="The data listener; asked of the gateway otherwise.", envvar="GATEHOUSE_GATEWAY_URL")
     ] = None,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", help="A key that may use the model; the profile's otherwise.", envvar="GATEHOUSE_API_KEY")
+    ] = None,
 ) -> None:
     """Talks to a model; the answer is printed as it comes."""
     options = {name: value for name, value in (("max_tokens", max_tokens), ("temperature", temperature)) if value is not None}
     url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
-    key = session.profile.api_key or session.profile.key
+    inference_key = api_key or session.profile.api_key
+    key = inference_key or session.profile.key
     history: list[Message] = [{"role": "system", "content": system}] if system else []
-    with httpx.Client(
-        base_url=url, headers={"authorization": f"Bearer {key}"} if key else {}, timeout=TIMEOUT, **connection_options(url)
-    ) as client:
-        wanted = model or _first_model(client)
-        if prompt is not None:
-            _turn(client, wanted, history, prompt, options)
-            return
-        session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")
-        for line in _lines():
-            _turn(client, wanted, history, line, options)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, **connection_options(url)) as client:
+            wanted = model or _first_model(client)
+            if prompt is None:
+                session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")
+            for line in _lines() if prompt is None else (prompt,):
+                _turn(client, wanted, history, line, options)
+    except ApiError as error:
+        if inference_key or error.status not in (401, 403, 404):
+            raise
+        raise CommandError(f"{error} {ADVICE}") from None
 
 
 def _ask_url(session: Session) -> str:
@@ -59,10 +66,10 @@ def _first_model(client: httpx.Client) -> str:
     except httpx.HTTPError as error:
         raise CommandError(f"no answer from {client.base_url}: {error or type(error).__name__}") from None
     if response.is_error:
-        raise CommandError(explain(response))
+        raise ApiError(response.status_code, explain(response))
     found = response.json()["data"]
     if not found:
-        raise CommandError("this key may use no model")
+        raise ApiError(403, "This key may use no model.")
     return str(found[0]["id"])
 
 
@@ -100,7 +107,7 @@ def stream(client: httpx.Client, body: dict[str, Any]) -> Iterator[str]:
         with client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.is_error:
                 response.read()
-                raise CommandError(explain(response))
+                raise ApiError(response.status_code, explain(response))
             for line in response.iter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue

@@ -72,8 +72,10 @@ def create(
 
 
 def _show_once(session: Session, answer: dict[str, Any]) -> None:
+    for warning in answer.get("result", answer).get("warnings", ()):
+        session.out.remark(f"warning: {warning}")
     if session.out.for_people and answer.get("secret"):
-        session.out.one({key: value for key, value in answer.items() if key != "secret"})
+        session.out.one({key: value for key, value in answer.items() if key not in ("secret", "warnings")})
         session.out.remark("The key, shown this once:")
         session.out.console.print(answer["secret"], markup=False)
         return

@@ -99,9 +99,10 @@ class KeyView(Metadata, kw_only=True):
 
 
 class NewKeyView(KeyView, kw_only=True):
-    """secret: the key itself, this once; null when the answer is a repeated one."""
+    """secret: the key itself, this once; null when the answer is a repeated one. warnings: why it may not do what was meant."""
 
     secret: str | None
+    warnings: list[str]
 
 
 _TIMES: Final = ("created_at", "updated_at", "expires", "overlap_until", "revoked", "last_used")
@@ -190,11 +191,18 @@ async def create(call: Call) -> Answer:
 
 
 def _shown_once(call: Call, record: KeyRecord, secret: Secret) -> Answer:
-    made = view(call, record)
+    made = {**view(call, record), "warnings": warnings(record)}
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": {**made, "secret": None}})
     answer = {**made, "secret": secret.reveal()}
     return Answer(answer, 201, tag(made), location("keys", record.id), remember={**made, "secret": None})
+
+
+def warnings(settings: KeySettings) -> list[str]:
+    """What is allowed but hardly meant. A key with roles is for the admin API and needs no models."""
+    if settings.models or settings.roles:
+        return []
+    return ["This key may use no model, so each of its requests is refused: name models, such as 'demo-*', or '*' for all of the tenant's."]
 
 
 async def replace(call: Call) -> Answer:

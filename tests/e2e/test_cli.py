@@ -305,6 +305,27 @@ def test_chat_streams_an_answer(cli: Cli, engine: EngineThread, running: Gatehou
     )
 
 
+def test_chat_after_the_login_of_an_administrator_says_which_key_it_needs(cli: Cli) -> None:
+    secret = parsed(cli("keys", "create", "--tenant", "acme", "--role", "admin", "--id", "only-admin", "-o", "json"))["secret"]
+    for arguments in (("chat", "Hi"), ("chat", "Hi", "--model", "m1")):
+        refused = until(lambda a=arguments: (lambda e: e if "--api-key" in e else None)(cli(*a, code=1, GATEHOUSE_KEY=secret).stderr))  # type: ignore[misc]
+        assert "GATEHOUSE_API_KEY" in refused
+    assert cli("chat", "Hi", "--api-key", KEYS["none"], GATEHOUSE_KEY=secret).stdout.strip()
+    assert cli("chat", "Hi", GATEHOUSE_KEY=secret, GATEHOUSE_API_KEY=KEYS["none"]).stdout.strip()
+    assert "--api-key" not in cli("chat", "Hi", "--model", "no-such", "--api-key", KEYS["none"], code=1, GATEHOUSE_KEY=secret).stderr
+
+
+def test_a_key_that_may_call_nothing_is_made_with_a_warning(cli: Cli) -> None:
+    made = cli("keys", "create", "--tenant", "acme", "--id", "idle")
+    assert made.stderr.startswith("warning: This key may use no model") and "warning" not in made.stdout
+    tried = cli("keys", "create", "--tenant", "acme", "--dry-run", "-o", "json")
+    assert len(parsed(tried)["result"]["warnings"]) == 1 and "may use no model" in tried.stderr
+    for option in ("--model=m*", "--role=viewer"):
+        fine = cli("keys", "create", "--tenant", "acme", option, "--dry-run", "-o", "json")
+        assert parsed(fine)["result"]["warnings"] == [] and fine.stderr == ""
+    cli("keys", "delete", "idle")
+
+
 def test_engines_run_serves_a_model_without_a_gateway(tmp_path: Path) -> None:
     model = ROOT / "engines" / "demo" / "artefacts" / DEMO_MODEL
     socket = tmp_path / "e.sock"
