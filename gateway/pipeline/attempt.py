@@ -26,7 +26,7 @@ from gateway.telemetry.tracing import valid_traceparent
 from gateway.wire.failures import engine_says
 
 PASSED_STATUSES: Final = frozenset({400, 409, 413, 415, 422})
-"""An engine's answer about the request itself: the client is told what the engine said."""
+"""Statuses of an engine's answer about the request itself: the client is told what the engine said."""
 
 
 async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]) -> AnswerRelay:
@@ -60,7 +60,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         head = upstream_head(exchange, attempt, path, salt if salting == "header" else b"")
         if request.stream:
             exchange.call = attempt.client.send(head, body, relay, attempt.first_byte_timeout, attempt.idle_timeout)
-        else:  # silence before a whole answer is work; asked again, an engine would do all of it again
+        else:  # before a whole answer, silence means work; a retry would make an engine do it all again
             exchange.call = attempt.client.send(head, body, relay, inf, inf)
         if exchange.client.paused:
             exchange.call.pause()
@@ -154,12 +154,12 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
 
 
 def client_name(principal: Principal) -> bytes:
-    """A caller's name for the engine, which keeps one client's requests in order: a hash, as engines need not know who it is."""
+    """A hash that stands for the caller, so that the engine can keep one client's requests in order without knowing who it is."""
     return blake2b(f"{principal.tenant}\n{principal.kind}\n{principal.id}".encode(), digest_size=8).hexdigest().encode()
 
 
 def _result(head: ResponseHead | None) -> AttemptResult:
-    """What an answer says about the engine's health: refusals of the request and full queues say nothing."""
+    """What an answer shows about the engine's health: refusals of the request and full queues show nothing."""
     status = head.status if head is not None else 502
     if status < 400:
         return AttemptResult.SUCCESS
@@ -167,7 +167,7 @@ def _result(head: ResponseHead | None) -> AttemptResult:
 
 
 def engine_error(head: ResponseHead, body: bytes) -> GatehouseError:
-    """The contract's error for an answer of the engine that is no success."""
+    """The contract's error for an engine's unsuccessful answer."""
     status = head.status
     message, code, param = engine_says(body)
     if status in PASSED_STATUSES:

@@ -1,6 +1,6 @@
 """The Exchange: one request from its first byte to its settlement. It owns principal, reservation, audit intent and attempt.
 
-It is settled exactly once, by whoever finishes first: the end of the answer, the client leaving, a deadline, a guardrail, a
+It is settled exactly once, by whichever comes first: the end of the answer, the client leaving, a deadline, a guardrail, a
 drain. `settle` is synchronous and cannot be cancelled.
 """
 
@@ -31,7 +31,7 @@ class Client(Protocol):
 
     @property
     def paused(self) -> bool:
-        """The client does not read: what is written now would only pile up."""
+        """The client does not read: anything written now would pile up."""
         ...
 
     def send(self, data: bytes) -> None:
@@ -56,10 +56,10 @@ class Client(Protocol):
 
 
 class Relay(Protocol):
-    """What takes the engine's answer for an exchange."""
+    """Takes the engine's answer for an exchange."""
 
     def on_failed(self, error: Exception) -> None:
-        """The answer will not come, or not to its end."""
+        """The answer will not come, or will not be complete."""
         ...
 
     def tick(self, now: float) -> float:
@@ -67,7 +67,7 @@ class Relay(Protocol):
         ...
 
     def usage(self) -> Usage | None:
-        """What the engine reported, or what was counted from the chunks relayed so far."""
+        """The usage the engine reported, or a count of the chunks relayed so far."""
         ...
 
 
@@ -150,7 +150,7 @@ class Exchange:
     # --- life
 
     def run(self, phases: Coroutine[Any, Any, None]) -> None:
-        """Runs the pipeline's coroutine as far as it goes without waiting."""
+        """Runs the pipeline's coroutine to its first wait."""
         self.driver = driver = Driver(phases, self._ended)
         driver.start()
 
@@ -167,7 +167,7 @@ class Exchange:
             self.driver.cancel(error)
 
     def client_gone(self) -> None:
-        """The client closed its connection: the engine's work is cancelled, what was generated is still charged."""
+        """The client closed its connection: cancels the engine's work; generated tokens are still charged."""
         self.cancel(ClientGone("The client closed the connection."))
 
     def pause(self) -> None:
@@ -191,7 +191,7 @@ class Exchange:
         elif now >= self.until:
             self.wake_at = self.deadline
             call.cancel()
-            error = EngineTimeout("The engine took longer for its answer than it may.")
+            error = EngineTimeout("The engine exceeded its time limit for the answer.")
             error.working = self.head_sent
             relay.on_failed(error)
         else:
@@ -255,14 +255,16 @@ class Exchange:
         return self.head(status_line(error.status), b"".join(lines)) + body
 
     def settle(self, outcome: str, status: int, code: str = "") -> None:
-        """Gives back everything that is still held, and records. Synchronous, once, cannot be cancelled."""
+        """Gives back everything still held and writes the record. Synchronous, runs once, cannot be cancelled."""
         if self.settled:
             return
         self.settled = True
         relay, request, entry = self.relay, self.request, self.entry
         usage = relay.usage() if relay is not None else None
         if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
-            usage = Usage(request.prompt_tokens, 0, 0, True)  # the engine has had it: who hangs up in time would else have no limit
+            usage = Usage(
+                request.prompt_tokens, 0, 0, True
+            )  # the engine has received it: otherwise clients that hang up early would have no limit
         if self.call is not None:
             self.call.cancel()
             self.call = None

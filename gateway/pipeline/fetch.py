@@ -26,7 +26,7 @@ DEADLINE: Final = 30.0
 """Seconds for all of it, the wait for a slot included."""
 LARGE: Final = 64 * 1024
 INFER: Final = WireApi("infer")
-"""Its own request has neither a body nor an answer that policies read."""
+"""Neither its request nor its answer has a body that policies read."""
 
 
 class SmallAnswer:
@@ -62,7 +62,7 @@ class SmallAnswer:
 
 
 class HeadOnly:
-    """The client of a HEAD request: gets the head of each answer and nothing of its body (RFC 9110, 9.3.2)."""
+    """The client of a HEAD request: gets the head of each answer without its body (RFC 9110, 9.3.2)."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -85,7 +85,7 @@ async def metadata(x: Exchange) -> None:
     snapshot = x.snapshot
     x.deadline = x.wake_at = min(x.deadline, x.plane.now + DEADLINE)
     if x.body is None:
-        x.keep_alive = False  # a body is not read
+        x.keep_alive = False  # the body is not read
     principal = x.principal = await caller(x)
     place = _place(x.path)
     request = x.request = InferenceRequest(INFER, x.path, place.model, {}, None, version=place.version)
@@ -122,7 +122,7 @@ async def metadata(x: Exchange) -> None:
 
 
 async def caller(x: Exchange) -> Principal:
-    """Who asks. Raises AuthenticationError, and whatever the authenticators raise."""
+    """The caller. Raises AuthenticationError or any error of the authenticators."""
     found: Any = x.snapshot.identity.authenticate(x.headers, x.peer)
     if found is not None and not isinstance(found, Principal):
         found = await found
@@ -138,12 +138,12 @@ def _place(path: bytes) -> codec.ModelPath:
     except UnicodeDecodeError:
         place = None
     if place is None:
-        raise ModelNotFound("There is no such model.", param="model")
+        raise ModelNotFound("The model does not exist.", param="model")
     return place
 
 
 def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
-    """The model's entry. An unknown model and one that the caller may not know of are the same answer."""
+    """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     entry = x.snapshot.models.get(request.model)
     decision = x.snapshot.authorizer.decide(principal, request)
     x.decision_rule = decision.rule
@@ -156,7 +156,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
 
 
 async def _asked(x: Exchange, entry: ModelEntry, ticket: Signal[None], path: bytes) -> SmallAnswer:
-    """What one endpoint of the model answers."""
+    """The answer of one endpoint of the model."""
     granted: Any = entry.route.acquire(x.request, x.principal, None, (), x.deadline)  # type: ignore[arg-type]
     attempt: Attempt = await _granted(entry, granted) if isinstance(granted, WAITS) else granted
     granted = None
@@ -195,10 +195,10 @@ async def _granted(entry: ModelEntry, waiting: Any) -> Attempt:
 
 
 def _check_status(entry: ModelEntry, status: int) -> None:
-    """Raises what the client hears of an engine that did not answer the question; nothing of its own text."""
+    """Raises the client's error for an engine that did not answer the question, without the engine's own text."""
     if status in (429, 503):
         raise EngineError("The model is not ready.", code="no_healthy_endpoint", status=503, retry_after=1.0)
     if status >= 500 and status != 501:
         raise EngineError(f"The engine answered with status {status}.")
     if status >= 400:
-        raise ModelNotFound(f"The model {entry.name!r} has no such version or does not speak the protocol.", param="model")
+        raise ModelNotFound(f"The model {entry.name!r} does not have this version or does not speak the protocol.", param="model")

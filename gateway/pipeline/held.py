@@ -1,4 +1,4 @@
-"""Phase 10 for a stream with a guardrail that reads whole texts only, or that must ask somebody: it is held until it ends.
+"""Phase 10 for a stream with a guardrail that reads only whole texts, or that must ask another service: it is held until it ends.
 
 The engine's slot is free by then. The client gets the head and comments at once, the events when they have been judged.
 """
@@ -15,7 +15,7 @@ from gateway.pipeline.inspect import checked
 from gateway.pipeline.stream import AnswerRelay, StreamRelay
 
 HOLD_BYTES: Final = 4 * 1024 * 1024
-"""Of the events of one stream."""
+"""Most bytes of one stream's events."""
 
 
 class HeldRelay(StreamRelay):
@@ -35,10 +35,10 @@ class HeldRelay(StreamRelay):
             raise GuardrailViolation("The answer is too long to be inspected.", code=self._guardrail())
 
     def finish_stream(self) -> None:
-        """Nothing yet: `release` ends the client's body."""
+        """Does nothing yet: `release` ends the client's body."""
 
     async def release(self) -> None:
-        """Raises GuardrailViolation, and whatever the guardrails raise, before anything of the answer has passed."""
+        """Raises GuardrailViolation, or any error of the guardrails, before any of the answer has passed."""
         x = self.exchange
         assert x.entry is not None
         reader, data = self._reader, self.body()
@@ -96,7 +96,7 @@ class Gathering(TextFilter):
 
 
 class Replacing(TextFilter):
-    """Puts each whole text where its first piece was, and nothing where the others were."""
+    """Puts each whole text where its first piece was and empties the others."""
 
     def __init__(self, places: Sequence[tuple[Any, Path] | None], texts: Sequence[str]) -> None:
         self._waiting: dict[tuple[Any, Path], str] = {place: text for place, text in zip(places, texts, strict=True) if place is not None}

@@ -1,4 +1,4 @@
-"""Hooks on the way to the audit log, which every request passes twice. Without hooks this is not on the way at all."""
+"""Hooks in front of the audit log, which every request passes twice. Without hooks this wrapper is not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.core.waiting import Signal
 
 R = TypeVar("R")
 SLOW_SECONDS: Final = 0.005
-"""A call that takes longer is said in the log, once for each hook: it held up every other request."""
+"""A longer call is logged, once per hook, because it held up every other request."""
 log = logging.getLogger("gatehouse.hooks")
 
 

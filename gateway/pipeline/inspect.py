@@ -22,15 +22,15 @@ from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 
 log = logging.getLogger("gatehouse.guardrails")
 LARGE_REQUEST: Final = 16 * 1024
-"""Estimated tokens of a prompt from which on its texts are read in turns of the loop."""
+"""Estimated tokens of a prompt above which its texts are read in turns of the loop."""
 HOLD_LIMIT: Final = 1024 * 1024
-"""Characters that a guardrail which cannot work on streams may hold of one choice."""
+"""Most characters of one choice that a guardrail which cannot work on streams may hold."""
 
 
 class Guarded:
     """A guardrail behind its failure boundary: an exception inside becomes a violation (`closed`) or a counted pass (`open`).
 
-    turns: of all guardrails of the process, for those whose work is long. holds: it cannot follow a stream, which is held for it.
+    turns: shared by all guardrails of the process, for long work. holds: it cannot follow a stream, which is therefore held.
     """
 
     def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None], turns: Turns | None = None) -> None:
@@ -62,7 +62,7 @@ class Guarded:
     async def _waited(self, verdict: Awaitable[Verdict] | Steps[Verdict]) -> Verdict:
         try:
             return await (self._turns.run(verdict) if isinstance(verdict, Generator) else verdict)
-        except Exception as error:  # boundary: a guardrail that fails denies
+        except Exception as error:  # boundary: a failing guardrail denies
             if isinstance(error, GatehouseError) and error.interrupts:
                 raise
             self._failed(error)
@@ -111,7 +111,7 @@ class _GuardedMatcher:
 
 
 class _Passing:
-    """In the place of a matcher that could not be made, or has failed, when the fail mode is `open`."""
+    """Replaces a matcher that could not be made, or has failed, when the fail mode is `open`."""
 
     @property
     def held(self) -> str:
@@ -125,7 +125,7 @@ class _Passing:
 
 
 def raise_verdict(verdict: Verdict, name: str) -> bool:
-    """Raises for block and hold; otherwise whether the texts are to be replaced."""
+    """Raises for block and hold; otherwise returns whether to replace the texts."""
     if verdict.action == "block":
         raise GuardrailViolation(verdict.reason or "The content violates a policy.", code=verdict.guardrail or name)
     if verdict.action == "hold":
@@ -152,8 +152,8 @@ async def checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence[
 
 
 async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
-    """Phase 6: reads the request's texts and puts back those that a guardrail rewrites. What was parsed can be read in one way only, so
-    that the others are what the engine reads."""
+    """Phase 6: reads the request's texts and puts back those that a guardrail rewrites. The parsed request can be read in only one way, so
+    the engine reads the same texts."""
     inference = x.request
     assert inference is not None
     api = inference.api
@@ -170,9 +170,9 @@ async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
 
 
 async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:
-    """Phase 10 for a whole answer: its bytes, rewritten where a guardrail says so, and what of them the record's body hash covers.
+    """Phase 10 for a whole answer: its bytes, with guardrails' rewrites, and the part of them that the record's body hash covers.
 
-    What guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash.
+    An answer that guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash.
     """
     assert x.request is not None
     try:
@@ -253,7 +253,7 @@ class StreamTexts(TextFilter):
 
 
 class _Channel:
-    """One text of one choice and the matchers it passes, one behind the other."""
+    """One text of one choice and the matchers it passes in sequence."""
 
     __slots__ = ("_finished", "_held", "_matchers")
 
@@ -276,7 +276,7 @@ class _Channel:
         return self._held != 0 or any([bool(matcher.held) for matcher in self._matchers])
 
     def finish(self) -> str:
-        """What the matchers hold. A text that goes on after it is inspected again, from its first character on."""
+        """Returns the text that the matchers hold. If the text continues afterwards, it is inspected from its first character again."""
         if self._finished and not self.holds:
             return ""
         self._finished = True

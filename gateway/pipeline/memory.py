@@ -1,7 +1,7 @@
 """One budget for the bytes that clients make the process hold: bodies from before they are read until their answer is complete, and whole
-answers until their client has taken them. Each caller has a share, so that nobody can spend it all. Pure: no clock, no loop.
+answers until their client has taken them. Each caller has a share, so that no caller can use it all. Pure: no clock, no loop.
 
-Not counted is what each connection may hold without asking: UNCOUNTED bytes of a body, and one buffer (`stream.buffer_bytes`) of an answer.
+Bytes that each connection may hold without asking do not count: UNCOUNTED of a body, and one buffer (`stream.buffer_bytes`) of an answer.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from gateway.core.errors import LimitExceeded, Overloaded
 from gateway.core.specs import ListenSpec
 
 UNCOUNTED: Final = 64 * 1024
-"""Bytes of a body that are read before anybody is asked, and of an answer that is written without a reservation."""
+"""Bytes of a body that are read, and of an answer that are written, without a reservation."""
 STEP: Final = 256 * 1024
-"""By how much the reservation of a body grows whose length is not known beforehand."""
+"""Bytes by which the reservation of a body of unknown length grows."""
 RETRY_AFTER: Final = 1.0
 
 
 class MemoryBudget:
-    """`held`: bytes taken in all. `freed`: bytes given back since the owner of the allocator last looked."""
+    """`held`: bytes taken in total. `freed`: bytes given back since the owner of the allocator last looked."""
 
     __slots__ = ("_shares", "freed", "held")
 
@@ -36,7 +36,7 @@ class MemoryBudget:
         """Takes `amount` bytes for an owner (a caller's name). Raises Overloaded when the process has no more to give, LimitExceeded when
         the owner's share is spent; then nothing was taken.
 
-        An owner that holds nothing may take more than a share, so that a share smaller than one body refuses nobody for ever.
+        An owner that holds nothing may take more than a share, so that a share smaller than one body does not lock anyone out.
         """
         share = self._shares.get(owner, 0)
         if self.held + amount > limits.memory_bytes:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 class PhaseClock:
-    """Hears the end of each phase. This one times nothing: most exchanges share it."""
+    """Is told the end of each phase. This class times nothing; most exchanges share one instance."""
 
     __slots__ = ()
 
@@ -17,7 +17,7 @@ class PhaseClock:
         """A phase has ended, and the next one begins."""
 
     def finish(self, histograms: Mapping[str, Any]) -> None:
-        """The exchange is settled: hands over each phase's microseconds, to the histogram of its name."""
+        """The exchange is settled: hands each phase's microseconds to the histogram of its name."""
 
 
 class SampledPhases(PhaseClock):

@@ -1,7 +1,7 @@
 """The pipeline: the phases of a request's life, from top to bottom (docs/architecture.md has them as a table).
 
-`serve` is a coroutine that a Driver steps: it suspends only where a phase must wait, and costs no task. Whatever it raises
-ends the exchange with that error; what the exchange holds is given back in `Exchange.settle`.
+`serve` is a coroutine that a Driver steps: it suspends only where a phase must wait, and needs no task. Any error it raises
+ends the exchange; everything the exchange holds is given back in `Exchange.settle`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
-"""Bytes from which a body is not copied to stand behind its head, and is parsed in turns of the loop."""
+"""Bytes above which a body is not copied behind its head, and is parsed in turns of the loop."""
 
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
-"""Types of errors that a fallback need not share."""
+"""Types of errors that a fallback may not have."""
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -104,7 +104,7 @@ async def _identified(waiting: Awaitable[Principal | None] | None) -> Principal:
 
 
 def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
-    """The model's entry. A model that is unknown and one that the caller may not know of are the same answer."""
+    """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     snapshot = x.snapshot
     entry = snapshot.models.get(request.model)
     decision = snapshot.authorizer.decide(principal, request)
@@ -156,9 +156,9 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
 async def _with_fallbacks(
     x: Exchange, asked: ModelEntry, ticket: Signal[None], relay_type: type[AnswerRelay]
 ) -> tuple[ModelEntry, AnswerRelay]:
-    """The answer of the model's own pool, or of the first of its fallbacks that can give one to this caller, with who gave it.
+    """The answer of the model's own pool, or of the first fallback that can answer this caller, with the model that gave it.
 
-    Raises what the model that was asked for failed with.
+    Raises the error of the requested model.
     """
     own: GatehouseError | None = None
     its_attempt: Attempt | None = None
@@ -191,7 +191,7 @@ async def _with_fallbacks(
 
 
 async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
-    """Whether a fallback may answer this request: its caller may use it, and it passes what the fallback asks of its own requests."""
+    """Whether a fallback may answer this request: the caller may use it, and the request passes the fallback's own checks."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
     request.api.rename(request, fallback.name)
     bound = fallback.spec.max_tokens
@@ -222,7 +222,7 @@ def _stream_relay(entry: ModelEntry) -> type[StreamRelay]:
 
 
 def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[ResponseHead, bytes]:
-    """A successful answer that was gathered whole; an engine's error is raised as the contract's."""
+    """The head and body of a successful, gathered answer; raises an engine's error as the contract's."""
     head = relay.head
     if head is None:
         raise InternalError("The engine's answer has no head.")
@@ -236,7 +236,7 @@ def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[Respon
 
 
 def _refusal(relay: AnswerRelay) -> GatehouseError | None:
-    """An engine's answer that is none, as the contract's error; None for a successful one."""
+    """The contract's error for an engine's failed answer; None for a successful one."""
     head = relay.head
     if head is None or head.status == 200:
         return None
@@ -247,7 +247,7 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
-    """`evidence`: what of the body its hash in the audit record covers."""
+    """`evidence`: the part of the body that its hash in the audit record covers."""
     answer_head = x.head(OK, x.request.api.answer_lines(head, len(body)))  # type: ignore[union-attr]
     if len(body) < LARGE:
         x.client.send(answer_head + body)

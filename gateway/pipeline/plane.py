@@ -1,4 +1,4 @@
-"""What the exchanges of a data plane share: the Snapshot in force, those exchanges, coarse time, and one sweep for all deadlines."""
+"""State shared by a data plane's exchanges: the Snapshot in force, the exchanges, coarse time, and one sweep for all deadlines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.telemetry.metrics import Metrics
 
 
 class UnderWay(Protocol):
-    """What the plane needs of an exchange."""
+    """The plane's view of an exchange."""
 
     wake_at: float
 
@@ -92,7 +92,7 @@ class DataPlane:
             self._idle.set()
 
     async def drained(self, timeout: float) -> bool:
-        """Waits at most `timeout` seconds until no exchange is under way; whether that was reached."""
+        """Waits at most `timeout` seconds until no exchange is under way; returns whether that happened."""
         if not self.exchanges:
             return True
         self._idle = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Phase 10: takes an engine's answer as it arrives. Bytes are forwarded, not objects; an event is parsed only when somebody must read it.
+"""Phase 10: takes an engine's answer as it arrives. Bytes are forwarded, not objects; an event is parsed only when necessary.
 
 `AnswerRelay` gathers a whole answer (bounded). `StreamRelay` forwards server-sent events in chunked transfer coding; when a
 guardrail reads the stream, `InspectedRelay` (gateway.pipeline.inspect) takes its place.
@@ -23,17 +23,17 @@ KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
 OK: Final = b"200 OK"
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
-"""The line before a chunk of so many bytes; most events are short."""
+"""The lines before chunks, by their number of bytes; most events are short."""
 
 
 class AnswerRelay:
     """Gathers a whole answer; `done` completes at its end. Nothing is sent to the client here, so a failure may be retried.
 
-    What is gathered counts against the memory budget until the client has taken it.
+    The gathered bytes count against the memory budget until the client has taken them.
     """
 
     held: ClassVar[bool] = False
-    """Whether a stream has not been sent yet when it is `done`: `release` does it."""
+    """Whether a stream that is `done` has not been sent yet; `release` sends it."""
     __slots__ = ("_parts", "_reserved", "_size", "done", "exchange", "head")
 
     def __init__(self, exchange: Exchange) -> None:
@@ -46,7 +46,7 @@ class AnswerRelay:
 
     @property
     def started(self) -> bool:
-        """Whether something of this answer has reached the client."""
+        """Whether any part of this answer has reached the client."""
         return False
 
     def on_head(self, head: ResponseHead) -> None:
@@ -79,7 +79,7 @@ class AnswerRelay:
         return parts[0]
 
     def usage(self) -> Usage | None:
-        """What the engine reported; what an answer without usable numbers has cost by estimate, or it would be free; None for no answer."""
+        """The engine's count; an estimate for an answer without usable numbers, which would be free otherwise; None without an answer."""
         if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
             return None
         request: InferenceRequest = self.exchange.request  # type: ignore[assignment]
@@ -89,18 +89,18 @@ class AnswerRelay:
         return self.exchange.deadline
 
     async def release(self) -> None:
-        """For a stream that was `held`: inspects it and sends what may pass."""
+        """Inspects a `held` stream and sends what may pass."""
 
 
 class StreamRelay(AnswerRelay):
     """Forwards an event stream as it arrives, at event boundaries; withholds the usage that the client did not ask for.
 
-    An answer that is no event stream (an engine's error) is gathered like a whole answer.
+    An answer that is not an event stream (an engine's error) is gathered like a whole answer.
     """
 
     __slots__ = ("_after_cr", "_begins", "_carry", "_events", "_last_write", "_reader", "_relays_plainly", "_send", "_streaming")
     plain: ClassVar[bool] = True
-    """Whether whole events may be forwarded without another look."""
+    """Whether whole events may be forwarded unread."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
@@ -153,7 +153,7 @@ class StreamRelay(AnswerRelay):
         self._send((_SIZES[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n")
 
     def _read(self, data: bytes) -> None:
-        """What is not whole events that nobody has to read."""
+        """Takes data that is not just whole events that may be forwarded unread."""
         if not self._streaming:
             super().on_body(data)
             return
@@ -194,7 +194,7 @@ class StreamRelay(AnswerRelay):
         self._send(b"%x\r\n%b\r\n" % (len(data), data))
 
     def _begun(self) -> None:
-        """The first event is here."""
+        """The first event has arrived."""
         exchange = self.exchange
         exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
         exchange.attempt.answering()  # type: ignore[union-attr]
@@ -222,7 +222,7 @@ class StreamRelay(AnswerRelay):
         self.done.set(None)
 
     def close_stream(self) -> None:
-        """Everything of the answer has been forwarded: ends the client's body."""
+        """The whole answer has been forwarded: ends the client's body."""
         exchange = self.exchange
         reader = self._reader
         if self._carry and not (reader.ended or reader.is_end(self._carry) or says_nothing(self._carry)):
@@ -241,7 +241,7 @@ class StreamRelay(AnswerRelay):
         self.done.fail(error)
 
     def usage(self) -> Usage | None:
-        """What the engine reported; else what the number of relayed events suggests."""
+        """The engine's count, else an estimate from the number of relayed events."""
         if not self._streaming:
             return super().usage()
         reader = self._reader
@@ -251,7 +251,7 @@ class StreamRelay(AnswerRelay):
         return Usage(request.prompt_tokens, reader.estimate(self._events), 0, True)
 
     def tick(self, now: float) -> float:
-        """Writes a comment when the engine has been silent for long."""
+        """Writes a comment when the engine has been silent for too long."""
         exchange = self.exchange
         keep_alive = exchange.snapshot.spec.stream.keep_alive
         if not keep_alive or not self._streaming:
