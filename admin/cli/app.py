@@ -1,4 +1,4 @@
-"""Everything of the command line that talks to a running gateway, to be added to the console script's own commands."""
+"""The commands that talk to a running gateway, to be added to the console script's own."""
 
 from __future__ import annotations
 

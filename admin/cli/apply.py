@@ -1,4 +1,4 @@
-"""A file of resources, applied to the store: new ones are created, different ones replaced, none deleted; all of them or none."""
+"""Applies a file of resources to the store: creates new ones, replaces different ones, deletes none; all or nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACE: Final = re.compile(r"^(\w+)\[(\d+)\](?:\.|: |$)")
 
 
 def text_of(file: Path) -> tuple[str, str]:
-    """What a file holds, or standard input for `-`, and how errors call it. Raises CommandError."""
+    """The content of a file (or standard input for `-`) and its name in errors. Raises CommandError."""
     if str(file) == "-":
         data, where = sys.stdin.buffer.read(yamltree.MAX_BYTES + 1), "standard input"
     else:
@@ -58,7 +58,7 @@ def _named(wanted: Wanted, place: re.Match[str]) -> str:
 
 
 def apply_all(client: Client, wanted: Wanted, dry_run: bool) -> list[dict[str, Any]]:
-    """What became of each: kind, name, action, diff. Raises ApiError that names the first one refused; nothing has changed then."""
+    """The result for each: kind, name, action, diff. Raises ApiError naming the first one refused; then nothing has changed."""
     try:
         answer = client.post("/apply", wanted, timeout=LONG, dry_run=dry_run)
     except ApiError as error:

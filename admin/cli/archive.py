@@ -1,4 +1,4 @@
-"""What `models add` sends: a file as it is, or a folder as a tar archive that is never written anywhere.
+"""The data that `models add` sends: a file unchanged, or a folder as a tar archive that is never written to disk.
 
 The archive (POSIX ustar) has fixed times and owners and is laid out once, so that any part of it can be made again from any offset.
 """
@@ -41,7 +41,7 @@ class Parcel:
         self.size = at
 
     def read(self, offset: int, count: int) -> bytes:
-        """Up to `count` bytes. Raises CommandError when a file is not any more what it was."""
+        """Up to `count` bytes. Raises CommandError when a file has changed."""
         parts = []
         for piece in self._pieces:
             begin, end = max(offset, piece.start), min(offset + count, piece.start + piece.size)
@@ -87,7 +87,7 @@ def of_file(path: Path) -> Parcel:
 
 
 def of_folder(folder: Path) -> Parcel:
-    """A folder; what no model needs, and what begins with a dot, is left out. Raises CommandError."""
+    """A folder, without dot files and files that no model needs. Raises CommandError."""
     pieces: list[tuple[bytes, Path | None, int]] = []
     left_out: list[str] = []
     for path in sorted(folder.rglob("*")):
@@ -108,7 +108,7 @@ def of_folder(folder: Path) -> Parcel:
         padding = bytes(-size % BLOCK)
         pieces += [(header, None, len(header)), (b"", path, size), (padding, None, len(padding))]
     if not pieces:
-        raise CommandError(f"{folder} holds no file of a model")
+        raise CommandError(f"{folder} has no model files")
     if len(pieces) > 3 * FOLDER_FILES:
         raise CommandError(f"{folder} holds more than {FOLDER_FILES} files")
     end = bytes(2 * BLOCK)

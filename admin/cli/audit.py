@@ -39,7 +39,7 @@ def make(verify: Verify) -> typer.Typer:
         public_key: Annotated[Path | None, typer.Option("--public-key", help="The file with the public key (PEM).")] = None,
         first: Annotated[int, typer.Option("--from-segment", help="The oldest segment that must be there.", min=1)] = 1,
     ) -> None:
-        """Verifies every line and checkpoint, and that no record is left in a journal. Exit code 1 when something is wrong or missing."""
+        """Verifies every line and checkpoint, and that no record is left in a journal. Exit code 1 if anything is wrong or missing."""
         if (directory is None) != (public_key is None):
             raise CommandError("--dir and --public-key go together")
         with session.out.remarks.status("verify"):
@@ -81,7 +81,7 @@ def _report(session: Session, report: dict[str, Any]) -> None:
 
 
 def _remark_on_skipped(session: Session, writer: dict[str, Any]) -> None:
-    """Says what lies before the first segment that was verified, and what the archive must end with."""
+    """Prints what precedes the first verified segment, and what the archive must end with."""
     if skipped := writer["skipped"]:
         proof = f"checkpoint {skipped['checkpoint']} proves" if skipped["checkpoint"] else "the first checkpoint after it proves"
         session.out.remark(
@@ -109,7 +109,7 @@ def tail(
 
 
 def _after(session: Session, records: list[dict[str, Any]], seen: dict[str, None]) -> dict[str, None]:
-    """Prints those that were not there before; returns the hashes of all."""
+    """Prints the records that are new; returns the hashes of all."""
     for record in records:
         if str(record.get("hash")) not in seen:
             _line(session, record)
@@ -136,13 +136,13 @@ def _line(session: Session, record: dict[str, Any]) -> None:
 @connected
 def export(
     session: Session,
-    to: Annotated[Path | None, typer.Option("--to", help="A new file; standard output without it.")] = None,
-    since: Annotated[str | None, typer.Option("--since", help="How far back, as 24h.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of a tenant.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
+    since: Annotated[str | None, typer.Option("--since", help="How far back, such as 24h.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="intent, outcome, event, checkpoint or segment.")] = None,
-    request_id: Annotated[str | None, typer.Option("--request-id", help="Only of a request.")] = None,
+    request_id: Annotated[str | None, typer.Option("--request-id", help="Only this request's.")] = None,
 ) -> None:
-    """Writes the records exactly as the log holds them, one JSON object on each line."""
+    """Writes the records exactly as in the log, one JSON object per line."""
     params: dict[str, Any] = {"tenant": tenant, "kind": kind, "request_id": request_id}
     if since is not None:
         params["since"] = time.time() - duration(since)

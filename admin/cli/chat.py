@@ -1,4 +1,4 @@
-"""`gatehouse chat`: a conversation with a model, in the terminal, through the gateway as any client."""
+"""`gatehouse chat`: a conversation with a model in the terminal, through the gateway like any client."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 @connected
 def chat(
     session: Session,
-    prompt: Annotated[str | None, typer.Argument(help="What to say; a conversation without it.")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="The model; the first of the list otherwise.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="What to say; without it, a conversation starts.")] = None,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The model; default: the first of the list.")] = None,
     system: Annotated[str | None, typer.Option("--system", help="Instructions before the conversation.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="The longest answer.", min=1)] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="0 is always the likeliest.", min=0.0, max=2.0)] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="0 always picks the likeliest token.", min=0.0, max=2.0)
+    ] = None,
     gateway_url: Annotated[
-        str | None, typer.Option("--gateway-url", help="The data listener; asked of the gateway otherwise.", envvar="GATEHOUSE_GATEWAY_URL")
+        str | None, typer.Option("--gateway-url", help="The data listener; default: ask the gateway.", envvar="GATEHOUSE_GATEWAY_URL")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option("--api-key", help="A key that may use the model; the profile's otherwise.", envvar="GATEHOUSE_API_KEY")
     ] = None,
 ) -> None:
-    """Talks to a model; the answer is printed as it comes."""
+    """Talks to a model and prints the answer as it arrives."""
     options = {name: value for name, value in (("max_tokens", max_tokens), ("temperature", temperature)) if value is not None}
     url = (gateway_url or session.profile.gateway_url or _ask_url(session)).rstrip("/")
     inference_key = api_key or session.profile.api_key
@@ -74,7 +76,7 @@ def _first_model(client: httpx.Client) -> str:
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, until an empty line or the end."""
+    """The typed lines, until an empty one or the end."""
     while True:
         if sys.stdin.isatty():
             sys.stdout.write("> ")

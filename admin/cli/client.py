@@ -16,7 +16,7 @@ from admin.cli.errors import CommandError
 PREFIX: Final = "/admin/v1"
 TIMEOUT: Final = 30.0
 LONG: Final = 900.0
-"""Seconds for what loads models or reads a whole log."""
+"""Seconds for requests that load models or read a whole log."""
 
 
 class ApiError(CommandError):
@@ -28,7 +28,7 @@ class ApiError(CommandError):
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL leads to this machine; then no proxy of the environment is used."""
+    """Whether a URL leads to this machine; then the environment's proxy is not used."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     try:
         return ip_address(host).is_loopback
@@ -72,7 +72,7 @@ class Client:
         self._http.close()
 
     def request(self, method: str, path: str, *, timeout: float = TIMEOUT, **options: Any) -> httpx.Response:
-        """A successful response. Raises ApiError with the problem's detail, CommandError when there is no answer."""
+        """A successful response. Raises ApiError with the problem's detail, CommandError if no answer comes."""
         try:
             response = self._http.request(method, path, timeout=timeout, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -97,7 +97,7 @@ class Client:
         return self.json("POST", path, timeout=timeout, params=params, **({} if body is None else {"json": body}))
 
     def patch(self, path: str, changes: dict[str, Any], *, version: int | None = None, dry_run: bool = False) -> Any:
-        """Changes what is named of a resource, only while it is as it was read here, or has this version. null: the default."""
+        """Changes the named settings of a resource if it is unchanged since it was read here, or has this version. null: the default."""
         seen = self.request("GET", path).headers.get("etag") if version is None else f'"{version}"'
         return self.json("PATCH", path, json=changes, params=_dry(dry_run), headers={} if seen is None else {"if-match": seen})
 

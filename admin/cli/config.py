@@ -32,7 +32,7 @@ def show(session: Session) -> None:
 def apply(
     session: Session,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A configuration; its references are read by the gateway.")],
-    version: Annotated[int | None, typer.Option("--if-version", help="Only when this version is in force.")] = None,
+    version: Annotated[int | None, typer.Option("--if-version", help="Only if this version is in force.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Puts a configuration into force until the next restart: the gateway's own file is not written. An invalid one changes nothing."""

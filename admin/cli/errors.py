@@ -1,4 +1,4 @@
-"""What ends a command: one line on standard error, exit code 1, or 2 for wrong usage."""
+"""Errors that end a command: one line on standard error, exit code 1, or 2 for wrong usage."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ FileName = Annotated[str, typer.Argument(metavar="NAME", help="The model's name,
 def add(
     session: Session,
     source: Annotated[Path, typer.Argument(metavar="PATH", exists=True, help="A GGUF or ONNX file, or the folder of an ONNX model.")],
-    as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; that of the file otherwise.")] = None,
-    sha256: Annotated[str | None, typer.Option("--sha256", help="What the file's checksum must be.")] = None,
+    as_name: Annotated[str | None, typer.Option("--name", help="The name on the gateway; default: the file's.")] = None,
+    sha256: Annotated[str | None, typer.Option("--sha256", help="The checksum the file must have.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a model of this name that no engine uses.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Sends a model file to the gateway. After a cut it goes on where it was, also when the command is run again."""
+    """Sends a model file to the gateway. After an interruption it resumes where it stopped, also when the command is run again."""
     todo = _parcels(source, as_name)
     if sha256 is not None and len(todo) > 1:
         raise CommandError("a split model has a checksum for each part; leave --sha256 out")
@@ -39,7 +39,7 @@ def add(
 
 
 def _parcels(source: Path, as_name: str | None) -> list[tuple[str, archive.Parcel]]:
-    """What is sent under which name: all parts of a split model."""
+    """The files to send with their names: all parts of a split model."""
     if source.is_dir():
         return [(_checked(as_name or source.resolve().name, "folder"), archive.of_folder(source))]
     split = split_of(source.name)
@@ -78,7 +78,7 @@ def _add(
             return tried
         there = _there(client, wanted, found)
         if there is not None:
-            session.out.remark(f"{wanted} is there already")
+            session.out.remark(f"{wanted} already exists")
             return there
         begun = upload.begin(client, settings)
         progress.reset(task, description=f"send {wanted}", total=parcel.size)
@@ -89,7 +89,7 @@ def _add(
 
 
 def _there(client: Client, wanted: str, sha256: str) -> dict[str, Any] | None:
-    """The model, if it has this very file already (a split model that was sent in part)."""
+    """The model, if it already has this very file (a partly sent split model)."""
     model = upload.present(client, wanted)
     same = model is not None and any(part["name"] == wanted and part["sha256"] == sha256 for part in model["parts"])
     return model if same else None
@@ -114,11 +114,11 @@ def files(
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only names that begin with this.")] = None,
     source: Annotated[str | None, typer.Option("--source", help="registry, directory or bundled.")] = None,
 ) -> None:
-    """Lists the model files on the gateway's machine: what they are, which engines use them, what is wrong with them."""
+    """Lists the model files on the gateway's machine: their metadata, the engines that use them, any problems."""
     with session.client() as client:
         if model is None:
             if checksum:
-                raise CommandError("name the model whose checksums are wanted")
+                raise CommandError("name the model whose checksums you want")
             found = client.get("/model-files", prefix=prefix, source=source)
             for remark in found["remarks"]:
                 session.out.remark(remark)
@@ -141,7 +141,7 @@ def remove(session: Session, model: FileName, dry_run: DryRun = False) -> None:
 @connected
 def uploads(
     session: Session,
-    delete: Annotated[str | None, typer.Option("--delete", metavar="ID", help="Give this upload up.")] = None,
+    delete: Annotated[str | None, typer.Option("--delete", metavar="ID", help="Give up this upload.")] = None,
 ) -> None:
     """Lists uploads that are not complete."""
     with session.client() as client:

@@ -51,7 +51,7 @@ def member(engine: dict[str, Any]) -> str:
 
 
 def doing(rollout: dict[str, Any]) -> str:
-    """What a rollout does at the moment."""
+    """The present state of a rollout."""
     way = f"{rollout['from_version']} -> {rollout['version']}"
     if rollout["phase"] != "shifting":
         return f"{way} {rollout['phase']}"
@@ -84,14 +84,14 @@ def reload(
     force: Force = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Replaces the engines of a model, all or none: the new ones are ready and warm before traffic moves to them, step by step."""
+    """Replaces a model's engines, all or none: the new ones are ready and warm before traffic moves to them step by step."""
     _act(session, model, "reload", dry_run, stop_first=stop_first, force=force)
 
 
 @models.command("abort")
 @connected
 def abort(session: Session, model: ModelName, dry_run: DryRun = False) -> None:
-    """Takes back what is replacing the engines of a model: the old processes have all the traffic again, and the change fails."""
+    """Aborts the replacement of a model's engines: the old processes get all the traffic again, and the change fails."""
     _act(session, model, "abort", dry_run)
 
 
@@ -144,7 +144,7 @@ def list_engines(session: Session) -> None:
 def drain(
     session: Session,
     engine: EngineName,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when no request is under way there any more.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when no requests are under way there.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait at most.")] = 300.0,
     dry_run: DryRun = False,
 ) -> None:
@@ -192,7 +192,7 @@ def breaker(
 def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder with an ONNX model.")],
     runtime: Annotated[
-        str | None, typer.Option("--runtime", help="llama.cpp or onnx; by default the one that the model's name suggests.")
+        str | None, typer.Option("--runtime", help="llama.cpp or onnx; default: the one that the model's name suggests.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
     slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,

@@ -40,16 +40,16 @@ def expiry(text: str, now: float) -> float:
 @connected
 def create(
     session: Session,
-    tenant: Annotated[str, typer.Option("--tenant", help="Whose key it is.")],
+    tenant: Annotated[str, typer.Option("--tenant", help="The key's tenant.")],
     models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models it may use; repeat it.")] = None,
-    operations: Annotated[list[str] | None, typer.Option("--operation", help="An operation it may call; all without one.")] = None,
-    cidrs: Annotated[list[str] | None, typer.Option("--cidr", help="A network it may be used from; everywhere without one.")] = None,
+    operations: Annotated[list[str] | None, typer.Option("--operation", help="An operation it may call; default: all.")] = None,
+    cidrs: Annotated[list[str] | None, typer.Option("--cidr", help="A network it may be used from; default: any.")] = None,
     limits: Annotated[list[str] | None, typer.Option("--limit", help="A limit for this key alone.")] = None,
     roles: Annotated[list[str] | None, typer.Option("--role", help="A role for the admin API.")] = None,
     expires: Annotated[str | None, typer.Option("--expires", help="A date, or a duration such as 90d.")] = None,
     priority: Annotated[str, typer.Option("--priority", help="interactive, standard or batch.")] = "standard",
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
-    id: Annotated[str | None, typer.Option("--id", help="A name for it; one is made up otherwise.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="A name for it; default: generated.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Makes a key. It is printed once and cannot be shown again."""
@@ -98,7 +98,7 @@ def index(
 @group.command("show")
 @connected
 def show(session: Session, id: KeyId) -> None:
-    """Shows what is known of a key; never the key itself."""
+    """Shows a key's record, never the key itself."""
     with session.client() as client:
         session.out.one(client.get(f"/keys/{name(id)}"))
 
@@ -122,7 +122,7 @@ def update(
     if_version: IfVersion = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes what a key may do. What is not named stays; a list replaces the list before. The key itself stays the same."""
+    """Changes what a key may do. Settings not named stay; a list replaces the previous list. The key itself stays the same."""
     given: dict[str, Any] = {
         "models": models,
         "operations": operations,
@@ -143,10 +143,10 @@ def update(
 def rotate(
     session: Session,
     id: KeyId,
-    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret is accepted; 0s cuts it at once.")] = "24h",
+    overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret is accepted; 0s ends it at once.")] = "24h",
     dry_run: DryRun = False,
 ) -> None:
-    """Gives a key a new secret. Its id and settings stay, and so does what names it: limits, bindings, usage."""
+    """Gives a key a new secret. Its id and settings stay, as do its limits, bindings and usage."""
     with session.client() as client:
         _show_once(session, client.post(f"/keys/{name(id)}/rotate", {"overlap": duration(overlap)}, dry_run=dry_run))
 
@@ -162,6 +162,6 @@ def revoke(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
 @group.command("delete")
 @connected
 def delete(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
-    """Deletes a key with what is known of it; its usage stays. To refuse a key and keep its record, revoke it."""
+    """Deletes a key and its record; its usage stays. To refuse a key and keep its record, revoke it."""
     with session.client() as client:
         session.out.one(client.delete(f"/keys/{name(id)}", dry_run=dry_run))

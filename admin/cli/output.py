@@ -1,5 +1,4 @@
-"""What commands print: tables for people, JSON and YAML for scripts. Control characters of whatever came from elsewhere do not reach
-the terminal."""
+"""Output of commands: tables for people, JSON and YAML for scripts. Control characters in data from elsewhere never reach the terminal."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ class Output:
         self.console.print(table(items, columns, title))
 
     def one(self, item: Mapping[str, Any]) -> None:
-        """One resource: field by field for people; what is empty is left out."""
+        """One resource, field by field for people, without empty fields."""
         if not self.for_people:
             self.data(dict(item))
             return
@@ -117,7 +116,7 @@ def moment(seconds: float) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what moves the cursor, colours or turns the direction of writing; tabs and line feeds stay."""
+    """Removes characters that move the cursor, colour text or reverse its direction; keeps tabs and line feeds."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

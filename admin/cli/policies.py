@@ -57,7 +57,7 @@ def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `limits`, `guardrails` or `bindings`: a list each.")],
     dry_run: DryRun = False,
 ) -> None:
-    """Makes the policies of a file those of the store: what is new is created, what differs replaced; nothing is deleted."""
+    """Applies a file of policies to the store: creates new ones, replaces different ones, deletes none."""
     wanted = read(file, KINDS)
     with session.client() as client:
         done = apply_all(client, wanted, dry_run)

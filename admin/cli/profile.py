@@ -1,4 +1,4 @@
-"""Profiles: where a gateway is and with which key, in the user's configuration directory, readable by the user only."""
+"""Profiles: a gateway's URLs and keys, in the user's configuration directory, readable only by the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Profile:
 
 
 def path() -> Path:
-    """`$XDG_CONFIG_HOME/gatehouse/profiles.json` on Linux, the like elsewhere."""
+    """`$XDG_CONFIG_HOME/gatehouse/profiles.json` on Linux, the equivalent elsewhere."""
     return Path(typer.get_app_dir("gatehouse")) / FILE
 
 
@@ -44,7 +44,7 @@ def load(name: str) -> Profile | None:
 
 
 def save(name: str, profile: Profile) -> Path:
-    """Writes the file anew (0600, in a 0700 directory), whole or not at all."""
+    """Rewrites the file atomically (0600, in a 0700 directory)."""
     profiles = _read()
     profiles[name] = asdict(profile)
     place = path()
@@ -72,5 +72,5 @@ def _read() -> dict[str, dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise CommandError(f"{place} cannot be used: {error}") from None
     if not isinstance(found, dict):
-        raise CommandError(f"{place} cannot be used: it holds no profiles")
+        raise CommandError(f"{place} cannot be used: it does not hold profiles")
     return found

@@ -34,7 +34,7 @@ def run(model: Path, runtime: str | None, device: str, slots: int, context: int,
 
 
 def _row(model: Path, runtime: str | None) -> RuntimeRow:
-    """The runtime that was asked for, else the one whose models look like this one. Raises CommandError."""
+    """The requested runtime, else the one whose models look like this one. Raises CommandError."""
     if not model.exists():
         raise CommandError(f"{model}: no such file or folder")
     if runtime is not None and runtime not in RUNTIMES:
@@ -47,7 +47,7 @@ def _settings(row: RuntimeRow, model: Path, device: str, slots: int, context: in
     """Raises CommandError for a device or socket that no engine could use."""
     name, _, number = device.partition(":")
     if device != "cpu" and not (name == "cuda" and number.isdigit()):
-        raise CommandError(f"{device!r} is no device: write cpu or cuda:N")
+        raise CommandError(f"{device!r} is not a device: write cpu or cuda:N")
     place = (socket or directory / "engine.sock").resolve()
     if len(str(place).encode()) > 99:
         raise CommandError(f"the path of the socket is too long: {place}")

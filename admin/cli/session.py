@@ -1,4 +1,4 @@
-"""What every command has: where the gateway is, the key, how to print; and one place where its errors become one line."""
+"""Common to all commands: the gateway's address, the key, the output format, and the one place where errors become one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Url = Annotated[str | None, typer.Option("--url", help="The admin listener.", en
 Key = Annotated[str | None, typer.Option("--key", help="An API key with a role.", envvar="GATEHOUSE_KEY", show_envvar=True)]
 ProfileName = Annotated[str, typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE")]
 OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="How results are printed.")]
-IfVersion = Annotated[int | None, typer.Option("--if-version", help="Only when it has this version; the one just read otherwise.", min=0)]
+IfVersion = Annotated[int | None, typer.Option("--if-version", help="Only if it has this version; default: the one just read.", min=0)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 
 
@@ -40,7 +40,7 @@ class Session:
 
 
 def resolve(url: str | None, key: str | None, name: str) -> profiles.Profile:
-    """Options and environment before the profile. The key of a profile is not sent to another URL than its own."""
+    """Options and environment override the profile. A profile's key is sent only to its own URL."""
     saved = profiles.load(name)
     if saved is None:
         if name != profiles.DEFAULT:
@@ -52,7 +52,7 @@ def resolve(url: str | None, key: str | None, name: str) -> profiles.Profile:
 
 
 def _same(url: str, other: str) -> bool:
-    """Whether two URLs lead to the same listener; all names of this machine count as one."""
+    """Whether two URLs lead to the same listener; all names of this machine count as the same."""
     try:
         first, second = urlsplit(url), urlsplit(other)
         hosts = first.hostname == second.hostname or (is_loopback(url) and is_loopback(other))
@@ -64,7 +64,7 @@ def _same(url: str, other: str) -> bool:
 def changed(given: dict[str, Any], cleared: Iterable[str]) -> dict[str, Any]:
     """The settings that the options of an `update` name: those that were given (not None), and null for those to clear.
 
-    Raises typer.BadParameter (exit code 2) for one that is both, for one that is not there, and when there is none.
+    Raises typer.BadParameter (exit code 2) for a setting that is both set and cleared, for an unknown one, and when none is given.
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     for name in cleared:
@@ -85,7 +85,7 @@ def fail(error: CommandError) -> typer.Exit:
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command that takes a Session the options that every command has, after its own."""
+    """Adds the common options to a command that takes a Session, after its own."""
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())[1:]
     keyword = inspect.Parameter.KEYWORD_ONLY

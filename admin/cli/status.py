@@ -22,8 +22,8 @@ from admin.cli.session import DEFAULT_URL, Key, ProfileName, Session, Url, conne
 @connected
 def status(
     session: Session,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.2)] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds between refreshes.", min=0.2)] = 2.0,
 ) -> None:
     """Shows fleet, breakers, queues and limits at a glance. Exit code 1 when the gateway is not ready."""
     with session.client() as client:
@@ -40,7 +40,7 @@ def status(
 
 
 def _watch(session: Session, client: Client, found: dict[str, Any], interval: float) -> None:
-    """Until Ctrl-C. An answer that does not come is said and tried again."""
+    """Refreshes until Ctrl-C. Reports a missing answer and tries again."""
     with Live(render(found), console=session.out.console, auto_refresh=False, screen=session.out.console.is_terminal) as live:
         try:
             while True:
@@ -83,7 +83,7 @@ def login(
     url: Url = None,
     key: Key = None,
     profile: ProfileName = profiles.DEFAULT,
-    gateway_url: Annotated[str, typer.Option("--gateway-url", help="The data listener, for `chat`; asked of the gateway otherwise.")] = "",
+    gateway_url: Annotated[str, typer.Option("--gateway-url", help="The data listener, for `chat`; default: ask the gateway.")] = "",
     api_key: Annotated[str, typer.Option("--api-key", help="Another key for `chat`.")] = "",
 ) -> None:
     """Checks a key and saves it, with the URL, in a profile that only you can read."""

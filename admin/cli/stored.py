@@ -15,7 +15,7 @@ from admin.cli.session import DryRun, Session, connected
 
 KINDS: Final = ("engines", "models")
 POLL_SECONDS: Final = 0.2
-Wait = Annotated[bool, typer.Option("--wait", help="Return when it is in force; say why when it is not.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is in force; say why if it is not.")]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait at most.")]
 FileOfBoth = Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `engines`, `models` or both: a list each.")]
 _SHOWN: Final = ("name", "source", "revision", "in_force", "state", "ready", "reason")
@@ -34,7 +34,7 @@ def register(engines: typer.Typer, models: typer.Typer) -> None:
 def create_engine(
     session: Session,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="A name for it.")],
-    runtime: Annotated[str, typer.Option("--runtime", help="llama.cpp, onnx, or external for a server somewhere else.")],
+    runtime: Annotated[str, typer.Option("--runtime", help="llama.cpp, onnx, or external for a server elsewhere.")],
     model: Annotated[str | None, typer.Option("--model", help="A model of the registry, by its name.")] = None,
     upstream: Annotated[str | None, typer.Option("--upstream", help="Where an external engine is: http://HOST:PORT.")] = None,
     api_key: Annotated[
@@ -51,7 +51,7 @@ def create_engine(
     timeout: Timeout = LONG,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes an engine in the store. Everything else of one can be said in a file (`apply`)."""
+    """Creates an engine in the store. For all other settings use a file (`apply`)."""
     given = {"model": model, "url": upstream, "api_key": api_key, "version": version, "device": device, "slots": slots, "context": context}
     body = {"name": engine, "runtime": runtime, **{key: value for key, value in given.items() if value is not None}}
     _create(session, "engines", body, wait, timeout, dry_run)
@@ -72,12 +72,12 @@ def create_model(
     aliases: Annotated[list[str] | None, typer.Option("--alias", help="Another name for it; repeat it.")] = None,
     fallbacks: Annotated[list[str] | None, typer.Option("--fallback", help="A model to try when this one cannot answer.")] = None,
     policy: Annotated[str | None, typer.Option("--policy", help="How its pool is used: consistent_hash, least_outstanding, ...")] = None,
-    upstream_model: Annotated[str | None, typer.Option("--upstream-model", help="Its name at the engines, where that differs.")] = None,
+    upstream_model: Annotated[str | None, typer.Option("--upstream-model", help="Its name at the engines, if different.")] = None,
     wait: Wait = False,
     timeout: Timeout = LONG,
     dry_run: DryRun = False,
 ) -> None:
-    """Makes a model in the store. Everything else of one can be said in a file (`apply`)."""
+    """Creates a model in the store. For all other settings use a file (`apply`)."""
     body: dict[str, Any] = {
         "name": model,
         "pool": [member(text) for text in engines],
@@ -112,7 +112,7 @@ def _create(session: Session, kind: str, body: dict[str, Any], wait: bool, timeo
 
 @connected
 def apply(session: Session, file: FileOfBoth, wait: Wait = False, timeout: Timeout = LONG, dry_run: DryRun = False) -> None:
-    """Makes the engines and models of a file those of the store: new ones are created, different ones replaced; nothing is deleted.
+    """Applies a file of engines and models to the store: creates new ones, replaces different ones, deletes none.
 
     Another `model`, `version` or `sha256` of an engine starts the new version beside the old one and moves the traffic.
     """
@@ -131,7 +131,7 @@ def _wait_for_all(session: Session, client: Client, wanted: Wanted, deadline: fl
 
 
 def _waited(session: Session, client: Client, kind: str, which: str, deadline: float) -> dict[str, Any]:
-    """The resource once it is in force. Raises CommandError with the reason when it is not, or does not become so in time."""
+    """Returns the resource once it is in force. Raises CommandError with the reason if it fails or takes too long."""
     with session.out.remarks.status(f"{kind}/{which}"):
         while True:
             found: dict[str, Any] = client.get(f"/{kind}/{name(which)}")
@@ -155,7 +155,7 @@ def _under_way(found: dict[str, Any]) -> bool:
 def delete_engine(
     session: Session, engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Its name.")], dry_run: DryRun = False
 ) -> None:
-    """Deletes an engine of the store: it is drained and ends. Refused while a model's pool names it."""
+    """Deletes an engine of the store after draining it. Refused while a model's pool names it."""
     _delete(session, "engines", engine, dry_run)
 
 

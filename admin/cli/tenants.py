@@ -26,7 +26,7 @@ def create(
     tenant: TenantName,
     display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
-    models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models its keys may have; all without one.")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models its keys may have; default: all.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Makes a tenant."""
@@ -40,7 +40,7 @@ def create(
 @tenants.command("list")
 @connected
 def index(session: Session) -> None:
-    """Lists tenants; those of keys in the configuration file are there too."""
+    """Lists tenants, including those of keys in the configuration file."""
     with session.client() as client:
         session.out.rows(client.items("/tenants", limit=1000), ("name", "display_name", "source", "models", "updated_at"))
 
@@ -70,7 +70,7 @@ def update(
     if_version: IfVersion = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Changes a tenant of the store. What is not named stays. Keys that it has keep their models."""
+    """Changes a tenant of the store. Settings not named stay. Its existing keys keep their models."""
     changes = changed({"display_name": display_name, "description": description, "models": models}, clear or ())
     with session.client() as client:
         session.out.one(client.patch(f"/tenants/{name(tenant)}", changes, version=if_version, dry_run=dry_run))
@@ -103,7 +103,7 @@ def show_role(session: Session, role: RoleName) -> None:
 @roles.command("bindings")
 @connected
 def bindings(session: Session) -> None:
-    """Lists who has which role beside those of their key."""
+    """Lists who has which roles besides those of their key."""
     with session.client() as client:
         session.out.rows(client.items("/bindings", limit=1000), ("name", "tenant", "principal", "role", "updated_at", "updated_by"))
 
@@ -127,7 +127,7 @@ def bind(
 @roles.command("unbind")
 @connected
 def unbind(session: Session, binding: Annotated[str, typer.Argument(metavar="NAME", help="The binding.")], dry_run: DryRun = False) -> None:
-    """Takes a role away again."""
+    """Takes a role away."""
     with session.client() as client:
         session.out.one(client.delete(f"/bindings/{name(binding)}", dry_run=dry_run))
 
@@ -142,12 +142,14 @@ def first_day(text: str, now: float) -> str:
 @connected
 def usage(
     session: Session,
-    by: Annotated[str, typer.Option("--by", help="Any of tenant, key, model and day, with commas between.")] = "tenant,model",
-    since: Annotated[str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC), or how far back, as 24h or 30d.")] = None,
+    by: Annotated[str, typer.Option("--by", help="Any of tenant, key, model and day, separated by commas.")] = "tenant,model",
+    since: Annotated[
+        str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC), or how far back, such as 24h or 30d.")
+    ] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only of a tenant.")] = None,
-    of_key: Annotated[str | None, typer.Option("--key-id", help="Only of a key.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Only of a model.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
+    of_key: Annotated[str | None, typer.Option("--key-id", help="Only this key's.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only this model's.")] = None,
 ) -> None:
     """Reports requests and tokens."""
     with session.client() as client:

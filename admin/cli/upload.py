@@ -13,14 +13,14 @@ from gateway.core.modelfiles import model_of
 
 CHUNK: Final = 8 * 1024 * 1024
 ATTEMPTS: Final = 9
-"""Failures one after the other without a byte of progress; about 40 s with the pauses between them."""
+"""Consecutive failures allowed without a byte of progress; about 40 s with the pauses between them."""
 MAX_PAUSE: Final = 8.0
 _AGAIN: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 _HEADERS: Final = (("content-type", "application/offset+octet-stream"), ("tus-resumable", "1.0.0"))
 
 
 class Patience:
-    """Counts failures; waits longer after each. Raises the error itself when there were too many."""
+    """Counts failures and waits longer after each. Raises the error itself after too many."""
 
     def __init__(self, pause: Callable[[float], None] = time.sleep, attempts: int = ATTEMPTS) -> None:
         self._pause, self._attempts, self._failures = pause, attempts, 0
@@ -29,7 +29,7 @@ class Patience:
         self._failures = 0
 
     def wait(self, error: CommandError) -> None:
-        """After a failure. Raises `error` when it is final, or one too many."""
+        """Call after a failure. Raises `error` if it is final or one too many."""
         self._failures += 1
         if self._failures >= self._attempts or (isinstance(error, ApiError) and error.status not in _AGAIN):
             raise error
@@ -47,7 +47,7 @@ def begin(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def send(client: Client, upload: dict[str, Any], parcel: Parcel, at: Callable[[int], None], patience: Patience) -> None:
-    """All bytes from the gateway's offset on. at: hears the offset. Raises CommandError."""
+    """Sends all bytes from the gateway's offset on. at: called with the offset. Raises CommandError."""
     path, offset = f"/model-uploads/{name(upload['id'])}", int(upload["offset"])
     at(offset)
     while offset < parcel.size:
@@ -65,7 +65,7 @@ def send(client: Client, upload: dict[str, Any], parcel: Parcel, at: Callable[[i
 
 
 def _asked(client: Client, path: str, offset: int) -> int:
-    """The gateway's offset; without an answer the one that was known."""
+    """The gateway's offset; without an answer, the last one known."""
     try:
         return int(client.request("HEAD", path, headers={"tus-resumable": "1.0.0"}).headers["upload-offset"])
     except ApiError as error:

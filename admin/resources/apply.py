@@ -1,4 +1,4 @@
-"""Resources of several kinds, applied together: new ones are created, different ones replaced, none deleted; all of them or none."""
+"""Applies resources of several kinds together: creates new ones, replaces different ones, deletes none; all or nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Applied = msgspec.defstruct(
 
 
 class AppliedView(msgspec.Struct, kw_only=True):
-    """What became of one resource."""
+    """The result for one resource."""
 
     kind: str
     name: str

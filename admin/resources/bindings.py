@@ -27,7 +27,7 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 async def check(call: Call, settings: BindingSettings, before: dict[str, Any] | None) -> None:
-    """Nobody grants what they lack; nor takes it away from others."""
+    """Callers cannot grant what they lack, nor take it from others."""
     call.access.require_grant(settings.role, settings.tenant)
     await tenant_models(call, settings.tenant)  # that there is such a tenant
     if before is not None:

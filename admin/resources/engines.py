@@ -16,8 +16,8 @@ from gateway.core.errors import NotFound
 
 class EngineView(msgspec.Struct, kw_only=True):
     """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need.
-    sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle_seconds: since nobody
-    has used it. confinement: what its process may still do."""
+    sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle_seconds: time since
+    its last use. confinement: what its process may still do."""
 
     name: str
     runtime: str
@@ -45,7 +45,7 @@ class BreakerView(msgspec.Struct, kw_only=True):
 
 
 class EndpointView(msgspec.Struct, kw_only=True):
-    """limit: requests that it takes now. address: only for who may read it. shift: the share on its engine's new process."""
+    """limit: requests that it takes now. address: only for callers who may read it. shift: the share on its engine's new process."""
 
     name: str
     engine: str
@@ -123,7 +123,7 @@ async def breaker(call: Call) -> Answer:
 
 
 async def _change(call: Call, act: Any, **expected: Any) -> Answer:
-    """Acts on an endpoint, unless only the difference is asked for. What is drained is not waited for: its `in_flight` falls to 0."""
+    """Acts on an endpoint unless this is a dry run. Does not wait for a drain to finish: `in_flight` falls to 0."""
     name = call.path["name"]
     call.target = f"engines/{name}"
     before = endpoint_view(call, find(call.ports.fleet.endpoints(), name, "endpoint"))

@@ -1,4 +1,4 @@
-"""Model files: what lies in the model directories; new ones by an upload that can be continued after a cut.
+"""Model files: those in the model directories; new ones arrive by uploads that can be resumed after an interruption.
 
 An upload is begun with a POST in our own style, so that name, size and checksum are checked, audited and tried as every write is. Its
 bytes then go the way of the tus protocol 1.0.0 (core, expiration, termination): HEAD tells the offset, PATCH appends there. They
@@ -185,7 +185,7 @@ async def offset(call: Call) -> Answer:
 async def append(call: Call) -> Answer:
     at = _number(call, "upload-offset")
     if at is None:
-        raise RequestError("Say with Upload-Offset where the bytes belong.", code="invalid_header", param="upload-offset")
+        raise RequestError("Give the position of the bytes in Upload-Offset.", code="invalid_header", param="upload-offset")
     _check_version(call)
     view = await call.ports.files.append(call.path["id"], at, _number(call, "content-length"), call.parts())
     return Answer(status=204, headers=_progress(view))
@@ -219,7 +219,7 @@ def _check_version(call: Call) -> None:
         raise RequestError("Tus-Resumable takes a version, as in 1.0.0.", code="invalid_header", param="tus-resumable")
     if given != TUS:
         raise problems.simple(
-            412, "tus_version", f"Tus-Resumable {TUS} is spoken here.", param="tus-resumable", headers=(("tus-version", TUS),)
+            412, "tus_version", f"This server speaks Tus-Resumable {TUS}.", param="tus-resumable", headers=(("tus-version", TUS),)
         )
 
 
@@ -264,7 +264,7 @@ def operations() -> list[Operation]:
             disk=True,
             refuses=(408, 412),
         ),
-        Operation("DELETE", single, write, "Give an upload up", abandon, change, Written, status=204),
+        Operation("DELETE", single, write, "Give up an upload", abandon, change, Written, status=204),
         Operation(
             "POST",
             f"{single}/complete",

@@ -296,7 +296,7 @@ def _network_meant(text: str) -> str:
 
 
 async def _check_limit(call: Call, name: str, param: str) -> None:
-    """A name without a limit behind it would limit nothing."""
+    """Refuses names without a limit, which would limit nothing."""
     if any(limit["name"] == name for limit in call.ports.config.current()["limits"]):
         return
     try:
@@ -306,7 +306,7 @@ async def _check_limit(call: Call, name: str, param: str) -> None:
 
 
 async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
-    """Roles that a key gets or loses: nobody gives or takes what they lack."""
+    """Roles that a key gets or loses: callers cannot give or take what they lack."""
     if roles:
         call.require(FIELDS["keys", "roles"], tenant)
     for role in roles:
@@ -315,7 +315,7 @@ async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
 
 
 async def check_bindings(call: Call, id: str, tenant: str) -> None:
-    """What bindings give to a credential is part of its rights: nobody makes, changes or ends one that has more of them."""
+    """A credential's rights include its bindings: callers cannot create, change or end one with more rights than their own."""
     cursor: str | None = None
     while True:
         page = await call.store.list("bindings", tenant=tenant, limit=1000, cursor=cursor)

@@ -31,7 +31,7 @@ async def check(call: Call, settings: LimitSpec, before: dict[str, Any] | None) 
     if settings.requests is None and settings.tokens is None and settings.concurrent is None:
         raise RequestError("A limit needs at least one of requests, tokens and concurrent.", param="requests")
     if not _PATTERN.fullmatch(settings.match.tenant):
-        raise RequestError("This fits no tenant's name.", param="match.tenant")
+        raise RequestError("match.tenant cannot match any tenant name.", param="match.tenant")
     await call.ports.check("limits", msgspec.to_builtins(settings))
 
 

@@ -34,7 +34,7 @@ class EngineState(msgspec.Struct):
 
 
 class ModelAction(msgspec.Struct):
-    """What was done: the engines that were acted on, with the state they are in now."""
+    """The engines acted on, with their present state."""
 
     model: str
     action: str
@@ -50,7 +50,7 @@ class ModelDryRun(msgspec.Struct):
 Force = Annotated[bool, Meta(description="also engines that are pinned")]
 StopFirst = Annotated[
     bool,
-    Meta(description="where old and new do not fit into memory together, stop the old process first (requests wait) instead of refusing"),
+    Meta(description="if old and new do not fit into memory together, stop the old process first (requests wait) instead of refusing"),
 ]
 
 

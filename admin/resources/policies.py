@@ -1,4 +1,4 @@
-"""What the data plane would decide for a key and a model, and which limits and guardrails would apply."""
+"""The data plane's decision for a key and a model, and the limits and guardrails that would apply."""
 
 from __future__ import annotations
 

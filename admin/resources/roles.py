@@ -10,7 +10,7 @@ from gateway.core.errors import NotFound
 
 
 class RoleView(msgspec.Struct):
-    """confined: it counts in the tenant of who holds it only."""
+    """confined: it counts only in its holder's tenant."""
 
     name: str
     description: str

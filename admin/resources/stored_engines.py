@@ -1,4 +1,4 @@
-"""Engines of the store: the settings that may be decided from far away, their secrets sealed, their state beside them."""
+"""Engines of the store: settings that may be set remotely, with sealed secrets and the engine's state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EngineTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 _OTHER: Final[dict[str, Any]] = {"api_key": SecretText | None, "tls": EngineTls | None, "headers": dict[str, SecretText]}
-"""Settings whose type is another one here than in the configuration file."""
+"""Settings whose type differs from the configuration file's."""
 
 
 def _field(known: msgspec.structs.FieldInfo) -> Any:
@@ -70,7 +70,7 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 def keep(call: Call, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-    """The body with its secrets sealed for this engine at this address. What is the same secret as before stays as it is stored."""
+    """The body with its secrets sealed for this engine at this address. An unchanged secret stays as stored."""
     was, kept = before or {}, dict(body)
     if isinstance(kept.get("api_key"), str):
         kept["api_key"] = _sealed(call, body, was, "api_key", kept["api_key"], was.get("api_key"))
@@ -107,7 +107,7 @@ async def check(call: Call, settings: Any, before: dict[str, Any] | None) -> Non
 
 
 def hidden(call: Call, body: dict[str, Any]) -> dict[str, Any]:
-    """The address is for who may read addresses."""
+    """Shows the address only to callers who may read addresses."""
     return body if call.access.may(FIELDS["endpoints", "address"]) else {**body, "url": None}
 
 

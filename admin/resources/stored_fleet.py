@@ -86,7 +86,7 @@ class FleetCollection(Collection[S], Generic[S]):
         return {**shown, **nothing, "settings": self.hidden(call, body)}
 
     def _running(self, call: Call, name: str, source: str) -> dict[str, Any]:
-        """What runs under a name; empty when nothing does, or what does is not from there."""
+        """The running resource of a name; empty if nothing runs, or if it comes from another source."""
         known = call.asked.get(self.kind)
         if known is None:
             known = call.asked[self.kind] = {item["name"]: item for item in self.running(call)}

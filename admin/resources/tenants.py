@@ -1,4 +1,4 @@
-"""Tenants: who keys, bindings and usage belong to. Those of keys in the configuration file are there without being made."""
+"""Tenants: the owners of keys, bindings and usage. Those of keys in the configuration file exist without being created."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 async def check(call: Call, settings: TenantSettings, before: dict[str, Any] | None) -> None:
-    """Which models a tenant may have needs a permission of its own."""
+    """Setting the models of a tenant needs a permission of its own."""
     if list(settings.models) != (before or {}).get("models", ["*"]):
         call.require(FIELDS["tenants", "models"], settings.name)
 
 
 async def unused(call: Call, name: str) -> None:
-    """A tenant goes after its keys and bindings: who makes one of the same name must not find roles waiting."""
+    """A tenant can be deleted only after its keys and bindings, or a new one of the same name would inherit roles."""
     keys = await call.store.list_keys(tenant=name, limit=1)
     if keys.items:
         raise problems.simple(409, "in_use", f"The tenant {name!r} still has keys, {keys.items[0].id!r} for one: delete them first.")

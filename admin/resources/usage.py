@@ -86,7 +86,7 @@ def _check_day(day: str, param: str) -> None:
     try:
         date.fromisoformat(day)
     except ValueError:
-        raise RequestError(f"{day} is no day of the calendar.", param=param) from None
+        raise RequestError(f"{day} is not a day of the calendar.", param=param) from None
 
 
 def operations() -> list[Operation]:
