@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from hashlib import blake2b
 from math import inf
 from time import perf_counter_ns
 from typing import Any, Final
@@ -137,8 +136,6 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
     principal: Principal = exchange.principal  # type: ignore[assignment]
     content = request.content
-    if not request.api.generates:
-        content += b"x-gatehouse-client: %b\r\n" % client_name(principal)
     if salt:
         content += b"x-gatehouse-cache-salt: %b\r\n" % salt
     return b"POST %b%b HTTP/1.1\r\n%bx-request-id: %b\r\nx-gatehouse-priority: %b\r\nx-gatehouse-deadline-ms: %d\r\n%b%b" % (
@@ -151,11 +148,6 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
         attempt.request_headers,
         b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
     )
-
-
-def client_name(principal: Principal) -> bytes:
-    """A hash that stands for the caller, so that the engine can keep one client's requests in order without knowing who it is."""
-    return blake2b(f"{principal.tenant}\n{principal.kind}\n{principal.id}".encode(), digest_size=8).hexdigest().encode()
 
 
 def _result(head: ResponseHead | None) -> AttemptResult:

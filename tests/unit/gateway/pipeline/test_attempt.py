@@ -20,7 +20,7 @@ from gateway.core.errors import (
 )
 from gateway.core.types import Peer, Principal, ResponseHead
 from gateway.pipeline.attempt import engine_error
-from tests.unit.gateway.pipeline.world import BODY, CHAT, SSE_HEAD, STREAM_BODY, Client, World, chunk
+from tests.unit.gateway.pipeline.world import BODY, SSE_HEAD, STREAM_BODY, Client, World, chunk
 
 
 def unsafe(message: str = "The engine broke off.") -> EngineError:
@@ -336,24 +336,6 @@ def test_a_fallback_is_not_asked_about_a_denial_or_after_the_first_byte() -> Non
     world.start(STREAM_BODY)
     world.call.head(SSE_HEAD).body(chunk("a")).fail(unsafe())
     assert world.other.attempts == []
-
-
-def test_engines_hear_whose_vectors_and_tensors_they_compute_by_a_hash() -> None:
-    def client_of(body: bytes, path: bytes, caller: Principal) -> bytes | None:
-        world = World()
-        world.identity.caller = caller
-        world.start(body, path=path)
-        lines = dict(line.split(b": ", 1) for line in world.call.request_head.split(b"\r\n")[1:] if line)
-        return lines.get(b"x-gatehouse-client")
-
-    one, two = Principal("one", "acme", "api_key", ("*",)), Principal("two", "acme", "api_key", ("*",))
-    texts = b'{"model":"m","input":"a"}'
-    tensors = b'{"inputs":[{"name":"x","datatype":"INT64","shape":[1],"data":[1]}]}'
-    found = client_of(texts, b"/v1/embeddings", one)
-    assert found is not None and len(found) == 16 and b"one" not in found
-    assert client_of(tensors, b"/v2/models/m/infer", one) == found
-    assert client_of(texts, b"/v1/embeddings", two) != found
-    assert client_of(BODY, CHAT, one) is None
 
 
 # --- how long an engine may take
