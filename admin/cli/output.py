@@ -17,6 +17,8 @@ from rich.text import Text
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _WIDE = 400
+_LEAST = 10
+_GAP = 2
 _TIMES = frozenset({"expires", "revoked", "overlap_until", "last_used"})
 _FRACTION = re.compile(r"\.\d+Z$")
 _GOOD = frozenset({"ready", "active", "ok", "closed", "allow", "yes"})
@@ -32,11 +34,17 @@ class Format(StrEnum):
 class Output:
     """Prints results on standard output in one format, remarks on standard error."""
 
-    def __init__(self, format: Format) -> None:
+    def __init__(self, format: Format, wide: bool = False) -> None:
         self.format = format
-        out = sys.stdout.isatty()
+        out = sys.stdout.isatty() and not wide
+        self._fits = out
         self.console = Console(width=None if out else _WIDE, highlight=False, soft_wrap=not out)
         self.remarks = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    @property
+    def room(self) -> int | None:
+        """The columns of the terminal; None when lines may be of any length."""
+        return self.console.width if self._fits else None
 
     @property
     def for_people(self) -> bool:
@@ -55,7 +63,7 @@ class Output:
         if not self.for_people:
             self.data(list(items))
             return
-        self.console.print(table(items, columns, title))
+        self.console.print(table(items, columns, title, self.room))
 
     def one(self, item: Mapping[str, Any]) -> None:
         """One resource, field by field for people, without empty fields."""
@@ -73,13 +81,37 @@ class Output:
         self.remarks.print(Text(clean(text)))
 
 
-def table(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
+def table(items: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None, room: int | None = None) -> Table:
+    """One line per item. Where `room` is too small, the last columns are cut short first, then hidden; the first stays whole."""
+    rows = [[cell(column, _value(item, column)) for column in columns] for item in items]
+    heads = [Text(column.replace(".", " ").replace("_", " ").upper()) for column in columns]
+    natural = [max(cells[index].cell_len for cells in [heads, *rows]) for index in range(len(columns))]
+    widths = natural if room is None else fitted(natural, [head.cell_len for head in heads], room)
+    hidden = ", ".join(head.plain for head in heads[len(widths) :])
     built = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left", title_style="bold underline")
-    for column in columns:
-        built.add_column(Text(column.replace(".", " ").replace("_", " ").upper()))
-    for item in items:
-        built.add_row(*(cell(column, _value(item, column)) for column in columns))
+    if hidden:
+        built.caption, built.caption_justify, built.caption_style = f"hidden: {hidden} (--wide shows all)", "left", "dim"
+    for head, width, whole in zip(heads, widths, natural, strict=False):
+        cut = width < whole
+        built.add_column(head, no_wrap=cut, overflow="ellipsis" if cut else "fold", max_width=width if cut else None)
+    for cells in rows:
+        built.add_row(*cells[: len(widths)])
     return built
+
+
+def fitted(natural: Sequence[int], heads: Sequence[int], room: int) -> list[int]:
+    """The widths of as many columns as there is room for. The first keeps its width; the others keep that of their heads, and _LEAST where
+    they need that much."""
+    least = [natural[0], *(max(head, min(width, _LEAST)) for width, head in zip(natural[1:], heads[1:], strict=True))]
+    count = len(least)
+    while count > 1 and sum(least[:count]) + _GAP * (count - 1) > room:
+        count -= 1
+    widths = list(natural[:count])
+    for index in reversed(range(1, count)):
+        excess = sum(widths) + _GAP * (count - 1) - room
+        if excess > 0:
+            widths[index] = max(least[index], widths[index] - excess)
+    return widths
 
 
 def _value(item: Mapping[str, Any], column: str) -> Any:

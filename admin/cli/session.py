@@ -22,6 +22,7 @@ Url = Annotated[str | None, typer.Option("--url", help="The admin listener.", en
 Key = Annotated[str | None, typer.Option("--key", help="An API key with a role.", envvar="GATEHOUSE_KEY", show_envvar=True)]
 ProfileName = Annotated[str, typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE")]
 OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="How results are printed.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Tables with all columns in full, wider than the terminal.")]
 IfVersion = Annotated[int | None, typer.Option("--if-version", help="Only if it has this version; default: the one just read.", min=0)]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 
@@ -94,12 +95,13 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter("key", keyword, default=None, annotation=Key),
         inspect.Parameter("profile", keyword, default=profiles.DEFAULT, annotation=ProfileName),
         inspect.Parameter("output", keyword, default=Format.table, annotation=OutputFormat),
+        inspect.Parameter("wide", keyword, default=False, annotation=Wide),
     ]
 
     @functools.wraps(command)
-    def run(*, url: str | None, key: str | None, profile: str, output: Format, **given: Any) -> None:
+    def run(*, url: str | None, key: str | None, profile: str, output: Format, wide: bool, **given: Any) -> None:
         try:
-            command(Session(resolve(url, key, profile), Output(output)), **given)
+            command(Session(resolve(url, key, profile), Output(output, wide)), **given)
         except CommandError as error:
             raise fail(error) from None
         except BrokenPipeError:

@@ -32,7 +32,7 @@ def status(
             _watch(session, client, found, interval)
             return
     if session.out.for_people:
-        session.out.console.print(render(found))
+        session.out.console.print(render(found, session.out.room))
     else:
         session.out.data(found)
     if not found["ready"]:
@@ -41,19 +41,20 @@ def status(
 
 def _watch(session: Session, client: Client, found: dict[str, Any], interval: float) -> None:
     """Refreshes until Ctrl-C. Reports a missing answer and tries again."""
-    with Live(render(found), console=session.out.console, auto_refresh=False, screen=session.out.console.is_terminal) as live:
+    console = session.out.console
+    with Live(render(found, session.out.room), console=console, auto_refresh=False, screen=console.is_terminal) as live:
         try:
             while True:
                 time.sleep(interval)
                 try:
-                    live.update(render(client.get("/status")), refresh=True)
+                    live.update(render(client.get("/status"), session.out.room), refresh=True)
                 except CommandError as error:
                     live.update(Text(output.clean(str(error)), style="red"), refresh=True)
         except KeyboardInterrupt:
             return
 
 
-def render(found: dict[str, Any]) -> RenderableType:
+def render(found: dict[str, Any], room: int | None = None) -> RenderableType:
     """The whole picture: one line about the process, tables of models, endpoints and limits."""
     state = Text("ready", style="green") if found["ready"] else Text(f"not ready: {', '.join(found['not_ready'])}", style="red")
     up = int(max(0.0, time.time() - datetime.fromisoformat(found["started_at"]).timestamp()))
@@ -71,10 +72,10 @@ def render(found: dict[str, Any]) -> RenderableType:
     if config.get("until_restart"):
         head.append("\nthe configuration in force is not in the gateway's file: a restart brings the file's back", style="yellow")
     rows = [{**model, "engines": [member(engine) for engine in model["pool"]]} for model in found["models"]]
-    models = output.table(rows, ("name", "ready", "queued", "policy", "engines"), "Models")
+    models = output.table(rows, ("name", "ready", "queued", "policy", "engines"), "Models", room)
     columns = ("name", "runtime", "state", "in_flight", "limit", "slots", "breaker.state", "breaker.forced", "reason")
-    endpoints = output.table(found["endpoints"], columns, "Endpoints")
-    limits = output.table(found["limits"], ("name", "per", "match", "requests", "tokens", "concurrent"), "Limits")
+    endpoints = output.table(found["endpoints"], columns, "Endpoints", room)
+    limits = output.table(found["limits"], ("name", "per", "match", "requests", "tokens", "concurrent"), "Limits", room)
     parts: list[RenderableType] = [head, "", models, "", endpoints]
     return Group(*parts, "", limits) if found["limits"] else Group(*parts)
 

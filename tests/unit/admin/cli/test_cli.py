@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from admin.cli import output, profile
@@ -179,3 +181,21 @@ def test_times_are_shown_to_the_second() -> None:
     assert output.cell("expires", "2027-01-31T10:00:00.125Z").plain == "2027-01-31T10:00:00Z"
     assert output.cell("updated_at", "2027-01-31T10:00:00Z").plain == "2027-01-31T10:00:00Z"
     assert output.cell("description", "1.5Z").plain == "1.5Z"
+
+
+def test_a_table_fits_the_terminal_by_the_order_of_its_columns() -> None:
+    rows = [{"id": "a-key-with-a-long-name", "models": ["model-" + "x" * 40, "y"], "state": "active", "description": "words " * 12}]
+    columns = ("id", "models", "state", "description")
+
+    def printed(room: int | None) -> str:
+        console = Console(file=io.StringIO(), width=room or 400, highlight=False)
+        console.print(output.table(rows * 2, columns, room=room))
+        return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+    for room in (40, 60, 80, 120):
+        lines = printed(room).rstrip("\n").split("\n")
+        assert all(len(line) <= room for line in lines) and lines[1].startswith("a-key-with-a-long-name ")
+        assert len(lines) == 3 or lines[3].startswith("hidden: "), lines
+    assert "active" in printed(80) and "…" in printed(80) and "hidden" not in printed(80)
+    assert "hidden: STATE, DESCRIPTION (--wide shows all)" in " ".join(printed(40).split())
+    assert "…" not in printed(None) and ("words " * 12).strip() in printed(None)
