@@ -20,7 +20,7 @@ MEMO_VERSION: Final = 64
 
 _DENIED: Final = Decision(False, "This credential may not use the requested model.", "default-deny")
 _OPERATION: Final = Decision(False, "This credential may not call this operation.", "operations")
-_UNKNOWN: Final = Decision(False, "There is no such model for this credential.", "unknown-model")
+_UNKNOWN: Final = Decision(False, "This credential has no model of this name.", "unknown-model")
 
 
 class ModelAccess:

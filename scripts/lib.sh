@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts beside this file share: finding Python, the environment in .venv, hash-checked installs, system
+# Shared by the scripts in this folder: finding Python, the environment in .venv, hash-checked installs, system
 # packages, and the one build of llama-cpp-python. Source it; it changes nothing by itself.
 #
 # GATEHOUSE_PYTHON      the Python to make .venv with (else the first of python3, python3.14 .. python3.11, /usr/bin/python3 that was built
@@ -21,7 +21,7 @@ die() {
 
 # --- system packages ---------------------------------------------------------------------------------------------
 
-# as_root COMMAND...: runs it as root, through sudo where needed; status 1 without running it where neither is to be had.
+# as_root COMMAND...: runs it as root, through sudo if needed; status 1 without running it if neither is possible.
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
@@ -45,13 +45,13 @@ without_services() {
     return "$status"
 }
 
-# install_packages NAME...: Debian packages, without recommended ones. Names what is missing and fails where it may not.
+# install_packages NAME...: Debian packages, without recommended ones. Names the missing ones and fails if it may not install them.
 install_packages() {
     [ $# -gt 0 ] || return 0
-    command -v apt-get >/dev/null || die "missing: $*. There is no apt-get here: install these packages' equivalents, then run this again"
+    command -v apt-get >/dev/null || die "missing: $*. apt-get is not available: install these packages' equivalents, then run this again"
     as_root true || die "missing: $*. Run: sudo apt-get install $*"
     say "installing system packages: $*"
-    as_root apt-get update -q >/dev/null || say "warning: apt-get update failed; going on with the lists that are here"
+    as_root apt-get update -q >/dev/null || say "warning: apt-get update failed; going on with the existing lists"
     without_services as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null ||
         die "apt-get could not install: $*"
 }
@@ -65,7 +65,7 @@ import os, sys, sysconfig
 own = os.path.exists("/etc/debian_version") and os.path.realpath(sys.executable).startswith("/usr/bin/")
 sys.exit(not own and "--enable-optimizations" not in (sysconfig.get_config_var("CONFIG_ARGS") or ""))'
 
-# The distribution's own, which may not come first in the PATH.
+# The distribution's own, which may not be first in the PATH.
 SYSTEM_PYTHON=/usr/bin/python3
 
 # Status 0 when environments can be made with this Python, now or after its package was installed.
@@ -103,11 +103,11 @@ ensure_venv() {
 
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check "$@"; }
 
-# digest FILE...: one SHA-256 over what the files hold.
+# digest FILE...: one SHA-256 over the contents of the files.
 digest() { cat -- "$@" | sha256sum | cut -c1-64; }
 
 # once NAME VALUE COMMAND...: runs the command unless it succeeded in this environment for the same value. The command runs
-# where `set -e` is off (the left side of ||): each of its steps says itself what a failure means.
+# where `set -e` is off (the left side of ||), so each of its steps must handle its own failure.
 once() {
     local stamp="$VENV/.gatehouse-$1" value="$2"
     shift 2
@@ -120,7 +120,7 @@ once() {
 
 # The flags of the build. A native build uses AMX where the CPU advertises it, and crashed there in llama_decode. The other
 # instruction sets are named one by one, on or off as this CPU has them: ggml's own default without GGML_NATIVE turns them on
-# everywhere, or off everywhere where SOURCE_DATE_EPOCH is set. Each stands beside the features of the CPU that it needs, all of them; the
+# everywhere, or off everywhere where SOURCE_DATE_EPOCH is set. Each is listed with all the CPU features that it needs; the
 # AVX-512 ones were measured: a tenth to a fifth faster. The multimodal library is a third of the build; nothing here loads it.
 # Arguments, for tests: another list of features, another machine.
 llama_cmake_args() {
@@ -140,7 +140,7 @@ llama_cmake_args() {
     printf '%s' "$args${GATEHOUSE_CMAKE_ARGS:+ $GATEHOUSE_CMAKE_ARGS}"
 }
 
-# What is changed in the source before it is built; each says why. The source is pinned by its hash, so they fit exactly or not at all.
+# Patches applied to the source before it is built; each says why. The source is pinned by its hash, so they fit exactly or not at all.
 LLAMA_PATCHES=("$ROOT"/scripts/patches/llama-*.patch)
 
 # The name of the build in the cache: what was built (version, hash, changes), with what, for which Python and platform.
@@ -203,7 +203,7 @@ install_llama() {
 
 # --- the hot path, compiled ----------------------------------------------------------------------------------------
 
-# What the build depends on, roughly: the build itself notes each file, and is not used when one of them has changed.
+# The build's dependencies, roughly: the build itself records each file, and is not used when one of them has changed.
 compiled_key() {
     local sources
     mapfile -t sources < <(printf '%s\n' "$ROOT/scripts/compile.py" "$ROOT/gateway/app/compiled.py" "$ROOT/requirements/build.txt"
@@ -211,7 +211,7 @@ compiled_key() {
     printf '%s-%s' "$(sed -n 's/^version *= *\([0-9.]*\).*/\1/p' "$VENV/pyvenv.cfg")" "$(digest "${sources[@]}")"
 }
 
-# Status 0 where there is a C compiler and the headers of the environment's Python.
+# Status 0 if a C compiler and the headers of the environment's Python are installed.
 can_compile() {
     command -v cc >/dev/null && "$VENV/bin/python" -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
@@ -222,7 +222,7 @@ sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 install_compiled() {
     if [ ! -d "$CACHE/compiled/$1" ] && ! can_compile; then
         if ! { command -v apt-get && as_root true; } >/dev/null 2>&1; then
-            say "warning: there is no C compiler or no Python.h: the hot path runs from its sources, slower"
+            say "warning: the C compiler or Python.h is missing: the hot path runs from its sources, slower"
             return 0
         fi
         install_packages build-essential "$("$VENV/bin/python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}-dev")')"
@@ -230,7 +230,7 @@ install_compiled() {
     build_compiled "$1"
 }
 
-# build_compiled KEY: the same where a compiler is known to be there.
+# build_compiled KEY: the same if a compiler is known to be installed.
 build_compiled() {
     local directory="$CACHE/compiled/$1" target
     if [ ! -d "$directory" ]; then
@@ -253,7 +253,7 @@ compile_beside() {
     key="$(compiled_key)"
     if [ -r "$VENV/.gatehouse-compiled" ] && [ "$(<"$VENV/.gatehouse-compiled")" = "$key" ]; then return 0; fi
     if [ ! -d "$CACHE/compiled/$key" ] && ! can_compile; then
-        say "the hot path runs from its sources, slower: there is no C compiler or no Python.h (Debian: build-essential and python3-dev)"
+        say "the hot path runs from its sources, slower: the C compiler or Python.h is missing (Debian: build-essential and python3-dev)"
         return 0
     fi
     say "this start serves from the sources; the hot path is being compiled in the background for the next start (log: $log)"
@@ -284,7 +284,7 @@ install_pinned() { pip install -qq --require-hashes --only-binary :all: -r "$1";
 
 install_project() { pip install -qq --no-deps --no-build-isolation --no-index -e "$ROOT"; }
 
-# ensure_python NAME: .venv with requirements/NAME.txt and what builds the project.
+# ensure_python NAME: .venv with requirements/NAME.txt and the project's build tools.
 ensure_python() {
     local requirements="$ROOT/requirements/$1.txt"
     ensure_venv
@@ -303,7 +303,7 @@ ensure_gateway() {
     exec 8>&-
 }
 
-# ensure_dependencies NAME: .venv with requirements/NAME.txt, what builds the project, and llama-cpp-python.
+# ensure_dependencies NAME: .venv with requirements/NAME.txt, the project's build tools, and llama-cpp-python.
 ensure_dependencies() {
     ensure_python "$1"
     once llama "$(llama_key)" install_llama "$CACHE/wheels/$(llama_key)"

@@ -1,4 +1,4 @@
-"""The data plane's cache of the store's API keys: bounded, and kept current by the feed, so that most requests ask nobody.
+"""The data plane's cache of the store's API keys: bounded, and kept current by the feed, so that most requests need no look-up elsewhere.
 
 Known keys, and unknown ones for a few seconds, are cached under the SHA-256 of the whole key. A key that is not cached is asked for once,
 however many requests bring it at the same time. A change (revoked, rotated, updated) drops the key at once; an answer that was under way
@@ -180,7 +180,7 @@ class StoredKeys:
             self._flights.pop(digest, None)
             flight.fail(StoreUnavailable("The gateway is shutting down."))
             raise
-        except Exception as error:  # noqa: BLE001 - boundary: whoever waits must hear of any failure, and is refused
+        except Exception as error:  # noqa: BLE001 - boundary: those waiting must learn of any failure, and are refused
             self._flights.pop(digest, None)
             if not isinstance(error, GatehouseError):
                 log.error("a key could not be looked up (%s)", type(error).__name__)
@@ -302,7 +302,7 @@ def _neighbourhood(address: str) -> str:
 
 
 def _inside(address: str, networks: tuple[Network, ...]) -> bool:
-    """Whether an address lies in one of the networks. IPv4 may arrive mapped into IPv6; what is not an address is in none."""
+    """Whether an address lies in one of the networks. IPv4 may arrive mapped into IPv6; anything but an address is in none."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -42,7 +42,7 @@ class Rate:
 
 
 class Shape:
-    """What all buckets of one limit share."""
+    """Shared by all buckets of one limit."""
 
     __slots__ = ("concurrent", "name", "request_ps", "requests", "tokens")
 

@@ -22,7 +22,7 @@ def line(bucket: Bucket, now: int) -> bytes:
 
 
 def _rate_lines(rate: Rate, debt_ps: int) -> bytes:
-    """The three lines of one rate at a debt: its burst, what remains of it, and the time until it is full again, rounded up."""
+    """The three lines of one rate at a debt: its burst, the remainder, and the time until it is full again, rounded up."""
     if debt_ps < 0:
         debt_ps = 0
     left = rate.burst_ps - debt_ps

@@ -197,7 +197,7 @@ class Held:
         self._settled = False
 
     def settle(self, usage: Usage | None) -> None:
-        """Charges what was used, or refunds all (None). A second call does nothing."""
+        """Charges the actual usage, or refunds all (None). A second call does nothing."""
         if self._settled:
             return
         self._settled = True
@@ -218,7 +218,7 @@ UNLIMITED: Final = Unlimited()
 
 
 def _clamped(bucket: Bucket, prompt: int) -> int:
-    """What to reserve for an estimate beyond the burst: the whole burst. The rest is charged at settlement.
+    """The reservation for an estimate beyond the burst: the whole burst. The rest is charged at settlement.
 
     A prompt that exceeds the burst by itself could never pass, and is refused for good.
     """

@@ -104,7 +104,7 @@ class _Class:
 
     def pop(self, barred: Collection[Avoids]) -> Entry | None:
         """The next entry that is not barred. A line whose entries are all barred is passed over and keeps its deficit."""
-        if len(self._turns) == 1:  # with one tenant there are no turns to take
+        if len(self._turns) == 1:  # a single tenant takes no turns
             line = self._turns[0]
             alone = line.first(barred)
             if alone is not None:
@@ -204,7 +204,7 @@ class AdmissionQueue:
         return None
 
     def cancel(self, entry: Entry) -> bool:
-        """Removes an entry; False when it is no longer queued."""
+        """Removes an entry; False if it was no longer queued."""
         if not entry.queued:
             return False
         self._remove(entry)

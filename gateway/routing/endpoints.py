@@ -43,7 +43,7 @@ class Waiters(Protocol):
     """A pool with requests that wait for a slot."""
 
     def pump(self) -> bool:
-        """Grants one free slot; False when there is none, or no request that it can serve."""
+        """Grants one free slot; False without a free slot or a request that it can serve."""
         ...
 
     def expire(self, now: float) -> bool:
@@ -52,7 +52,7 @@ class Waiters(Protocol):
 
 
 class Effects(Protocol):
-    """What an endpoint asks of its registry."""
+    """An endpoint's view of its registry."""
 
     def now(self) -> float: ...
 
@@ -76,7 +76,7 @@ class Effects(Protocol):
 
 
 class Retired:
-    """The client of an earlier process: the attempts it still carries, and who waits for them to end."""
+    """The client of an earlier process: the attempts it still carries, and the waiters for their end."""
 
     __slots__ = ("address", "in_flight", "waiting")
 
@@ -293,7 +293,7 @@ class Endpoint:
             self._judge(result.reason or "the probes succeed")
 
     def tick(self, now: float) -> bool:
-        """Does what time brings; True while there is more to come (an open breaker, a slow start)."""
+        """Applies changes due to time; True while more are to come (an open breaker, a slow start)."""
         if self.breaker.due(now):
             self._judge("the breaker lets one request through")
         elif self._ramp_from is not None:
@@ -404,7 +404,7 @@ class Endpoint:
         return self.slots != before
 
     def _judge(self, reason: str) -> None:
-        """Derives the state and the limits from what the three sources said."""
+        """Derives the state and the limits from the reports of the three sources."""
         old, old_slots, spared = self.state, self.limit, self.reserve > 0
         state, why = self._verdict()
         self.epoch, self.half_open, self.limit, self.reserve = self.breaker.epoch, state == "half_open", 0, 0

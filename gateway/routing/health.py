@@ -27,7 +27,7 @@ RECOVERY = 1.0
 
 
 class ProbeResult(Struct, frozen=True):
-    """What one probe saw. refused: nothing accepts connections there. loading: the engine says that it is still loading its model.
+    """The result of one probe. refused: nothing accepts connections there. loading: the engine says that it is still loading its model.
     slots: how many requests it runs at once, if it said so."""
 
     ok: bool
@@ -84,7 +84,7 @@ class Health:
 
 
 class Probed(Protocol):
-    """What the prober needs of an endpoint. `address` is None while there is nothing to probe."""
+    """The prober's view of an endpoint. `address` is None while there is nothing to probe."""
 
     name: str
     spec: EngineSpec

@@ -68,7 +68,7 @@ class Prefix:
         self._states: dict[str, Any] = {}
 
     def key(self, request: InferenceRequest, principal: Principal, session: bytes | None) -> int:
-        """Hashes roles and texts up to the first user message, or of the first MESSAGES where there is none. Of each text the first PREFIX
+        """Hashes roles and texts up to the first user message, or of the first MESSAGES if there is none. Of each text the first PREFIX
         characters count, so that a long system prompt does not hide the user's."""
         messages = request.api.messages(request)
         if messages is None:
@@ -126,7 +126,7 @@ def _text(request: InferenceRequest) -> str:
 
 
 def _bytes_of(request: InferenceRequest) -> bytes:
-    """The beginning of what is forwarded, for requests without text (tensors)."""
+    """The beginning of the forwarded body, for requests without text (tensors)."""
     if request.raw:
         return request.raw[:PREFIX]
     return b"\0".join(bytes(value)[:PREFIX] for value in request.fields.values())[:PREFIX]

@@ -1,4 +1,4 @@
-"""The active probe over HTTP: GET `health.path`, or /health and, where there is none, /v1/models.
+"""The active probe over HTTP: GET `health.path`, or /health and, if that does not exist, /v1/models.
 
 Any 2xx is good, unless the body has a `state` other than `ready`: a sidecar answers 200 while it loads its model. llama.cpp's own server
 answers 503 "Loading model" then. `slots` in the body is how many requests the engine runs at once. Addresses are those of

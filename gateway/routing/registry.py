@@ -53,7 +53,7 @@ class LoopScheduler:
 
 
 class Fleet(Protocol):
-    """What the registry needs of a router that goes into force."""
+    """The registry's view of a router that goes into force."""
 
     @property
     def members(self) -> Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]: ...
@@ -90,7 +90,7 @@ class EndpointRegistry:
         self.clock, self.entropy = clock, entropy
         self.now = clock.monotonic
         self.version = 0
-        """Grows with each change of an endpoint's state: routes then derive again what they keep of the states."""
+        """Grows with each change of an endpoint's state, upon which routes recompute what they derived from the states."""
         self.shedding = 0
         """Load shedding (gateway.routing.shedding): 0 nothing, 1 batch, 2 standard too, 3 everything."""
         self.active: Fleet | None = None
@@ -116,7 +116,7 @@ class EndpointRegistry:
         return Endpoint(spec, self, breaker)
 
     def activate(self, fleet: Fleet) -> None:
-        """Puts a router's endpoints into force; those that it lacks finish what they carry."""
+        """Puts a router's endpoints into force; removed ones finish their attempts."""
         previous, self._endpoints = self._endpoints, {name: member[0] for name, member in fleet.members.items()}
         self.active = fleet
         for endpoint, spec, breaker in fleet.members.values():

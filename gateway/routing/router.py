@@ -261,7 +261,7 @@ class PoolRoute:
         return waiting
 
     def pump(self) -> bool:
-        """Grants one free slot; False when there is none, or no request that it can serve."""
+        """Grants one free slot; False without a free slot or a request that it can serve."""
         if not self._waiting:
             return False
         if self._version != self._registry.version:
@@ -281,7 +281,7 @@ class PoolRoute:
         return True
 
     def _next(self) -> Entry | None:
-        """The request that gets a free slot; None when there is no slot, or no request that it can serve."""
+        """The request that gets a free slot; None without a free slot or a request that it can serve."""
         if self._queue.avoided:
             at = self._free()
             return self._queue.pop(self._barred(at)) if at else None

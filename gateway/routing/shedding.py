@@ -1,7 +1,7 @@
 """Load shedding: refuses work before the process suffers, the least important class first.
 
 `Shedding` is pure: it turns the event loop's lag and the share of memory in use into a level (0 nothing, 1 batch, 2 standard too,
-3 everything). It rises when three observations in a row agree, so that one long pause sheds nobody, and falls one level after a second of
+3 everything). It rises when three observations in a row agree, so that one long pause sheds nothing, and falls one level after a second of
 calm. Lag right after the start does not count. `PressureMonitor` measures ten times a second and tells the registry.
 """
 

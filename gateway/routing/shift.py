@@ -1,7 +1,7 @@
 """A share of one endpoint's traffic goes to a second process of its engine: which attempts, and how they end. Pure.
 
 A counter decides, so that of n attempts exactly n times the share go there, spread evenly. Failures there are counted here and do not count
-for the process in force; after too many `over` completes, and whoever drives the rollout ends it.
+for the process in force; after too many `over` completes, and the rollout's driver ends it.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def _spaced(folded: str) -> bytes:
 
 @lru_cache(maxsize=65536)
 def fold_character(character: str) -> str:
-    """What one character folds to, before its marks are put in order (`in_order`). "" for an invisible one."""
+    """The folded form of one character, before its marks are put in order (`in_order`); "" if it is invisible."""
     if IGNORABLE.match(character):
         return ""
     decomposed = normalize("NFKD", character)

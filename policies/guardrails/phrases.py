@@ -71,7 +71,7 @@ class PhraseSet:
     """The compiled phrases. `longest`: the most folded characters that a match can have. `window`: how many characters to search at a
     time, so that what must be followed one by one at the end of each is a small part.
 
-    Raises ValueError, naming the phrase, for one that cannot be matched, and when there is none or too many.
+    Raises ValueError that names a phrase that cannot be matched, or when there are none or too many.
     """
 
     def __init__(self, phrases: Iterable[str]) -> None:
