@@ -271,7 +271,7 @@ def test_a_model_is_added_served_and_removed(launch: Callable[..., Gatehouse], e
     gatehouse = launch(config).start()
     added = json.loads(run(gatehouse, "models", "add", str(ARTEFACTS / "demo-chat.gguf"), "--name", "mine.gguf", "-o", "json").stdout)
     assert (added["name"], added["sha256"]) == ("mine.gguf", hashlib.sha256(CHAT).hexdigest())
-    assert "there already" in run(gatehouse, "models", "add", str(ARTEFACTS / "demo-chat.gguf"), "--name", "mine.gguf").stderr
+    assert "already exists" in run(gatehouse, "models", "add", str(ARTEFACTS / "demo-chat.gguf"), "--name", "mine.gguf").stderr
     assert "mine.gguf" in run(gatehouse, "models", "files").stdout
     served = {"name": "own", "runtime": "llama.cpp", "model": "mine.gguf", "slots": 1, "context": 256}
     gatehouse.file.write_text(
