@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -180,8 +181,11 @@ class Gatehouse:
     def engines(self) -> list[int]:
         """Process ids of the sidecars."""
         assert self.process is not None
-        threads = Path(f"/proc/{self.process.pid}/task").iterdir()  # a child belongs to the thread that started it
-        return sorted(int(child) for thread in threads for child in (thread / "children").read_text().split())
+        found: list[int] = []
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():  # a child belongs to the thread that started it
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended: its children are another's now
+                found += map(int, (thread / "children").read_text().split())
+        return sorted(set(found))
 
 
 def first_keys(gatehouse: Gatehouse) -> list[str]:
