@@ -22,6 +22,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/apply.py": ("tests/e2e/test_cli_fleet.py", '"apply"'),
     "admin/cli/archive.py": ("tests/e2e/test_model_files.py", "admin.cli.archive"),
     "admin/cli/chat.py": ("tests/e2e/test_cli.py", '"chat"'),
+    "admin/cli/completion.py": ("tests/e2e/test_cli_completion.py", "complete("),
     "admin/cli/files.py": ("tests/e2e/test_model_files.py", '"models", "add"'),
     "admin/cli/keys.py": ("tests/unit/admin/cli/test_cli.py", "expiry("),
     "admin/cli/output.py": ("tests/unit/admin/cli/test_cli.py", "Output("),

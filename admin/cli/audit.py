@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from admin.cli import completion
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
@@ -138,8 +139,15 @@ def export(
     session: Session,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="How far back, such as 24h.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="intent, outcome, event, checkpoint or segment.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind",
+            help="intent, outcome, event, checkpoint or segment.",
+            autocompletion=completion.one_of("intent", "outcome", "event", "checkpoint", "segment"),
+        ),
+    ] = None,
     request_id: Annotated[str | None, typer.Option("--request-id", help="Only this request's.")] = None,
 ) -> None:
     """Writes the records exactly as in the log, one JSON object per line."""

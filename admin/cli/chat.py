@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import httpx
 import typer
 
+from admin.cli import completion
 from admin.cli.client import ApiError, Client, connection_options, explain
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
@@ -24,7 +25,9 @@ TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 def chat(
     session: Session,
     prompt: Annotated[str | None, typer.Argument(help="What to say; without it, a conversation starts.")] = None,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="The model; default: the first of the list.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The model; default: the first of the list.", autocompletion=completion.models)
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", help="Instructions before the conversation.")] = None,
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", help="The longest answer.", min=1)] = None,
     temperature: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from admin.cli import archive, upload
+from admin.cli import archive, completion, upload
 from admin.cli.client import LONG, Client, name
 from admin.cli.errors import CommandError
 from admin.cli.session import DryRun, Session, connected
@@ -17,7 +17,9 @@ from gateway.core.modelfiles import kind_of, split_name, split_of
 
 _COLUMNS: Final = ("name", "runtime", "task", "parameters", "quantisation", "context", "size", "source", "used_by", "problem")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
-FileName = Annotated[str, typer.Argument(metavar="NAME", help="The model's name, as `models files` shows it.")]
+FileName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The model's name, as `models files` shows it.", autocompletion=completion.removable_files)
+]
 
 
 @connected
@@ -109,10 +111,17 @@ def _progress(session: Session) -> Progress:
 @connected
 def files(
     session: Session,
-    model: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one with its metadata and parts.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show one with its metadata and parts.", autocompletion=completion.model_files)
+    ] = None,
     checksum: Annotated[bool, typer.Option("--checksum", help="Compute its checksums; reads all of it.")] = False,
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only names that begin with this.")] = None,
-    source: Annotated[str | None, typer.Option("--source", help="registry, directory or bundled.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", help="registry, directory or bundled.", autocompletion=completion.one_of("registry", "directory", "bundled")
+        ),
+    ] = None,
 ) -> None:
     """Lists the model files on the gateway's machine: their metadata, the engines that use them, any problems."""
     with session.client() as client:
@@ -141,7 +150,9 @@ def remove(session: Session, model: FileName, dry_run: DryRun = False) -> None:
 @connected
 def uploads(
     session: Session,
-    delete: Annotated[str | None, typer.Option("--delete", metavar="ID", help="Give up this upload.")] = None,
+    delete: Annotated[
+        str | None, typer.Option("--delete", metavar="ID", help="Give up this upload.", autocompletion=completion.uploads)
+    ] = None,
 ) -> None:
     """Lists uploads that are not complete."""
     with session.client() as client:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from admin.cli import completion
 from admin.cli.client import LONG, Client, name
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
@@ -18,9 +19,9 @@ from admin.cli.session import DryRun, Session, connected, fail
 
 models = typer.Typer(no_args_is_help=True, help="Public models and the engines behind them.")
 engines = typer.Typer(no_args_is_help=True, help="Engines: drained, resumed, run by hand.")
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="The model's public name.", autocompletion=completion.models)]
 Force = Annotated[bool, typer.Option("--force", help="Also engines that are pinned.")]
-EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.")]
+EngineName = Annotated[str, typer.Argument(metavar="ENGINE", help="The engine's name.", autocompletion=completion.engines)]
 WAIT_SECONDS = 0.5
 
 
@@ -180,7 +181,14 @@ def resume(session: Session, engine: EngineName, dry_run: DryRun = False) -> Non
 def breaker(
     session: Session,
     engine: EngineName,
-    state: Annotated[str, typer.Argument(metavar="STATE", help="open, closed, or auto to let it decide again.")],
+    state: Annotated[
+        str,
+        typer.Argument(
+            metavar="STATE",
+            help="open, closed, or auto to let it decide again.",
+            autocompletion=completion.one_of("open", "closed", "auto"),
+        ),
+    ],
     dry_run: DryRun = False,
 ) -> None:
     """Holds the breaker of an engine open or closed."""
@@ -192,7 +200,12 @@ def breaker(
 def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder with an ONNX model.")],
     runtime: Annotated[
-        str | None, typer.Option("--runtime", help="llama.cpp or onnx; default: the one that the model's name suggests.")
+        str | None,
+        typer.Option(
+            "--runtime",
+            help="llama.cpp or onnx; default: the one that the model's name suggests.",
+            autocompletion=completion.one_of("llama.cpp", "onnx"),
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda:N.")] = "cpu",
     slots: Annotated[int, typer.Option("--slots", help="Requests at a time.", min=1, max=1024)] = 4,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from admin.cli import completion
 from admin.cli.client import name
 from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
@@ -16,7 +17,9 @@ from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 group = typer.Typer(no_args_is_help=True, help="API keys: made, shown once, rotated, revoked.")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _COLUMNS: Final = ("id", "tenant", "state", "source", "prefix", "models", "roles", "expires", "last_used")
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
+_CLEARED: Final = ("models", "operations", "cidrs", "limits", "roles", "expires", "priority", "description")
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.", autocompletion=completion.keys)]
+StoredKeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.", autocompletion=completion.stored_keys)]
 
 
 def duration(text: str) -> float:
@@ -40,14 +43,22 @@ def expiry(text: str, now: float) -> float:
 @connected
 def create(
     session: Session,
-    tenant: Annotated[str, typer.Option("--tenant", help="The key's tenant.")],
-    models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models it may use; repeat it.")] = None,
-    operations: Annotated[list[str] | None, typer.Option("--operation", help="An operation it may call; default: all.")] = None,
+    tenant: Annotated[str, typer.Option("--tenant", help="The key's tenant.", autocompletion=completion.tenants)],
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="A pattern of models it may use; repeat it.", autocompletion=completion.models)
+    ] = None,
+    operations: Annotated[
+        list[str] | None, typer.Option("--operation", help="An operation it may call; default: all.", autocompletion=completion.operations)
+    ] = None,
     cidrs: Annotated[list[str] | None, typer.Option("--cidr", help="A network it may be used from; default: any.")] = None,
-    limits: Annotated[list[str] | None, typer.Option("--limit", help="A limit for this key alone.")] = None,
-    roles: Annotated[list[str] | None, typer.Option("--role", help="A role for the admin API.")] = None,
+    limits: Annotated[
+        list[str] | None, typer.Option("--limit", help="A limit for this key alone.", autocompletion=completion.limits)
+    ] = None,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="A role for the admin API.", autocompletion=completion.roles)] = None,
     expires: Annotated[str | None, typer.Option("--expires", help="A date, or a duration such as 90d.")] = None,
-    priority: Annotated[str, typer.Option("--priority", help="interactive, standard or batch.")] = "standard",
+    priority: Annotated[
+        str, typer.Option("--priority", help="interactive, standard or batch.", autocompletion=completion.priorities)
+    ] = "standard",
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
     id: Annotated[str | None, typer.Option("--id", help="A name for it; default: generated.")] = None,
     dry_run: DryRun = False,
@@ -86,8 +97,15 @@ def _show_once(session: Session, answer: dict[str, Any]) -> None:
 @connected
 def index(
     session: Session,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.")] = None,
-    state: Annotated[str | None, typer.Option("--state", help="active, rotated, expired or revoked.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.", autocompletion=completion.tenants)] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            help="active, rotated, expired or revoked.",
+            autocompletion=completion.one_of("active", "rotated", "expired", "revoked"),
+        ),
+    ] = None,
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only ids that begin with this.")] = None,
 ) -> None:
     """Lists keys, those of the configuration file first."""
@@ -107,17 +125,31 @@ def show(session: Session, id: KeyId) -> None:
 @connected
 def update(
     session: Session,
-    id: KeyId,
-    models: Annotated[list[str] | None, typer.Option("--model", help="The patterns of models it may use, all of them; repeat it.")] = None,
-    operations: Annotated[list[str] | None, typer.Option("--operation", help="The operations it may call.")] = None,
+    id: StoredKeyId,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="The patterns of models it may use, all of them; repeat it.", autocompletion=completion.models),
+    ] = None,
+    operations: Annotated[
+        list[str] | None, typer.Option("--operation", help="The operations it may call.", autocompletion=completion.operations)
+    ] = None,
     cidrs: Annotated[list[str] | None, typer.Option("--cidr", help="The networks it may be used from.")] = None,
-    limits: Annotated[list[str] | None, typer.Option("--limit", help="The limits for this key alone.")] = None,
-    roles: Annotated[list[str] | None, typer.Option("--role", help="Its roles for the admin API.")] = None,
+    limits: Annotated[
+        list[str] | None, typer.Option("--limit", help="The limits for this key alone.", autocompletion=completion.limits)
+    ] = None,
+    roles: Annotated[list[str] | None, typer.Option("--role", help="Its roles for the admin API.", autocompletion=completion.roles)] = None,
     expires: Annotated[str | None, typer.Option("--expires", help="A date, or a duration from now such as 90d.")] = None,
-    priority: Annotated[str | None, typer.Option("--priority", help="interactive, standard or batch.")] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="interactive, standard or batch.", autocompletion=completion.priorities)
+    ] = None,
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
     clear: Annotated[
-        list[str] | None, typer.Option("--clear", help="A setting that goes back to its default, by its name as `show` has it.")
+        list[str] | None,
+        typer.Option(
+            "--clear",
+            help="A setting that goes back to its default, by its name as `show` has it.",
+            autocompletion=completion.one_of(*_CLEARED),
+        ),
     ] = None,
     if_version: IfVersion = None,
     dry_run: DryRun = False,
@@ -142,7 +174,7 @@ def update(
 @connected
 def rotate(
     session: Session,
-    id: KeyId,
+    id: StoredKeyId,
     overlap: Annotated[str, typer.Option("--overlap", help="How long the old secret is accepted; 0s ends it at once.")] = "24h",
     dry_run: DryRun = False,
 ) -> None:
@@ -153,7 +185,7 @@ def rotate(
 
 @group.command("revoke")
 @connected
-def revoke(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
+def revoke(session: Session, id: StoredKeyId, dry_run: DryRun = False) -> None:
     """Refuses a key from now on."""
     with session.client() as client:
         session.out.one(client.post(f"/keys/{name(id)}/revoke", dry_run=dry_run))
@@ -161,7 +193,7 @@ def revoke(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
 
 @group.command("delete")
 @connected
-def delete(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
+def delete(session: Session, id: StoredKeyId, dry_run: DryRun = False) -> None:
     """Deletes a key and its record; its usage stays. To refuse a key and keep its record, revoke it."""
     with session.client() as client:
         session.out.one(client.delete(f"/keys/{name(id)}", dry_run=dry_run))

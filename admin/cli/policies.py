@@ -7,14 +7,18 @@ from typing import Annotated, Final
 
 import typer
 
+from admin.cli import completion
 from admin.cli.apply import apply_all, read
 from admin.cli.client import name
 from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Limits, guardrails and bindings, and what they would decide.")
-KINDS: Final = ("limits", "guardrails", "bindings")
-Policy = Annotated[str, typer.Argument(metavar="KIND/NAME", help="limits/NAME, for example.")]
+KINDS: Final = completion.POLICY_KINDS
+Policy = Annotated[str, typer.Argument(metavar="KIND/NAME", help="limits/NAME, for example.", autocompletion=completion.policies)]
+StoredPolicy = Annotated[
+    str, typer.Argument(metavar="KIND/NAME", help="limits/NAME, for example.", autocompletion=completion.stored_policies)
+]
 
 
 @group.command("list")
@@ -36,7 +40,7 @@ def show(session: Session, policy: Policy) -> None:
 
 @group.command("delete")
 @connected
-def delete(session: Session, policy: Policy, dry_run: DryRun = False) -> None:
+def delete(session: Session, policy: StoredPolicy, dry_run: DryRun = False) -> None:
     """Deletes one of the store."""
     with session.client() as client:
         session.out.one(client.delete(_path(policy), dry_run=dry_run))
@@ -68,9 +72,12 @@ def apply(
 @connected
 def test(
     session: Session,
-    key_id: Annotated[str, typer.Option("--key-id", help="The id of an API key.")],
-    model: Annotated[str, typer.Option("--model", help="A model.")],
-    operation: Annotated[str, typer.Option("--operation", help="chat, completions, embeddings, rerank, classify or infer.")] = "chat",
+    key_id: Annotated[str, typer.Option("--key-id", help="The id of an API key.", autocompletion=completion.keys)],
+    model: Annotated[str, typer.Option("--model", help="A model.", autocompletion=completion.models)],
+    operation: Annotated[
+        str,
+        typer.Option("--operation", help="chat, completions, embeddings, rerank, classify or infer.", autocompletion=completion.operations),
+    ] = "chat",
 ) -> None:
     """Says whether a key may use a model, and which limits and guardrails apply. Exit code 1 when it may not."""
     with session.client() as client:

@@ -43,6 +43,14 @@ def load(name: str) -> Profile | None:
     return Profile(**{field: str(found.get(field, "")) for field in Profile.__dataclass_fields__})
 
 
+def suggested(incomplete: str) -> list[str]:
+    """The names of the saved profiles, for the shell's completion."""
+    try:
+        return sorted(_read())
+    except CommandError:
+        return []
+
+
 def save(name: str, profile: Profile) -> Path:
     """Rewrites the file atomically (0600, in a 0700 directory)."""
     profiles = _read()

@@ -20,7 +20,10 @@ from admin.cli.output import Format, Output, clean
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
 Url = Annotated[str | None, typer.Option("--url", help="The admin listener.", envvar="GATEHOUSE_URL", show_default=DEFAULT_URL)]
 Key = Annotated[str | None, typer.Option("--key", help="An API key with a role.", envvar="GATEHOUSE_KEY", show_envvar=True)]
-ProfileName = Annotated[str, typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE")]
+ProfileName = Annotated[
+    str,
+    typer.Option("--profile", help="A profile that `login` saved.", envvar="GATEHOUSE_PROFILE", autocompletion=profiles.suggested),
+]
 OutputFormat = Annotated[Format, typer.Option("--output", "-o", help="How results are printed.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Tables with all columns in full, wider than the terminal.")]
 IfVersion = Annotated[int | None, typer.Option("--if-version", help="Only if it has this version; default: the one just read.", min=0)]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from admin.cli import completion
 from admin.cli.apply import Wanted, apply_all, read
 from admin.cli.client import LONG, Client, name
 from admin.cli.errors import CommandError, UsageError
@@ -34,8 +35,17 @@ def register(engines: typer.Typer, models: typer.Typer) -> None:
 def create_engine(
     session: Session,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="A name for it.")],
-    runtime: Annotated[str, typer.Option("--runtime", help="llama.cpp, onnx, or external for a server elsewhere.")],
-    model: Annotated[str | None, typer.Option("--model", help="A model of the registry, by its name.")] = None,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            "--runtime",
+            help="llama.cpp, onnx, or external for a server elsewhere.",
+            autocompletion=completion.one_of("llama.cpp", "onnx", "external"),
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option("--model", help="A model of the registry, by its name.", autocompletion=completion.model_files)
+    ] = None,
     upstream: Annotated[str | None, typer.Option("--upstream", help="Where an external engine is: http://HOST:PORT.")] = None,
     api_key: Annotated[
         str | None,
@@ -58,7 +68,9 @@ def create_engine(
 
 
 @connected
-def show_engine(session: Session, engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Its name.")]) -> None:
+def show_engine(
+    session: Session, engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Its name.", autocompletion=completion.engines)]
+) -> None:
     """Shows an engine: its settings and its state."""
     with session.client() as client:
         session.out.one(client.get(f"/engines/{name(engine)}"))
@@ -68,9 +80,14 @@ def show_engine(session: Session, engine: Annotated[str, typer.Argument(metavar=
 def create_model(
     session: Session,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Its public name.")],
-    engines: Annotated[list[str], typer.Option("--engine", help="An engine of its pool; ENGINE=WEIGHT for a share. Repeat it.")],
+    engines: Annotated[
+        list[str],
+        typer.Option("--engine", help="An engine of its pool; ENGINE=WEIGHT for a share. Repeat it.", autocompletion=completion.engines),
+    ],
     aliases: Annotated[list[str] | None, typer.Option("--alias", help="Another name for it; repeat it.")] = None,
-    fallbacks: Annotated[list[str] | None, typer.Option("--fallback", help="A model to try when this one cannot answer.")] = None,
+    fallbacks: Annotated[
+        list[str] | None, typer.Option("--fallback", help="A model to try when this one cannot answer.", autocompletion=completion.models)
+    ] = None,
     policy: Annotated[str | None, typer.Option("--policy", help="How its pool is used: consistent_hash, least_outstanding, ...")] = None,
     upstream_model: Annotated[str | None, typer.Option("--upstream-model", help="Its name at the engines, if different.")] = None,
     wait: Wait = False,
@@ -153,7 +170,9 @@ def _under_way(found: dict[str, Any]) -> bool:
 
 @connected
 def delete_engine(
-    session: Session, engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Its name.")], dry_run: DryRun = False
+    session: Session,
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Its name.", autocompletion=completion.stored_engines)],
+    dry_run: DryRun = False,
 ) -> None:
     """Deletes an engine of the store after draining it. Refused while a model's pool names it."""
     _delete(session, "engines", engine, dry_run)
@@ -161,7 +180,9 @@ def delete_engine(
 
 @connected
 def delete_model(
-    session: Session, model: Annotated[str, typer.Argument(metavar="MODEL", help="Its name.")], dry_run: DryRun = False
+    session: Session,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Its name.", autocompletion=completion.stored_models)],
+    dry_run: DryRun = False,
 ) -> None:
     """Deletes a model of the store. Requests under way finish."""
     _delete(session, "models", model, dry_run)

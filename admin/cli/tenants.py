@@ -9,24 +9,32 @@ from typing import Annotated, Any
 
 import typer
 
+from admin.cli import completion
 from admin.cli.client import name
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, IfVersion, Session, changed, connected
 
 tenants = typer.Typer(no_args_is_help=True, help="Tenants: who keys and usage belong to.")
 roles = typer.Typer(no_args_is_help=True, help="Roles, and who has them.")
-TenantName = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.")]
-RoleName = Annotated[str, typer.Argument(metavar="ROLE", help="admin, operator, tenant-admin, auditor or viewer.")]
+NewTenant = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.")]
+TenantName = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.", autocompletion=completion.tenants)]
+StoredTenant = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.", autocompletion=completion.stored_tenants)]
+RoleName = Annotated[
+    str, typer.Argument(metavar="ROLE", help="admin, operator, tenant-admin, auditor or viewer.", autocompletion=completion.roles)
+]
 
 
 @tenants.command("create")
 @connected
 def create(
     session: Session,
-    tenant: TenantName,
+    tenant: NewTenant,
     display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
     description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
-    models: Annotated[list[str] | None, typer.Option("--model", help="A pattern of models its keys may have; default: all.")] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="A pattern of models its keys may have; default: all.", autocompletion=completion.models),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Makes a tenant."""
@@ -57,15 +65,20 @@ def show(session: Session, tenant: TenantName) -> None:
 @connected
 def update(
     session: Session,
-    tenant: TenantName,
+    tenant: StoredTenant,
     display_name: Annotated[str | None, typer.Option("--display-name", help="For people.")] = None,
     description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
     models: Annotated[
-        list[str] | None, typer.Option("--model", help="The patterns of models its keys may have, all of them; repeat it.")
+        list[str] | None,
+        typer.Option("--model", help="The patterns of models its keys may have, all of them; repeat it.", autocompletion=completion.models),
     ] = None,
     clear: Annotated[
         list[str] | None,
-        typer.Option("--clear", help="A setting that goes back to its default, by its name as `show` has it."),
+        typer.Option(
+            "--clear",
+            help="A setting that goes back to its default, by its name as `show` has it.",
+            autocompletion=completion.one_of("display_name", "description", "models"),
+        ),
     ] = None,
     if_version: IfVersion = None,
     dry_run: DryRun = False,
@@ -78,7 +91,7 @@ def update(
 
 @tenants.command("delete")
 @connected
-def delete(session: Session, tenant: TenantName, dry_run: DryRun = False) -> None:
+def delete(session: Session, tenant: StoredTenant, dry_run: DryRun = False) -> None:
     """Deletes a tenant that has no keys."""
     with session.client() as client:
         session.out.one(client.delete(f"/tenants/{name(tenant)}", dry_run=dry_run))
@@ -113,8 +126,8 @@ def bindings(session: Session) -> None:
 def bind(
     session: Session,
     role: RoleName,
-    tenant: Annotated[str, typer.Option("--tenant", help="The tenant of the credential.")],
-    principal: Annotated[str, typer.Option("--principal", help="The credential's id.")],
+    tenant: Annotated[str, typer.Option("--tenant", help="The tenant of the credential.", autocompletion=completion.tenants)],
+    principal: Annotated[str, typer.Option("--principal", help="The credential's id.", autocompletion=completion.keys)],
     binding: Annotated[str | None, typer.Option("--name", help="A name for the binding.")] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -126,7 +139,11 @@ def bind(
 
 @roles.command("unbind")
 @connected
-def unbind(session: Session, binding: Annotated[str, typer.Argument(metavar="NAME", help="The binding.")], dry_run: DryRun = False) -> None:
+def unbind(
+    session: Session,
+    binding: Annotated[str, typer.Argument(metavar="NAME", help="The binding.", autocompletion=completion.bindings)],
+    dry_run: DryRun = False,
+) -> None:
     """Takes a role away."""
     with session.client() as client:
         session.out.one(client.delete(f"/bindings/{name(binding)}", dry_run=dry_run))
@@ -147,9 +164,9 @@ def usage(
         str | None, typer.Option("--since", help="The first day, YYYY-MM-DD (UTC), or how far back, such as 24h or 30d.")
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
-    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.")] = None,
-    of_key: Annotated[str | None, typer.Option("--key-id", help="Only this key's.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Only this model's.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
+    of_key: Annotated[str | None, typer.Option("--key-id", help="Only this key's.", autocompletion=completion.keys)] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only this model's.", autocompletion=completion.models)] = None,
 ) -> None:
     """Reports requests and tokens."""
     with session.client() as client:
