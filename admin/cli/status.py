@@ -61,6 +61,7 @@ def render(found: dict[str, Any], room: int | None = None) -> RenderableType:
     head = Text.assemble(
         (f"gatehouse {output.clean(found['version'])} ", "bold"),
         state,
+        f"  replica {output.clean(found['replica'])}",
         f"  configuration {found['config_version']}  in flight {found['in_flight']}  store {found['store']}",
         f"  up {up // 86400}d {up // 3600 % 24:02}:{up // 60 % 60:02}:{up % 60:02}",
     )

@@ -25,11 +25,14 @@ class ConfigState(msgspec.Struct, kw_only=True):
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """config_version: of the configuration in force. config: only for who may read it. in_flight: requests under way. not_ready: what
+    """replica: the id of the one that answers.
+
+    config_version: of the configuration in force. config: only for who may read it. in_flight: requests under way. not_ready: what
     keeps traffic out. compiled: whether the hot path runs as machine code.
     """
 
     version: str
+    replica: str
     started_at: Timestamp
     config_version: int
     ready: bool

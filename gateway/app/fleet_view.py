@@ -19,9 +19,11 @@ from gateway.server.health import Health
 class FleetView:
     """Implements gateway.core.ports.FleetView. gateway_url: where clients find the data listener. started: seconds since the epoch."""
 
-    def __init__(self, fleet: Fleet, changes: Changes, plane: DataPlane, health: Health, gateway_url: str, started: float) -> None:
+    def __init__(
+        self, fleet: Fleet, changes: Changes, plane: DataPlane, health: Health, replica: str, gateway_url: str, started: float
+    ) -> None:
         self._fleet, self._changes, self._plane = fleet, changes, plane
-        self._health, self._url, self._started = health, gateway_url, started
+        self._health, self._replica, self._url, self._started = health, replica, gateway_url, started
 
     def engines(self) -> list[dict[str, Any]]:
         sidecars = {engine["name"]: engine for engine in self._fleet.supervisor.engines()}
@@ -72,6 +74,7 @@ class FleetView:
         spec, reloader = self._plane.current().spec, self._changes.reloader
         return {
             "version": release(),
+            "replica": self._replica,
             "compiled": compiled.active(),
             "started_at": self._started,
             "config_version": reloader.version,

@@ -19,6 +19,7 @@ from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
+from gateway.app.replica import replica_id
 from gateway.app.shipping import Shipping
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
@@ -45,6 +46,7 @@ class Gateway:
         spec, base = loaded.spec, Path(loaded.file).resolve().parent
         self.plugins, self.spec = plugins, spec
         """What the process was started with, for the settings that only a restart changes."""
+        self.replica = replica_id(Path(spec.state_dir), environ, spec.replica)
         schemas = plugins.schemas()
         self.metrics = Metrics()
         self.plane = DataPlane(self.metrics)
@@ -65,7 +67,9 @@ class Gateway:
             loaded, environ, schemas, self.builder, self.fleet, self.store_link, on_swap, self.events, self.metrics, self._owner
         )
         self._telemetry = spec.telemetry
-        gauges = Gauges(self.plane, self.fleet.registry, self.fleet.supervisor, self.audit, self.shipping, self.store_link, parts)
+        gauges = Gauges(
+            self.plane, self.fleet.registry, self.fleet.supervisor, self.audit, self.shipping, self.store_link, parts, self.replica
+        )
         self.metrics.gauges.append(gauges.collect)
 
     # --- life
@@ -84,11 +88,12 @@ class Gateway:
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         self._owner.every(EXPIRY_SECONDS, self.fleet.files.expire, name="uploads")
         spec = first.snapshot.spec
+        log.info("this is the replica %s", self.replica)
         if not self.changes.somebody_can_log_in():
             log.warning("no key can log in yet: every request is refused (401) until the store has a key")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
-        self.events.record("start", "gatehouse", {"config": first.snapshot.version, "insecure": spec.insecure})
+        self.events.record("start", "gatehouse", {"config": first.snapshot.version, "insecure": spec.insecure, "replica": self.replica})
 
     async def start_engines(self) -> None:
         """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first of the file that is not."""

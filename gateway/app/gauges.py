@@ -27,11 +27,16 @@ class Gauges:
         shipping: Shipping,
         link: StoreLink,
         parts: PartsBuilder,
+        replica: str,
     ) -> None:
         self._plane, self._registry, self._supervisor = plane, registry, supervisor
         self._audit, self._shipping, self._link, self._parts = audit, shipping, link, parts
+        self._replica = replica
 
     def collect(self) -> Iterable[Metric]:
+        named = GaugeMetricFamily("gatehouse_replica_info", "1, with the replica's id", labels=["replica"])
+        named.add_metric([self._replica], 1.0)
+        yield named
         yield from self._endpoints()
         yield from self._engines()
         yield from self._audit_log()

@@ -22,6 +22,7 @@ from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
 from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
+from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
@@ -79,7 +80,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
     return Ports(
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
-        fleet=FleetView(fleet, changes, plane, health, gateway_url, started=time.time()),
+        fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, started=time.time()),
         control=ModelControls(fleet.supervisor, fleet.registry),
         policies=PolicyTrial(plane),
         audit=gateway.audit,
@@ -108,7 +109,13 @@ class Process:
     async def run(self) -> int:
         """Returns the exit code. Raises ConfigError if the start fails. Leaves nothing running either way."""
         self._signals()
-        self._prepare_state_dir()
+        lock = self._prepare_state_dir()
+        try:
+            return await self._run()
+        finally:
+            lock.release()
+
+    async def _run(self) -> int:
         data = bind(self.spec.listen.data, "listen.data")
         try:
             admin = bind(self.spec.listen.admin, "listen.admin")
@@ -135,7 +142,7 @@ class Process:
             raise self.fatal
         return 0
 
-    def _prepare_state_dir(self) -> None:
+    def _prepare_state_dir(self) -> StateLock:
         path = Path(self.spec.state_dir)
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,10 +151,11 @@ class Process:
             probe.unlink()
         except OSError as error:
             raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
+        return StateLock(path)
 
     async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         plane, listen = gateway.plane, self.spec.listen
-        health = Health(plane, lambda: gateway.store_link.store.available, gateway.changes.somebody_can_log_in)
+        health = Health(plane, lambda: gateway.store_link.store.available, gateway.changes.somebody_can_log_in, gateway.replica)
         state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
         plane.listeners.append(state.sweep)
         data_side = data_server(state, listen.tls, listen.drain_timeout)

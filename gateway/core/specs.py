@@ -402,6 +402,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: Literal[1]
     listen: ListenSpec = ListenSpec()
     state_dir: Annotated[str, Meta(min_length=1)] = "./var"
+    replica: Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")] | None = None
     store: StoreSpec = StoreSpec()
     redis: RedisSpec | None = None
     engines: tuple[EngineSpec, ...] = ()

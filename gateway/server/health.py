@@ -13,10 +13,13 @@ class Health:
 
     store: whether the store answered last time. Without it the gateway stays ready, because remembered keys still work.
     keys: whether there is any key to log in with. Without one the gateway stays ready too: the first may be made at any moment.
+    replica: its id, "" to leave it out.
     """
 
-    def __init__(self, plane: DataPlane, store: Callable[[], bool] | None = None, keys: Callable[[], bool] | None = None) -> None:
-        self._plane, self._store, self._keys = plane, store, keys
+    def __init__(
+        self, plane: DataPlane, store: Callable[[], bool] | None = None, keys: Callable[[], bool] | None = None, replica: str = ""
+    ) -> None:
+        self._plane, self._store, self._keys, self._replica = plane, store, keys, replica
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether the gateway is ready for traffic, and a report that names what is not."""
@@ -37,6 +40,8 @@ class Health:
             "audit": snapshot.audit.accepting,
             "models": {name: "ready" if up else "no ready endpoint" for name, up in models.items()},
         }
+        if self._replica:
+            report["replica"] = self._replica
         if self._store is not None:
             report["store"] = self._store()
         if self._keys is not None and not self._keys():

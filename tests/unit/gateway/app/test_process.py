@@ -42,7 +42,7 @@ async def test_a_start_that_fails_in_an_unforeseen_way_ends_the_process(tmp_path
 
 async def test_two_processes_cannot_share_a_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def second(*parts: object) -> str | None:
-        with pytest.raises(ConfigError, match="another process writes the audit log"):
+        with pytest.raises(ConfigError, match=r"another gateway \(process \d+\) is running with the state directory"):
             await process(tmp_path).run()
         raise ConfigError("seen", path="listen.data")
 
