@@ -83,6 +83,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/fleet_view.py": ("tests/e2e/test_admin_fleet.py", "endpoint"),
     "gateway/app/gateway.py": ("tests/unit/gateway/app/test_changes.py", "Gateway"),
     "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
+    "gateway/app/workers/messages.py": ("tests/unit/gateway/app/workers/test_codec.py", "messages.MESSAGES"),
     "gateway/audit/record.py": ("tests/unit/gateway/audit/test_encode.py", "gateway.audit.record"),
     "gateway/audit/repair.py": ("tests/unit/gateway/audit/test_writer.py", "torn"),
     "gateway/audit/sinks/file.py": ("tests/unit/gateway/audit/test_file_sink.py", "sink"),
