@@ -30,7 +30,9 @@ from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
+from gateway.server.closing import LINGER_SECONDS
 from gateway.server.health import Health
+from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server, bind, data_server
 from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
@@ -100,7 +102,7 @@ class Process:
         self.loaded = loaded
         self.spec: ConfigSpec = loaded.spec
         self.environ, self.credentials, self.plugins = environ, credentials, plugins
-        self.stop = asyncio.Event()
+        self.leaving = Leaving()
         self.fatal: ConfigError | None = None
         self.gateway: Gateway | None = None
         """Set once the first configuration is in force."""
@@ -170,15 +172,12 @@ class Process:
         ]
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
-        await self.stop.wait()
+        await self.leaving.asked.wait()
+        has_started = started.done()
         started.cancel()
-        plane.draining = True
-        drain_timeout = plane.current().spec.listen.drain_timeout  # a reload may have changed it
-        data_side.config.timeout_graceful_shutdown = int(drain_timeout) + 1
-        data_side.end()
-        if not await plane.drained(drain_timeout):
-            for exchange in list(plane.exchanges):
-                exchange.cancel(GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0))
+        listen = plane.current().spec.listen  # a reload may have changed it
+        data_side.config.timeout_graceful_shutdown = int(listen.drain_timeout + LINGER_SECONDS) + 1
+        await self.leaving.leave(data_side, state, delay=listen.drain_delay if has_started else 0.0, timeout=listen.drain_timeout)
         gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
         admin_side.end()
         data_side.force_exit = admin_side.force_exit = True
@@ -188,7 +187,7 @@ class Process:
         """Handles signals from the beginning; one that comes during the start counts as soon as the gateway has started."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stop.set)
+            loop.add_signal_handler(number, self.leaving.ask)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
@@ -210,4 +209,4 @@ class Process:
         if error is None:
             return
         self.fatal = gateway.changes.place(error) if isinstance(error, ConfigError) else ConfigError(f"the start failed: {error}")
-        self.stop.set()
+        self.leaving.ask()

@@ -70,6 +70,7 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     body_timeout: Timeout = 30.0
     keep_alive_timeout: Seconds = 75.0
     request_timeout: Timeout = 600.0
+    drain_delay: Seconds = 0.0
     drain_timeout: Seconds = 30.0
     memory_bytes: Annotated[int, Meta(ge=1024 * 1024, le=1 << 53)] = 256 * 1024 * 1024
     memory_share: Annotated[float, Meta(gt=0, le=1)] = 0.5

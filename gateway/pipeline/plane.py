@@ -36,6 +36,7 @@ SAMPLE_EVERY: Final = 64
 class DataPlane:
     """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header.
 
+    closing: each connection closes after its next answer, which says so. draining: not ready for traffic any more.
     listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether the denial of an unknown caller gets a
     record of its own; further ones in the same second are only counted.
     """
@@ -46,7 +47,7 @@ class DataPlane:
         self.turns = Turns()
         self.exchanges: set[UnderWay] = set()
         self.snapshot: Snapshot | None = None
-        self.draining = False
+        self.closing = self.draining = False
         self.memory = MemoryBudget()
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()

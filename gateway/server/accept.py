@@ -38,8 +38,13 @@ class TlsAcceptor:
         self._resume = None
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
-    def close(self) -> None:
-        """Stops accepting and ends the handshakes under way; established connections go on. The caller closes the socket."""
+    @property
+    def handshakes(self) -> int:
+        """How many are under way."""
+        return len(self._shaking)
+
+    def stop(self) -> None:
+        """Stops accepting; handshakes under way go on. The caller closes the socket."""
         if self._closed:
             return
         self._closed = True
@@ -47,6 +52,10 @@ class TlsAcceptor:
             self._resume.cancel()
         else:
             asyncio.get_running_loop().remove_reader(self._sock.fileno())
+
+    def close(self) -> None:
+        """Stops accepting and ends the handshakes under way; established connections go on."""
+        self.stop()
         for task in self._shaking:
             task.cancel()
 

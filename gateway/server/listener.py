@@ -29,9 +29,44 @@ class QuietServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self._ended = asyncio.Event()
+        self._sockets: list[socket.socket] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._sockets = list(sockets or ())
+        await super().startup(sockets)
 
     async def main_loop(self) -> None:
         await self._ended.wait()
+
+    def stop_accepting(self) -> None:
+        """Leaves new connections to the other processes that accept on the same socket; open ones go on."""
+        for server in self.servers:
+            server.close()
+
+    @property
+    def handshakes(self) -> int:
+        """Connections that are not made yet."""
+        return 0
+
+    async def accept_rest(self) -> int:
+        """Takes the connections that wait in the sockets' queues, which would be reset when the sockets close; returns how many."""
+        count = 0
+        for sock in self._sockets:
+            for _ in range(BACKLOG):
+                try:
+                    taken, _name = sock.accept()
+                except OSError:  # there is no further one, or no descriptor for it
+                    break
+                taken.setblocking(False)
+                await asyncio.get_running_loop().connect_accepted_socket(self._connection, taken)
+                count += 1
+        return count
+
+    def _connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )  # type: ignore[call-arg]
+        return made
 
     def end(self) -> None:
         """Stops listening; open connections finish what they serve."""
@@ -50,14 +85,28 @@ class TlsServer(QuietServer):
         super().__init__(config)
         self._state, self._context = state, context
 
+        self._acceptors: list[TlsAcceptor] = []
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        acceptors = [TlsAcceptor(sock, self._context, self._state, self._connection) for sock in sockets or ()]
-        for acceptor in acceptors:
+        self._acceptors = [TlsAcceptor(sock, self._context, self._state, self._shaken) for sock in sockets or ()]
+        for acceptor in self._acceptors:
             acceptor.start()
-        self.servers = acceptors  # type: ignore[assignment]  # uvicorn only uses what an acceptor has too
+        self.servers = list(self._acceptors)  # type: ignore[arg-type]  # uvicorn only uses what an acceptor has too
         self.started = True
 
-    def _connection(self) -> Connection:
+    @property
+    def handshakes(self) -> int:
+        return sum(acceptor.handshakes for acceptor in self._acceptors)
+
+    def stop_accepting(self) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
+
+    async def accept_rest(self) -> int:
+        """None: a connection before its handshake has sent no request yet, so nothing of it is lost."""
+        return 0
+
+    def _shaken(self) -> Connection:
         return Connection(self._state, self.server_state)
 
 

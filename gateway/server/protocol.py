@@ -34,6 +34,7 @@ from gateway.server.states import (
     ANSWERING,
     CLOSE,
     DRAIN,
+    DRAINING,
     FINISH,
     LIFE,
     LINGER,
@@ -167,10 +168,23 @@ class Connection(RequestReader):
     def shutdown(self) -> None:
         """Ends gracefully, as uvicorn asks: an idle connection now, a busy one after its answer."""
         self.life = after(LIFE, self.life, DRAIN)
-        if self.serving is None and (self.request is None or self.paused):
+        if self.serving is None and (not self.in_request or self.paused):
             self._end()
         elif self.serving is not None and self.serving.handler is not None:
             self.serving.handler.keep_alive = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being received or answered."""
+        return self.serving is not None or self.in_request or self.paused
+
+    def cut_short(self, error: GatehouseError) -> None:
+        """Ends what is being received or answered with an error, and then the connection."""
+        if self.serving is not None and self.serving.handler is not None:
+            self.serving.handler.keep_alive = False
+            self.serving.handler.cancel(error)
+        elif self.in_request and self.life <= DRAINING:
+            self._refuse(Refusal(error))
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -199,7 +213,7 @@ class Connection(RequestReader):
                 self._advance()
 
     def data_received(self, data: bytes) -> None:
-        if self.reading == OVER or (self.life != OPEN and self.request is None):
+        if self.reading == OVER or (self.life != OPEN and not self.in_request):
             return
         refusal = self.parse(data)
         if refusal is not None:
@@ -241,7 +255,7 @@ class Connection(RequestReader):
     # --- requests that were read
 
     def head_read(self, request: ParsedRequest) -> None:
-        if self.life != OPEN:
+        if self.life != OPEN or self.plane.closing:
             request.keep_alive = False
         if self.answering == NOTHING and not self.paused:
             self.serving = request

@@ -70,6 +70,6 @@ async def test_the_end_waits_for_requests_as_long_as_the_configuration_in_force_
     settings = yaml.safe_load((tmp_path / "gatehouse.yaml").read_text())
     settings["listen"]["drain_timeout"] = "7s"
     await one.gateway.changes.reloader.apply(yaml.safe_dump(settings), source="test")
-    one.stop.set()
+    one.leaving.ask()
     assert await running == 0
-    assert servers[0].config.timeout_graceful_shutdown == 8, "and a second for what is left"
+    assert servers[0].config.timeout_graceful_shutdown == 10, "and as long as a last answer may take to arrive"

@@ -1,0 +1,89 @@
+"""How a data listener leaves without failing a request.
+
+    serving ──ask──▶ delay ──▶ finishing ──▶ gone        ask again: every wait is over at once
+    serving ──retire──▶ retiring ──▶ gone                another process accepts on the same socket from now on
+
+In the delay `/readyz` says 503, so that a load balancer stops sending, and everything is served as before, new connections too; each
+answer says `connection: close`, so that clients move while they still can. Then the listener accepts no more, idle connections close, and
+what runs may finish within the drain timeout. What still runs then ends with an error: a stream with an event, anything else with a 503.
+
+A retiring listener leaves idle connections open until their next answer or the end of their keep-alive time: closing one just as its next
+request arrives would lose that request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from gateway.core.errors import GatehouseError
+from gateway.server.closing import LINGER_SECONDS
+from gateway.server.listener import QuietServer
+from gateway.server.protocol import ListenerState
+
+LOOK_SECONDS: Final = 0.05
+"""Between two looks at what is still under way."""
+
+
+class Leaving:
+    """The wish to leave, and the waits on the way. Needs a running loop when it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurried = False
+        self._wait: asyncio.Timeout | None = None
+
+    def ask(self) -> None:
+        """Leave; if asked before: at once."""
+        if self.asked.is_set():
+            self.hurried = True
+            if self._wait is not None:
+                self._wait.reschedule(asyncio.get_running_loop().time())
+        self.asked.set()
+
+    async def leave(self, server: QuietServer, state: ListenerState, *, delay: float, timeout: float) -> None:
+        """Returns when nothing is under way any more, at most `LINGER_SECONDS` after the delay and the timeout (seconds)."""
+        plane = state.plane
+        plane.draining = plane.closing = True
+        await self._until(lambda: False, delay)
+        if await server.accept_rest():
+            await asyncio.sleep(LOOK_SECONDS)  # what they sent is read: until then they look idle
+        server.end()
+        if not await self._until(lambda: not under_way(state), timeout):
+            cut_short(state)
+        self.hurried = False  # the last answers are written: they get their time to arrive
+        await self._until(lambda: not state.connections, LINGER_SECONDS)
+
+    async def retire(self, server: QuietServer, state: ListenerState) -> None:
+        """Returns when every connection has ended, each after its last answer; or when asked to leave, which is then to follow."""
+        state.plane.closing = True
+        server.stop_accepting()
+        while (state.connections or server.handshakes) and not self.asked.is_set():
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Waits at most so long, or until hurried; whether the condition came true."""
+        try:
+            async with asyncio.timeout(0.0 if self.hurried else seconds) as self._wait:
+                while not condition():
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            return condition()
+        finally:
+            self._wait = None
+        return True
+
+
+def under_way(state: ListenerState) -> bool:
+    """Whether any request is being received or answered."""
+    return bool(state.plane.exchanges) or any(connection.busy for connection in state.connections)
+
+
+def cut_short(state: ListenerState) -> None:
+    """Ends everything that is under way with an error."""
+    error = GatehouseError("The gateway is shutting down.", code="overloaded", status=503, retry_after=1.0)
+    for connection in list(state.connections):
+        connection.cut_short(error)
+    for exchange in list(state.plane.exchanges):
+        exchange.cancel(error)
