@@ -7,6 +7,8 @@
 - Landlock (landlock(7), Linux 5.13), where the kernel has it: it reads its model and the libraries it is made of, writes only to its
   own folders and starts no program. From Landlock's version 4 on it opens no TCP connection. Processes outside of its domain, the
   gateway first, are out of its reach.
+- Where Landlock does not enforce that, each process hides its own memory and environment from the others of its user (`hide`). The gateway
+  does so on every kernel.
 
 A restriction holds for the calling thread and those that it starts: `confine` belongs at the start of a process. None of it needs
 rights.
@@ -27,6 +29,7 @@ from typing import Any, Final
 
 MAX_DESCRIPTORS: Final = 16_384
 _NO_NEW_PRIVS: Final = 38
+_SET_DUMPABLE: Final = 4
 _CAPABILITIES_V3: Final = 0x20080522
 KEPT: Final = {2: "dac_read_search", 14: "ipc_lock"}
 """Numbers and names of the capabilities that are kept where the process has them."""
@@ -34,23 +37,24 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 """Numbers of the system calls, the same on every architecture."""
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
-_EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_EXECUTE, _WRITE, _READ, LISTING = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _REMOVE_FOLDER, _REMOVE_FILE, _MAKE_FOLDER, _MAKE_FILE, _MAKE_SOCKET = 1 << 4, 1 << 5, 1 << 7, 1 << 8, 1 << 9
 _TRUNCATE, _DEVICE = 1 << 14, 1 << 15
 _FILE: Final = _EXECUTE | _WRITE | _READ | _TRUNCATE | _DEVICE
 """The rights that a file can have; the others are of folders."""
 _HANDLED: Final = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 """Version of Landlock -> how many rights to files it knows."""
-READING: Final = _READ | _LIST
+READING: Final = _READ | LISTING
 WRITING: Final = READING | _WRITE | _REMOVE_FILE | _REMOVE_FOLDER | _MAKE_FOLDER | _MAKE_FILE | _MAKE_SOCKET | _TRUNCATE
 DRIVING: Final = READING | _WRITE | _DEVICE
 OURS: Final = Path(__file__).parents[1]
 _SYSTEM: Final = (
-    *("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/opt/rocm", "/opt/nvidia", "/opt/amdgpu", "/proc", "/sys", "/dev"),
+    *("/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/opt/rocm", "/opt/nvidia", "/opt/amdgpu", "/proc", "/sys"),
     *("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/timezone"),
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/OpenCL", "/etc/vulkan", "/etc/glvnd", "/run/nvidia-persistenced"),
 )
 """What libraries read of a system."""
+_GPU_FILES: Final = ("nvidia*", "nvhost*", "nvmap", "dxg", "dri", "kfd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +92,30 @@ def confine(*, reads: Iterable[Path] = (), writes: Iterable[Path] = (), devices:
     kept = _drop(library)
     threads = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
     if not files:
+        hide()
         return Confinement(privileges, descriptors, kept, threads=threads, reason="switched off by options.confine")
     version = library.syscall(_CREATE, None, 0, _VERSION)
     if version < 1 or not privileges:
+        hide()
         return Confinement(privileges, descriptors, kept, threads=threads, reason="this kernel does not offer Landlock")
-    places = [*((path, READING) for path in (*_libraries(), *reads)), *((path, WRITING) for path in writes)]
-    places += [(Path("/dev/null"), DRIVING), (Path("/dev/shm"), WRITING)]
+    places = [*((path, READING) for path in (*_libraries(), *reads)), *((path, WRITING) for path in writes), *device_files()]
     if devices:
-        places += [(Path("/dev"), DRIVING), *((path, WRITING) for path in _compiled_kernels())]
+        places += [*gpu_files(), *((path, WRITING) for path in _compiled_kernels())]
     failed = _restrict(library, version, places)
+    if failed:
+        hide()
     return Confinement(privileges, descriptors, kept, 0 if failed else version, threads, failed)
+
+
+def hide() -> bool:
+    """Whether other processes of the user can no longer read this one's memory and environment or trace it (prctl(2), PR_SET_DUMPABLE).
+
+    Its files under /proc belong to root from now on. It leaves no core dump, and a debugger needs CAP_SYS_PTRACE. The programs that it
+    starts are readable again until they hide themselves.
+    """
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_SET_DUMPABLE, 0, 0, 0, 0) == 0)
 
 
 def limit(most: int = MAX_DESCRIPTORS) -> int:
@@ -175,6 +193,22 @@ def _mapped() -> set[Path]:
         return set()
     paths = {Path(line.split(maxsplit=5)[5]) for line in lines if line.count("/") and ".so" in line}
     return {path.parent for path in paths}
+
+
+def device_files(dev: Path = Path("/dev")) -> list[tuple[Path, int]]:
+    """What every process may do with device files. Never more: a disk is one too, and root may read it."""
+    return [
+        (dev, LISTING),
+        (dev / "null", DRIVING),
+        (dev / "shm", WRITING),
+        *((dev / name, READING) for name in ("zero", "full", "random", "urandom")),
+    ]
+
+
+def gpu_files(dev: Path = Path("/dev")) -> list[tuple[Path, int]]:
+    """What drives GPUs: the files of NVIDIA's driver (also in WSL and on Jetson), of AMD's compute driver and of the kernel's graphics
+    drivers (Vulkan, ROCm). Those that are there when the process confines itself; a folder stands for all in it."""
+    return [(path, DRIVING) for pattern in _GPU_FILES for path in sorted(dev.glob(pattern))]
 
 
 def _compiled_kernels() -> Iterator[Path]:

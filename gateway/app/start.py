@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from engines.confinement import hide
 from gateway.app.compiled import activate
 
 activate()
@@ -37,6 +38,7 @@ def plain_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
 
 def main() -> None:
     """Entry point of the console script. A process that serves never loads the command line's libraries (15 MiB and 0.2 s)."""
+    hide()  # the environment holds keys of upstreams: no sidecar may read it, nor what is made of it
     asked = plain_serve(sys.argv[1:])
     if asked is None:
         from gateway.app.main import main as command_line  # noqa: PLC0415 - the compiled modules first, and these libraries only here

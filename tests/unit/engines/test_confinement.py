@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engines.confinement import MAX_DESCRIPTORS, Confinement, limit
+from engines.confinement import DRIVING, LISTING, MAX_DESCRIPTORS, READING, Confinement, device_files, gpu_files, limit
 
 TRY = """
 import json, os, socket, subprocess, sys
@@ -45,6 +45,9 @@ print(json.dumps({
     "signal its parent": tried(lambda: os.kill(os.getppid(), 0)),
     "connect": tried(connect),
     "read its own maps": tried(lambda: Path("/proc/self/maps").read_bytes()),
+    "open a terminal": tried(lambda: open("/dev/tty", "rb")),
+    "read random bytes": tried(lambda: open("/dev/urandom", "rb").read(1)),
+    "list devices": tried(lambda: os.listdir("/dev")),
     "import": tried(lambda: __import__("wave")),
     "status": Path("/proc/self/status").read_text(),
 }))
@@ -79,11 +82,20 @@ def test_only_its_model_its_libraries_and_its_own_folder_are_left(place: Path) -
     report = found["report"]
     assert (report["no_new_privs"], report["core_dumps"], report["landlock"]) == (True, False, version)
     assert (report["reason"] is None) is (version > 0)
-    for allowed in ("read the model", "write to its own folder", "listen in its own folder", "read its own maps", "import"):
+    for allowed in (
+        "read the model",
+        "write to its own folder",
+        "listen in its own folder",
+        "read its own maps",
+        "import",
+        "read random bytes",
+        "list devices",
+    ):
         assert found[allowed] == "done", allowed
     for forbidden in ("write the model", "read a secret", "list its folder", "link it", "read it through a link", "write elsewhere"):
         assert found[forbidden] == refused, forbidden
     assert found["start a program"] == refused
+    assert not version or found["open a terminal"] == "PermissionError"
     if version or os.geteuid() == 0:  # where both are another user's than root's, only Landlock keeps them apart
         assert found["read its parent's environment"] == "PermissionError"
     assert found["connect"] == ("PermissionError" if version >= 4 else "ConnectionRefusedError")
@@ -109,3 +121,86 @@ def test_limits_never_rise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_was_not_confined_says_so() -> None:
     assert Confinement(reason="not confined").report()["no_new_privs"] is False
+
+
+NOBODY = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+"""Root's capabilities open everything: both processes are an ordinary user's."""
+TAKE = """
+import sys
+from pathlib import Path
+for name in ("environ", "mem"):
+    try:
+        with (Path("/proc") / sys.argv[1] / name).open("rb") as file:
+            file.read(1) if name == "environ" else file.seek(1)
+        print(name, "readable")
+    except OSError as error:
+        print(name, type(error).__name__)
+"""
+
+
+def taken(before: str) -> list[str]:
+    """What a process without Landlock can read of another one of its user that has run `before`."""
+    command = f"from engines.confinement import *\n{before}\nprint('ready', flush=True)\ninput()"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": Path(__file__).parents[3], "text": True, **NOBODY}
+    with subprocess.Popen([sys.executable, "-c", command], env={**os.environ, "UPSTREAM_KEY": "planted"}, **pipes) as target:
+        assert target.stdout is not None and target.stdout.readline() == "ready\n"
+        reader = subprocess.run([sys.executable, "-c", TAKE, str(target.pid)], capture_output=True, text=True, check=True, **NOBODY)
+        target.communicate("\n")
+    return reader.stdout.splitlines()
+
+
+def test_a_process_that_hides_is_out_of_reach_of_others_of_its_user() -> None:
+    assert taken("")[0] == "environ readable"
+    assert taken("assert hide()") == ["environ PermissionError", "mem PermissionError"]
+    assert taken("confine(files=False)") == ["environ PermissionError", "mem PermissionError"]
+
+
+GPU = (
+    *("nvidia0", "nvidia1", "nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps/nvidia-cap1"),
+    *("nvidia-caps-imex-channels/channel0", "dri/card0", "dri/renderD128", "kfd", "dxg", "nvhost-ctrl-gpu", "nvmap"),
+)
+OTHERS = (
+    "sda",
+    "nvme0n1",
+    "mem",
+    "kmsg",
+    "tty",
+    "console",
+    "fuse",
+    "vhost-net",
+    "kvm",
+    "snd/seq",
+    "input/event0",
+    "null",
+    "zero",
+    "urandom",
+)
+
+
+def rights(places: list[tuple[Path, int]], path: Path) -> int:
+    """What Landlock allows for a path: the rights of all rules for it and for the folders above it."""
+    found = 0
+    for place, allowed in places:
+        if place == path or place in path.parents:
+            found |= allowed
+    return found
+
+
+def test_the_rules_of_gpus_cover_their_device_files_and_no_others(tmp_path: Path) -> None:
+    for name in (*GPU, *OTHERS):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    places = gpu_files(tmp_path)
+    assert all(rights(places, tmp_path / name) == DRIVING for name in GPU)
+    assert all(rights(places, tmp_path / name) == 0 for name in OTHERS)
+
+
+def test_without_gpus_there_is_nothing_to_allow(tmp_path: Path) -> None:
+    assert gpu_files(tmp_path) == []
+
+
+def test_no_process_may_read_disks_or_memory(tmp_path: Path) -> None:
+    places = device_files(tmp_path)
+    assert {rights(places, tmp_path / name) for name in ("sda", "mem", "nvidia0", "input/event0")} == {LISTING}
+    assert rights(places, tmp_path / "null") == DRIVING
+    assert rights(places, tmp_path / "urandom") == READING

@@ -1,11 +1,13 @@
 """What the console script loads: a process that serves does without the command line."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gateway.app import process, start
 from gateway.app.start import plain_serve
 
 COMMAND_LINE = ("typer", "rich", "httpx", "pydantic", "gateway.app.main", "admin.cli")  # click comes with uvicorn
@@ -40,3 +42,15 @@ def test_a_process_that_serves_does_not_load_the_libraries_of_the_command_line()
     code = f"import sys, gateway.app.start, gateway.app.process\nprint([name for name in {COMMAND_LINE} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_first_thing_is_to_hide_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is started: the keys of upstreams are in the environment of all of them."""
+    done: list[str] = []
+    monkeypatch.setattr(start, "hide", lambda: done.append("hide"))
+    monkeypatch.setattr(process, "serve", lambda file, quickstart: done.append(f"serve {file}") or 0)
+    monkeypatch.setattr(signal, "signal", lambda number, action: None)
+    monkeypatch.setattr(sys, "argv", ["gatehouse", "serve", "--config", "a.yaml"])
+    with pytest.raises(SystemExit):
+        start.main()
+    assert done == ["hide", "serve a.yaml"]
