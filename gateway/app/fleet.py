@@ -7,7 +7,6 @@ engines become ready beside the old), `put_into_force` (at the swap), `retire` (
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,16 @@ from engines.host.reconciler import Reconciler, Target, Wanted
 from engines.host.supervisor import Supervisor
 from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.app import model_files
+from gateway.app.connections import Connections
 from gateway.app.events import Events
 from gateway.app.snapshots import Built
 from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
 from gateway.core.plugins import Table
-from gateway.core.ports import EngineClient
-from gateway.core.specs import ConfigSpec, EngineSpec, UploadsSpec
+from gateway.core.specs import ConfigSpec, UploadsSpec
 from gateway.routing.probe import HttpProbe
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor
-from gateway.transport.pool import EndpointClient
 
 log = logging.getLogger("gatehouse")
 
@@ -40,12 +38,12 @@ class Fleet:
         self._spec = spec
         """The settings in force."""
         self._places = model_files.places(spec, base)
-        self._clients: list[EndpointClient] = []
+        self.connections = Connections()
         self.on_change: Callable[[], None] = lambda: None
         """Called when the settings in force of one of the store's sidecars have changed, or the reason why they are not in force."""
         state_dir = Path(spec.state_dir).resolve()
         self.registry = EndpointRegistry(
-            clock, SystemEntropy(), self.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
+            clock, SystemEntropy(), self.connections.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
         )
         self.supervisor = Supervisor(state_dir, self.registry, self._engine_event, runtimes=runtimes)
         self.reconciler = Reconciler(self.supervisor, self.registry, self.find_model, lambda: self.on_change(), self._rollout_event)
@@ -84,12 +82,6 @@ class Fleet:
         self._pressure.close()
         await self.registry.aclose()
 
-    def tick(self) -> None:
-        """Looks at every deadline of the connections to engines."""
-        now = time.monotonic()
-        for client in self._clients:
-            client.tick(now)
-
     # --- a change
 
     def plan(self, merged: Merged) -> Target:
@@ -124,7 +116,7 @@ class Fleet:
         if before.file is not now.file:
             await self.supervisor.apply(now.file.engines, wait=False, keep=now.stored_engines)
 
-    # --- model files and connections
+    # --- model files
 
     def find_model(self, name: str) -> str:
         """The path of a model of the registry. Raises ConfigError."""
@@ -137,15 +129,6 @@ class Fleet:
         """(engine, model) of those in force, and of a change that is under way."""
         stated = {(e.name, e.model) for e in self._spec.engines if e.model is not None and e.runtime != "external"}
         return sorted(stated | self.supervisor.models())
-
-    def client(self, engine: EngineSpec, address: str) -> EngineClient:
-        """The connections to one address of an engine."""
-        if engine.runtime == "external":
-            address = address.rstrip("/").removesuffix("/v1")
-        client = EndpointClient(address, tls=engine.tls, connect_timeout=engine.timeouts.connect, max_idle=engine.max_idle_connections)
-        self._clients = [kept for kept in self._clients if not kept.closed]
-        self._clients.append(client)
-        return client
 
     # --- what is reported
 

@@ -131,6 +131,6 @@ class Gateway:
 
     async def _sweep(self) -> None:
         self.plane.sweep()
-        self.fleet.tick()
+        self.fleet.connections.tick()
         for flood in self._floods.drain(self.plane.now):
             self.events.record("denials", flood.peer, {"code": flood.code, "count": flood.count}, outcome="denied")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.app.plugins import Plugins, at
+from gateway.app.plugin_set import Plugins, at
 from gateway.core.hooks import Hook
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator, KeyStore

@@ -1,0 +1,125 @@
+"""From settings to a Snapshot, beside what is in force: router, models, guardrails, limits, identity. The same in every process.
+
+Nothing here changes what is in force. A build runs in slices (gateway.core.slices), so that requests go on while a large fleet is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from gateway.app.ownership import Owned, PluginOwner
+from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
+from gateway.core.isolation import Salts
+from gateway.core.ports import AuditLog, Limiter, Route
+from gateway.core.slices import Steps, in_slices
+from gateway.core.snapshot import ModelEntry, Snapshot
+from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
+from gateway.identity.chain import chain
+from gateway.pipeline.hooks import HookedAudit
+from gateway.pipeline.inspect import Guarded
+from gateway.routing.build import router_steps
+from gateway.routing.registry import EndpointRegistry
+from gateway.routing.router import FleetRouter
+from gateway.telemetry.metrics import Metrics
+from gateway.wire import table
+from policies.patterns import matches
+from policies.rbac import ModelAccess
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What settings became: the Snapshot, its router, its plug-ins."""
+
+    snapshot: Snapshot
+    router: FleetRouter
+    parts: Parts
+
+
+class Assembler:
+    """Builds Snapshots over the registries that outlive them. Life: `aclose`.
+
+    audit: where outcomes go. limiter: makes the Limiter of settings. salts: the secret of the salts (gateway.core.isolation).
+    """
+
+    def __init__(
+        self,
+        registry: EndpointRegistry,
+        metrics: Metrics,
+        audit: AuditLog,
+        parts: PartsBuilder,
+        limiter: Callable[[ConfigSpec], Limiter],
+        salts: Callable[[], bytes],
+    ) -> None:
+        self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
+        self._limiter, self._salts = limiter, salts
+        self.plugins = PluginOwner()
+
+    async def aclose(self) -> None:
+        """Closes all plug-ins. Requests must have ended before."""
+        await self.plugins.aclose()
+
+    async def assemble(
+        self, version: int, spec: ConfigSpec, before: Parts = NONE, check: Callable[[Parts], None] = lambda parts: None
+    ) -> Assembled:
+        """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError, also what `check` raises once the
+        plug-ins have started; then all of it is undone."""
+        parts = await self._parts.build(spec, before)
+        owned = await self.plugins.own(parts.living())
+        try:
+            check(parts)
+            return await in_slices(self._steps(version, spec, parts, owned))
+        except BaseException:
+            owned.release()
+            raise
+
+    async def try_out(self, spec: ConfigSpec, before: Parts) -> None:
+        """What `assemble` would refuse, as far as that shows without starting anything. Raises ConfigError."""
+        await self._parts.build(spec, before)
+        await in_slices(router_steps(spec.models, spec.engines, self._registry, self._parts.selectors))
+
+    def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
+        router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
+        reading = [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails]
+        entries: dict[str, ModelEntry] = {}
+        for model in spec.models:
+            route = router.route(model.name)
+            assert route is not None
+            entry = self._entry(reading, model, route)
+            entries.update({name: entry for name in (model.name, *model.aliases)})
+            yield
+        for model in spec.models:
+            if model.fallbacks:
+                entry = entries[model.name]
+                entry.fallbacks = tuple(entries[name].in_place_of(entry) for name in model.fallbacks)
+                yield
+        access = ModelAccess(spec.models)
+        yield
+        depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes
+        snapshot = Snapshot(
+            version,
+            spec,
+            chain(tuple(parts.logins.values())),
+            access,
+            self._limiter(spec),
+            HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
+            entries,
+            partial(table.parse, max_depth=depth, max_nodes=nodes),
+            Salts(self._salts()),
+            owned,
+            partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
+        )
+        return Assembled(snapshot, router, parts)
+
+    def _entry(self, reading: list[tuple[GuardrailSpec, Guarded]], model: ModelSpec, route: Route) -> ModelEntry:
+        mine = [(spec, guarded) for spec, guarded in reading if any(matches(pattern, model.name) for pattern in spec.models)]
+        response = tuple(guarded for spec, guarded in mine if "response" in spec.on)
+        return ModelEntry(
+            model,
+            route,
+            self._metrics.meter(model.name),
+            tuple(guarded for spec, guarded in mine if "request" in spec.on),
+            response,
+            holds=any(guarded.holds for guarded in response),
+        )
