@@ -32,10 +32,19 @@ class SegmentRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     broken: dict[str, Any] | None = None
 
 
+class Sighting(msgspec.Struct, frozen=True):
+    """The newest checkpoint of another writer, as it was seen in the directory: its number, and what it covers."""
+
+    number: int
+    covers: int
+    head: str
+
+
 class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A signed statement: at `time`, line `covers` of this writer's chain, in `segment`, had the hash `head`.
 
-    number: 1, 2, 3... for each writer. key: the id of the signing key (gateway.audit.crypto.key_id). signature: Ed25519, hex.
+    number: 1, 2, 3... for each writer. key: the id of the signing key (gateway.audit.crypto.key_id). others: the checkpoints of the other
+    writers that were new since this writer's last one. signature: Ed25519, hex.
     """
 
     time: float
@@ -45,6 +54,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     covers: int
     head: str
     key: str
+    others: dict[str, Sighting] = {}
     signature: str = ""
 
 

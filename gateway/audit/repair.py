@@ -16,10 +16,9 @@ import msgspec
 
 from gateway.audit.chain import GENESIS, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
-from gateway.audit.record import CheckpointRecord, SegmentRecord
+from gateway.audit.record import MAX_RECORD, CheckpointRecord, SegmentRecord
 from gateway.audit.sinks.file import FileSink, checkpoints_name, sync_directory
 
-_CHECKPOINT_MAX = 4096
 _decode_header = msgspec.json.Decoder(SegmentRecord).decode
 _decode_checkpoint = msgspec.json.Decoder(CheckpointRecord).decode
 
@@ -202,7 +201,7 @@ def last_checkpoint(directory: Path, writer: str) -> tuple[CheckpointRecord | No
     if not path.exists():
         return None, 0
     with path.open("rb") as file:
-        skipped = max(0, file.seek(0, os.SEEK_END) - 2 * _CHECKPOINT_MAX)
+        skipped = max(0, file.seek(0, os.SEEK_END) - 2 * MAX_RECORD)
         file.seek(skipped)
         data = file.read()
     end = data.rfind(b"\n") + 1

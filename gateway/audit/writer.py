@@ -12,7 +12,8 @@ from gateway.audit.crypto import Signer
 from gateway.audit.encode import encode_json
 from gateway.audit.journal import Journal, journal_name
 from gateway.audit.leftover import missing_from, records_in
-from gateway.audit.record import CheckpointRecord, SegmentRecord
+from gateway.audit.neighbours import Missing, Witness, refuse_strangers
+from gateway.audit.record import CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
 from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
 from gateway.core.clock import Clock
@@ -41,10 +42,14 @@ class ChainWriter:
         self._covered = 0
         self._newest: CheckpointRecord | None = None
         self._broken: dict[str, Any] | None = None
+        self._witness = Witness(sink.directory, sink.writer, signer.verifier)
 
-    def open(self) -> None:
-        """Repairs what a crash left, resumes the chain and records the start. Raises ConfigError, OSError."""
+    def open(self, recovered_by: str = "") -> None:
+        """Repairs what a crash left, resumes the chain and records the start; a checkpoint follows where there are other writers, so that
+        each knows of the others. recovered_by: the writer whose process does this for one that has ended. Raises ConfigError, OSError."""
         self.sink.open()
+        self.sink.mark(self.signer.key_id)
+        refuse_strangers(self.sink.directory, self.sink.writer, self.signer.key_id)
         previous = self._open_checkpoints()
         if previous is not None and self.signer.verifier.genuine(previous):
             self._newest = previous  # the chain may have been stopped just before this line
@@ -53,6 +58,8 @@ class ChainWriter:
         entries = self._enter(found)
         journal = self.sink.directory / journal_name(self.sink.writer)
         detail: dict[str, Any] = {"segment": self.sink.segment, "clean": found.closed}
+        if recovered_by:
+            detail["recovered_by"] = recovered_by
         records, unreadable = records_in(journal)
         if waiting := missing_from([path for _, path in self.sink.segments()], records):
             log.warning("%d audit records came from the journal of a process that ended before it had chained them", len(waiting))
@@ -67,6 +74,9 @@ class ChainWriter:
         if unreadable:
             journal.rename(aside)
         journal.unlink(missing_ok=True)
+        self._witness.look()
+        if not self._witness.alone:
+            self.checkpoint()
 
     def make_journal(self) -> Journal | None:
         """A journal for the loop, once the log is open. None, with a warning, when there is no room for one or it cannot be made."""
@@ -145,19 +155,32 @@ class ChainWriter:
         self._broken = None
 
     def checkpoint(self) -> None:
-        """Signs the head of the chain, in the checkpoints file and as a record. Nothing when no record came since the last one."""
-        if self._checkpoints is None or self.chain.seq == self._covered or self.sink.fresh:
+        """Signs the head of the chain, in the checkpoints file and as a record, and names the other writers' news. Nothing when no record
+        came since the last one and nobody else has written much."""
+        if self._checkpoints is None or self.sink.fresh:
+            return
+        others = self._witness.look()
+        for missing in self._witness.missing:
+            self._tell_missing(missing)
+        if self.chain.seq == self._covered and not self._witness.due:
             return
         checkpoint = self._newest
         if checkpoint is None or (checkpoint.covers, checkpoint.head) != (self.chain.seq, self.chain.head):
-            checkpoint = self._sign()
+            checkpoint = self._sign(others)
             self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
             self._number += 1
             self._newest = checkpoint  # not signed again when only the next line fails
+            self._witness.noted(others)
         self._put(self.chain.seal([checkpoint]))
         self._covered = self.chain.seq
 
-    def _sign(self) -> CheckpointRecord:
+    def _tell_missing(self, missing: Missing) -> None:
+        seen = missing.seen
+        log.error("the audit log of the writer %s lacks checkpoint %d: %s", missing.writer, seen.number, missing.reason)
+        detail = {"checkpoint": seen.number, "line": seen.covers, "hash": seen.head, "reason": missing.reason}
+        self._put(self.chain.seal([self._event("audit.missing", detail, outcome="failed", writer=missing.writer)]))
+
+    def _sign(self, others: dict[str, Sighting]) -> CheckpointRecord:
         sink, chain = self.sink, self.chain
         checkpoint = CheckpointRecord(
             time=self.clock.wall(),
@@ -167,6 +190,7 @@ class ChainWriter:
             covers=chain.seq,
             head=chain.head,
             key=self.signer.key_id,
+            others=others,
         )
         return self.signer.sign(checkpoint)
 
@@ -188,7 +212,6 @@ class ChainWriter:
             self._checkpoints.close()
             self._checkpoints = None
 
-    def _event(self, name: str, detail: dict[str, Any], outcome: str = "ok") -> EventRecord:
-        return EventRecord(
-            time=self.clock.wall(), event=name, actor="gatehouse", target=f"audit-{self.sink.writer}", outcome=outcome, detail=detail
-        )
+    def _event(self, name: str, detail: dict[str, Any], outcome: str = "ok", writer: str = "") -> EventRecord:
+        target = f"audit-{writer or self.sink.writer}"
+        return EventRecord(time=self.clock.wall(), event=name, actor="gatehouse", target=target, outcome=outcome, detail=detail)

@@ -1,8 +1,8 @@
 """The local audit log: one writer's numbered segments in one directory, only ever appended to.
 
 `audit-<writer>-<number>.jsonl` are the segments, `checkpoints-<writer>.jsonl` has the signed checkpoints, `audit-<writer>.lock` keeps a
-second process out. Directories have mode 0700, files 0600. A write is all or nothing: what a failed write left behind is cut off
-before anything else is written.
+second process out of this writer's files. Directories have mode 0700, files 0600. A write is all or nothing: what a failed write left
+behind is cut off before anything else is written.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import time
 from pathlib import Path
 from typing import Final, Protocol
 
 from gateway.core.errors import ConfigError
 
-_NAME: Final = re.compile(r"audit-([A-Za-z0-9_]{1,32})-(\d{8,})\.jsonl")
-_WRITER: Final = re.compile(r"[A-Za-z0-9_]{1,32}")
+_NAME: Final = re.compile(r"audit-([A-Za-z0-9_-]{1,40})-([0-9]{8,})\.jsonl")
+_WRITER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,39}")
+PATIENCE: Final = 0.25
+"""Seconds for which a lock may be held by somebody who only looks whether it is free."""
 
 
 class Files(Protocol):
@@ -62,6 +65,10 @@ def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
         if match := _NAME.fullmatch(path.name):
             found.setdefault(match[1], []).append((int(match[2]), path))
     return {writer: sorted(found[writer]) for writer in sorted(found)}
+
+
+def lock_name(writer: str) -> str:
+    return f"audit-{writer}.lock"
 
 
 class AppendFile:
@@ -130,11 +137,12 @@ class AppendFile:
 
 
 class FileSink:
-    """The segments of one writer. `open` takes the lock; `begin` or `resume` choose the segment; then `write`."""
+    """The segments of one writer. `open` makes the directory and takes the lock (or `take`, before it); `begin` or `resume` choose the
+    segment; then `write`."""
 
     def __init__(self, directory: Path, writer: str, *, segment_bytes: int, sync: bool, files: Files = SYSTEM) -> None:
         if not _WRITER.fullmatch(writer):
-            raise ConfigError(f"the writer id {writer!r} is not valid: use at most 32 letters, digits and underscores")
+            raise ConfigError(f"the writer id {writer!r} is not valid: use at most 40 letters, digits, underscores and dashes")
         self.directory, self.writer, self.sync, self.files = directory, writer, sync, files
         self._segment_bytes = segment_bytes
         self._file: AppendFile | None = None
@@ -143,16 +151,30 @@ class FileSink:
 
     def open(self) -> None:
         """Makes the directory and takes the lock. Raises ConfigError when it cannot."""
+        deadline = time.monotonic() + PATIENCE
+        while self._lock < 0 and not self.take():
+            if time.monotonic() >= deadline:
+                raise ConfigError(f"another process writes the audit log in {self.directory} as writer {self.writer!r}", path="audit.sinks")
+            time.sleep(PATIENCE / 10)
+
+    def take(self) -> bool:
+        """Takes the lock, which lasts until `close` or the end of the process; False when another process has it. Raises ConfigError."""
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.directory / f"audit-{self.writer}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = os.open(self.directory / lock_name(self.writer), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except BlockingIOError:
             self.close()
-            raise ConfigError(f"another process writes the audit log in {self.directory}", path="audit.sinks") from error
+            return False
         except OSError as error:
             self.close()
             raise ConfigError(f"cannot write the audit log in {self.directory}: {error.strerror}", path="audit.sinks") from error
+        return True
+
+    def mark(self, text: str) -> None:
+        """Leaves a text in the lock's file for those who find it locked. Raises OSError."""
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, text.encode("ascii"), 0)
 
     def segments(self) -> list[tuple[int, Path]]:
         """This writer's segments in order."""
