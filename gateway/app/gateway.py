@@ -8,6 +8,7 @@ The listeners and the signals are `process.Process`'s.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from gateway.app.gauges import Gauges
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.replica import replica_id
-from gateway.app.shipping import Shipping
+from gateway.app.shipping import Shipping, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
 from gateway.audit.broker import AuditBroker
@@ -37,6 +38,8 @@ from gateway.telemetry.usage import CountedAudit
 log = logging.getLogger("gatehouse")
 EXPIRY_SECONDS = 60.0
 """Between two looks for abandoned uploads."""
+RECOVERY_SECONDS = 2.0
+"""Between two looks for writers of the audit log that no process has."""
 
 
 class Gateway:
@@ -51,7 +54,8 @@ class Gateway:
         self.metrics = Metrics()
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
-        self.audit = AuditBroker(spec.audit, spec.state_dir)
+        self.audit = AuditBroker(spec.audit, spec.state_dir, writer=self.replica)
+        self._recovery = recovery(spec, self.replica)
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, plugins)
@@ -87,6 +91,7 @@ class Gateway:
         self.fleet.start_probing()
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         self._owner.every(EXPIRY_SECONDS, self.fleet.files.expire, name="uploads")
+        self._owner.every(RECOVERY_SECONDS, self._recover, name="audit writers")
         spec = first.snapshot.spec
         log.info("this is the replica %s", self.replica)
         if not self.changes.somebody_can_log_in():
@@ -128,6 +133,9 @@ class Gateway:
         if wanted != self._telemetry:
             self._telemetry = wanted
             gatehouse_logging.setup(wanted.log_level, wanted.log_format)
+
+    async def _recover(self) -> None:
+        await asyncio.to_thread(self._recovery.look)
 
     async def _sweep(self) -> None:
         self.plane.sweep()

@@ -137,7 +137,7 @@ def _end(gatehouse: Gatehouse) -> None:
 
 
 def records(directory: Path) -> Iterator[dict[str, object]]:
-    for path in sorted(directory.glob("audit-0-*.jsonl")):
+    for path in sorted(directory.glob("audit-*.jsonl")):
         with path.open("rb") as lines:
             yield from map(json.loads, lines)
 

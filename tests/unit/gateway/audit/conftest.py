@@ -127,9 +127,9 @@ class Bench:
     def segment(self, segment: int = 1, writer: str = "0") -> Path:
         return self.directory / f"audit-{writer}-{segment:08d}.jsonl"
 
-    def records(self, segment: int = 1) -> list[dict[str, Any]]:
+    def records(self, segment: int = 1, writer: str = "0") -> list[dict[str, Any]]:
         """The whole lines so far: while the broker writes, a reader may see a part of the last one."""
-        return [msgspec.json.decode(line) for line in self.lines(segment) if line.endswith(b"\n")]
+        return [msgspec.json.decode(line) for line in self.lines(segment, writer) if line.endswith(b"\n")]
 
     def events(self, segment: int = 1) -> list[str]:
         return [record["event"] for record in self.records(segment) if record["kind"] == "event"]
