@@ -56,6 +56,25 @@ install_packages() {
         die "apt-get could not install: $*"
 }
 
+MISSING=()
+
+# needs PACKAGE SIGN...: adds the Debian package to MISSING unless one of the signs, commands or files, is there.
+needs() {
+    local package="$1" sign
+    shift
+    for sign in "$@"; do
+        if command -v "$sign" >/dev/null || compgen -G "$sign" >/dev/null; then return 0; fi
+    done
+    MISSING+=("$package")
+}
+
+# The servers of a cluster (tests/cluster); they are started by whoever uses them, on free ports.
+needs_servers() {
+    needs redis-server redis-server
+    needs postgresql '/usr/lib/postgresql/*/bin/initdb' initdb
+    needs haproxy haproxy /usr/sbin/haproxy
+}
+
 # --- Python ------------------------------------------------------------------------------------------------------
 
 # Status 0 for a Python that was built with profile-guided optimisation: it says so itself, or is the distribution's on Debian and Ubuntu,

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import yaml
@@ -53,9 +54,15 @@ def external(name: str, port: int, **settings: Any) -> dict[str, Any]:
 class Gatehouse:
     """One `gatehouse serve`. Use as a context manager; leaving it sends SIGTERM and insists on a clean end."""
 
-    def __init__(self, directory: Path, config: dict[str, Any], environ: dict[str, str] | None = None) -> None:
+    own_session = False
+
+    def __init__(
+        self, directory: Path, config: dict[str, Any], environ: dict[str, str] | None = None, arguments: Sequence[str] = ()
+    ) -> None:
+        """arguments: further ones of `serve`."""
         self.directory = directory
         self.config = config
+        self.arguments = list(arguments)
         self.file = directory / "gatehouse.yaml"
         self.file.write_text(yaml.safe_dump(config))
         self.environ = {**os.environ, **(environ or {})}
@@ -69,22 +76,19 @@ class Gatehouse:
 
     def launch(self) -> Gatehouse:
         """Starts the process without waiting."""
+        self.lines = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", "serve", "--config", str(self.file)],
+            [sys.executable, "-m", "gateway", "serve", "--config", str(self.file), *self.arguments],
             cwd=ROOT,
             env=self.environ,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=self.own_session,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        assert self.process.stdout is not None
+        threading.Thread(target=_read, args=(self.process.stdout, self.lines), daemon=True).start()
         return self
-
-    def _read(self) -> None:
-        assert self.process is not None and self.process.stdout is not None
-        with self.process.stdout as out:
-            for line in out:
-                self.lines.append(line.rstrip("\n"))
 
     def start(self, seconds: float = 120.0) -> Gatehouse:
         """Starts the process and waits until it says where it listens (then every sidecar is ready)."""
@@ -186,6 +190,12 @@ class Gatehouse:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended: its children are another's now
                 found += map(int, (thread / "children").read_text().split())
         return sorted(set(found))
+
+
+def _read(out: IO[str], lines: list[str]) -> None:
+    with out:
+        for line in out:
+            lines.append(line.rstrip("\n"))
 
 
 def first_keys(gatehouse: Gatehouse) -> list[str]:

@@ -52,7 +52,7 @@ class PostgresServer:
         for setting in settings:
             arguments += ["-c", setting]
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=self.directory, **self._as)
+            self._process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=self.directory, start_new_session=True, **self._as)
         self._until(self._answers, "the server")
         return self
 
