@@ -24,6 +24,8 @@ from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
+from gateway.app.sockets import listening
+from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
@@ -33,13 +35,15 @@ from gateway.server.asgi import AsgiApplication
 from gateway.server.closing import LINGER_SECONDS
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
-from gateway.server.listener import address_of, admin_server, bind, data_server
+from gateway.server.listener import address_of, admin_server, data_server
 from gateway.server.protocol import ListenerState
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.wire.table import is_inference
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
+SPARE_SECONDS = 15.0
+"""What the end takes at most beside requests under way and sidecars."""
 
 
 def fail(message: str) -> int:
@@ -51,6 +55,7 @@ def fail(message: str) -> int:
 def serve(config: Path, *, quickstart: bool = False) -> int:
     """Serves in the foreground until a signal ends it; returns the exit code. quickstart: make keys at the first start and print them."""
     environ = dict(os.environ)
+    take_variables(os.environ)
     credentials: Credentials | None = None
     if quickstart:
         try:
@@ -103,6 +108,7 @@ class Process:
         self.spec: ConfigSpec = loaded.spec
         self.environ, self.credentials, self.plugins = environ, credentials, plugins
         self.leaving = Leaving()
+        self.manager = ServiceManager(environ)
         self.fatal: ConfigError | None = None
         self.gateway: Gateway | None = None
         """Set once the first configuration is in force."""
@@ -118,27 +124,21 @@ class Process:
             lock.release()
 
     async def _run(self) -> int:
-        data = bind(self.spec.listen.data, "listen.data")
-        try:
-            admin = bind(self.spec.listen.admin, "listen.admin")
-        except ConfigError:
-            data.close()
-            raise
+        sockets = listening(self.spec.listen, given_sockets(self.environ))
+        data, admin = sockets.data, sockets.admin
         try:
             gateway = Gateway(self.loaded, self.environ, self.plugins)
         except ConfigError:
-            data.close()
-            admin.close()
+            sockets.close()
             raise
         try:
             await gateway.start()
             self.gateway = gateway
             if self.reload_asked:
-                gateway.changes.reloader.request_reload()
+                self._reload()
             await self._serve(gateway, data, admin)
         finally:
-            data.close()
-            admin.close()
+            sockets.close()
             await gateway.aclose()
         if self.fatal is not None:
             raise self.fatal
@@ -172,10 +172,12 @@ class Process:
         ]
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
+        self.manager.watch(plane.tasks, self._alive)
         await self.leaving.asked.wait()
         has_started = started.done()
         started.cancel()
         listen = plane.current().spec.listen  # a reload may have changed it
+        self.manager.stopping(2 * listen.drain_timeout + listen.drain_delay + SPARE_SECONDS)
         data_side.config.timeout_graceful_shutdown = int(listen.drain_timeout + LINGER_SECONDS) + 1
         await self.leaving.leave(data_side, state, delay=listen.drain_delay if has_started else 0.0, timeout=listen.drain_timeout)
         gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
@@ -194,7 +196,9 @@ class Process:
         if self.gateway is None:
             self.reload_asked = True
         else:
-            self.gateway.changes.reloader.request_reload()
+            self.manager.reloading()
+            reloading = self.gateway.changes.reloader.request_reload()
+            reloading.add_done_callback(lambda _: self.manager.reloaded(self._status()))
 
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         await gateway.start_engines()
@@ -202,6 +206,19 @@ class Process:
         if first is not None:
             print(first_administrator.shown(first, Path(self.spec.state_dir), sys.stdout), flush=True)
         print(greeting(address_of(data), address_of(admin), gateway.plane.current().spec, self.credentials), flush=True)
+        self.manager.ready(self._status())
+
+    async def _alive(self) -> bool:
+        """Whether the watchdog may be fed; that this runs shows that the loop turns."""
+        return True
+
+    def _status(self) -> str:
+        """One line for the service manager."""
+        assert self.gateway is not None
+        reloader = self.gateway.changes.reloader
+        refused = reloader.status.error
+        models = len(reloader.spec.models)
+        return f"serves {models} models" if refused is None else f"serves {models} models; the newest configuration was refused: {refused}"
 
     def _start_ended(self, start: asyncio.Task[None], gateway: Gateway) -> None:
         """A start that fails in whatever way ends the process: it would never become ready."""

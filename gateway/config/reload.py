@@ -132,9 +132,9 @@ class Reloader(Generic[T]):
         """Builds the configuration in force again, because something else that goes into it (the store) has changed."""
         return await self._change(None, source)
 
-    def request_reload(self) -> None:
-        """For a signal handler: reloads in the background; a failure is logged and kept in the status."""
-        self._owner.spawn(self._reload_and_log(), name="reload on request")
+    def request_reload(self) -> asyncio.Task[None]:
+        """For a signal handler: reloads in the background; a failure is logged and kept in the status. The task ends with the reload."""
+        return self._owner.spawn(self._reload_and_log(), name="reload on request")
 
     def watch(self, on: bool) -> None:
         """Starts or stops watching the file: looks at it each second and reloads once it has changed and come to rest."""

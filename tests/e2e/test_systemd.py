@@ -1,0 +1,149 @@
+"""A gateway under a service manager that the test plays: notifications, the watchdog, sockets that were listening before the process."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import ROOT, Gatehouse, configuration, external
+from tests.e2e.resilience import reload
+from tests.waiting import until
+
+
+class Manager:
+    """The service manager's end of NOTIFY_SOCKET, and its sockets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder / "notify")
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.bind(self.name)
+        self._sock.setblocking(False)
+        self._heard: list[str] = []
+        self.sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("data", "admin")}
+
+    @property
+    def heard(self) -> list[str]:
+        """Every line of every message so far."""
+        while True:
+            try:
+                self._heard += self._sock.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return self._heard
+
+    def port(self, name: str) -> int:
+        return int(self.sockets[name].getsockname()[1])
+
+    def close(self) -> None:
+        for sock in (self._sock, *self.sockets.values()):
+            sock.close()
+
+
+class Service(Gatehouse):
+    """Started as systemd does it: descriptors from 3 on, and variables that name the process."""
+
+    manager: Manager
+
+    def launch(self) -> Gatehouse:
+        data, admin = (self.manager.sockets[name].fileno() for name in ("data", "admin"))
+        command = shlex.join([sys.executable, "-m", "gateway", "serve", "--config", str(self.file)])
+        move = f"exec 3<&{admin} 4<&{data} {admin}<&- {data}<&-"
+        names = "LISTEN_FDS=2 LISTEN_FDNAMES=admin:data LISTEN_PID=$$ WATCHDOG_PID=$$"
+        self.process = subprocess.Popen(
+            ["/bin/bash", "-c", f"{move}; {names} exec {command}"],
+            cwd=ROOT, env={**self.environ, "NOTIFY_SOCKET": self.manager.name, "WATCHDOG_USEC": "400000"}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(data, admin),
+        )  # fmt: skip
+        threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+
+@pytest.fixture
+def service(short_path: Path, tmp_path: Path, engines: Callable[..., EngineThread]) -> Iterator[Callable[..., Service]]:
+    manager = Manager(short_path)
+    made: list[Service] = []
+
+    def make(**listen: Any) -> Service:
+        here = {"data": f"127.0.0.1:{manager.port('data')}", "admin": f"127.0.0.1:{manager.port('admin')}"}
+        listed = [external("fake", engines().port, slots=64)]
+        config = configuration(tmp_path / "state", engines=listed, models=[{"name": "m1", "pool": ["fake"]}], listen={**here, **listen})
+        made.append(Service(tmp_path, config))
+        made[-1].manager = manager
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+    manager.close()
+
+
+def test_readiness_reloads_the_watchdog_and_the_end_are_told(service: Callable[..., Service]) -> None:
+    gatehouse = service()
+    manager = gatehouse.manager
+    gatehouse.launch()
+    gatehouse.url = f"http://127.0.0.1:{manager.port('data')}"
+    assert gatehouse.chat().status_code == 200, "it waited in the socket's queue for the gateway to start"
+    until(lambda: "READY=1" in manager.heard, what="the readiness")
+    assert "STATUS=serves 1 models" in manager.heard
+    until(lambda: manager.heard.count("WATCHDOG=1") >= 3, what="the watchdog's food")
+    assert manager.heard.index("WATCHDOG=1") >= 0
+
+    reload(gatehouse, gatehouse.config)
+    until(lambda: manager.heard.count("READY=1") == 2, what="the end of the reload")
+    assert manager.heard.index("RELOADING=1") < len(manager.heard) - manager.heard[::-1].index("READY=1")
+    reload(gatehouse, {**gatehouse.config, "nonsense": 1})
+    until(lambda: manager.heard.count("READY=1") == 3, what="the end of the refused reload")
+    assert any(line.startswith("STATUS=serves 1 models; the newest configuration was refused: ") for line in manager.heard)
+
+    assert gatehouse.stop() == 0
+    assert "STOPPING=1" in manager.heard and "EXTEND_TIMEOUT_USEC=75000000" in manager.heard
+    assert not any(line.startswith("MAINPID") for line in manager.heard)
+
+
+def test_a_loop_that_hangs_starves_the_watchdog(service: Callable[..., Service]) -> None:
+    gatehouse = service()
+    manager = gatehouse.manager
+    gatehouse.launch()
+    until(lambda: "WATCHDOG=1" in manager.heard, what="the watchdog's food")
+    assert gatehouse.process is not None
+    os.kill(gatehouse.process.pid, signal.SIGSTOP)
+    try:
+        until(lambda: "\nState:\tT" in Path(f"/proc/{gatehouse.process.pid}/status").read_text(), what="the standstill")
+        seen = manager.heard.count("WATCHDOG=1")
+        threading.Event().wait(0.5)  # more than the watchdog's time
+        assert manager.heard.count("WATCHDOG=1") == seen
+    finally:
+        os.kill(gatehouse.process.pid, signal.SIGCONT)
+    until(lambda: manager.heard.count("WATCHDOG=1") > seen, what="food again")
+
+
+def test_the_sockets_outlive_a_restart(service: Callable[..., Service]) -> None:
+    gatehouse = service()
+    gatehouse.start()
+    assert gatehouse.chat().status_code == 200
+    assert gatehouse.stop() == 0
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(gatehouse.chat()))
+    thread.start()
+    gatehouse.launch()
+    thread.join(60)
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def test_a_socket_for_another_address_ends_the_start(service: Callable[..., Service]) -> None:
+    gatehouse = service(admin="127.0.0.1:1")
+    gatehouse.launch()
+    assert gatehouse.ended() == 1
+    until(lambda: any("listen.admin: the service manager passes a socket on" in line for line in gatehouse.lines), what="the reason")
+    assert yaml.safe_load(gatehouse.file.read_text())["listen"]["admin"] == "127.0.0.1:1"
