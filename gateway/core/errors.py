@@ -18,6 +18,7 @@ GatehouseError
 ├── StoreUnavailable                 503: the store's database does not answer
 ├── NotFound                         404: no such resource or key in the store
 ├── AlreadyExists                    409: the name is taken
+├── LeaseLost                        never sent: another replica has taken over a job
 ├── VersionMismatch                  412: somebody else wrote first (a lost update)
 ├── ClientGone                       never sent: the client left
 ├── ClientStalled                    408, in a stream: the client does not read its answer
@@ -206,6 +207,14 @@ class VersionMismatch(GatehouseError):
     type = "invalid_request_error"
     default_code = "version_mismatch"
     current: int | None = None
+
+
+class LeaseLost(GatehouseError):
+    """Another replica has taken over what this one was doing: nothing was written."""
+
+    default_code = "lease_lost"
+    status = 409
+    type = "conflict"
 
 
 class ClientGone(GatehouseError):

@@ -156,6 +156,52 @@ class Write(Struct, frozen=True):
     version: int | None = None
 
 
+class ReplicaRecord(Struct, frozen=True, kw_only=True):
+    """One process that serves, as it told the store last. Moments are the database's.
+
+    incarnation: made anew at each start. data, admin: the addresses of its listeners. workers: its data workers; 0: it serves itself.
+    skew: seconds by which its clock is ahead of the database's.
+    """
+
+    id: str
+    incarnation: str
+    host: str
+    data: str = ""
+    admin: str = ""
+    version: str = ""
+    workers: int = 0
+    started: float = 0.0
+    seen: float = 0.0
+    skew: float = 0.0
+
+
+class Roll(Struct, frozen=True):
+    """All processes that serve or served until lately, by id and start. now: by the database's clock."""
+
+    now: float
+    replicas: tuple[ReplicaRecord, ...]
+
+
+class Lease(Struct, frozen=True):
+    """The right to do a job for all replicas, until `expires` by the database's clock. fence: grows with each holder.
+
+    done: when the job was last finished, 0 for never. holder "": nobody has it.
+    """
+
+    name: str
+    holder: str
+    fence: int
+    expires: float
+    done: float
+
+
+class LeaseRoll(Struct, frozen=True):
+    """All leases that were ever taken, by name. now: by the database's clock."""
+
+    now: float
+    leases: tuple[Lease, ...]
+
+
 class ControlStore(Protocol):
     """Everything the control plane asks of the store. Every call has a deadline.
 
@@ -280,6 +326,35 @@ class ControlStore(Protocol):
     def subscribe(self, callback: Callable[[StoreChange], None]) -> Callable[[], None]:
         """Calls back on the event loop with each change that this process commits, before the write returns. Returns a function that
         unsubscribes. Changes of other processes come through the feed (gateway.store.feed)."""
+        ...
+
+    # --- replicas
+
+    async def beat(self, told: ReplicaRecord, *, stale: float) -> Roll:
+        """Notes that this process serves; the store sets the moments and the skew. Earlier processes of its id that were not seen for
+        `stale` seconds are forgotten."""
+        ...
+
+    async def leave(self, id: str, incarnation: str) -> None:
+        """The process ends in order, so it is forgotten at once."""
+        ...
+
+    async def roll(self) -> Roll: ...
+
+    # --- leases: jobs that one replica does for all
+
+    async def leases(self) -> LeaseRoll: ...
+
+    async def take_lease(self, name: str, holder: str, seconds: float, *, period: float = 0.0) -> Lease | None:
+        """None: somebody else holds it, or the job was finished less than `period` seconds ago."""
+        ...
+
+    async def renew_lease(self, lease: Lease, seconds: float) -> Lease:
+        """Extends it to `seconds` from now on. Raises LeaseLost if it was taken over."""
+        ...
+
+    async def finish_lease(self, lease: Lease, *, done: bool) -> None:
+        """Gives it back. done: the job was done and is not due for its period. Raises LeaseLost if it was taken over."""
         ...
 
     # --- idempotency keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,18 @@ _INSERT = sa.insert(changes)
 # Here and in the modules beside this one, statements are built once: building one takes longer than running it, and holds the interpreter
 # while it does.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", re.ASCII)
+
+
+_CLOCKS = {
+    "postgresql": sa.text("SELECT extract(epoch FROM clock_timestamp())::double precision"),
+    "sqlite": sa.text("SELECT (julianday('now') - 2440587.5) * 86400.0"),
+}
+
+
+def database_time(connection: sa.Connection) -> float:
+    """Seconds since the epoch by the database's clock, which all replicas share. A database that is not known here: this machine's."""
+    statement = _CLOCKS.get(connection.dialect.name)
+    return time.time() if statement is None else float(connection.execute(statement).scalar_one())
 
 
 class Transaction:

@@ -23,13 +23,17 @@ from gateway.core.storage import (
     Idempotent,
     KeyRecord,
     KeySettings,
+    Lease,
+    LeaseRoll,
     Page,
+    ReplicaRecord,
     Resource,
+    Roll,
     StoreChange,
     UsageRow,
     Write,
 )
-from gateway.store import change_rows, key_rows, resources, rows, usage_rows
+from gateway.store import change_rows, key_rows, leases, replica_rows, resources, rows, usage_rows
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
@@ -62,7 +66,8 @@ class Store:
     """Implements gateway.core.storage.ControlStore; its docstrings say what the methods do.
 
     url: its scheme names a row of `stores`: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the
-    module gateway.identity.keys). given_pepper: the value of GATEHOUSE_PEPPER. Life: `start`, `aclose`. Raises ConfigError if the
+    module gateway.identity.keys). given_pepper: the value of GATEHOUSE_PEPPER.
+    database_clock: what all replicas agree on. Life: `start`, `aclose`. Raises ConfigError if the
     settings cannot be used.
     """
 
@@ -74,11 +79,13 @@ class Store:
         *,
         given_pepper: str | None = None,
         clock: Clock | None = None,
+        database_clock: Callable[[sa.Connection], float] = rows.database_time,
         entropy: Entropy | None = None,
         deadline: float = DEADLINE,
         stores: Table[StoreRow] = STORES,
     ) -> None:
         self._clock: Clock = clock or SystemClock()
+        self._now = database_clock
         self._entropy: Entropy = entropy or SystemEntropy()
         self._format = format
         self._peppers = peppers(state_dir, self._entropy, given_pepper)
@@ -131,10 +138,8 @@ class Store:
         return self._sealer.unseal(sealed, purpose)
 
     async def _write(self, work: Callable[[Transaction], T], *, dry_run: bool = False) -> T:
-        now = self._clock.wall()
-
         def numbered(connection: sa.Connection) -> tuple[T, tuple[StoreChange, ...]]:
-            transaction = Transaction(connection, now)
+            transaction = Transaction(connection, self._now(connection))
             result = work(transaction)
             if dry_run:
                 raise _TakenBack(result)
@@ -290,23 +295,54 @@ class Store:
     async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage:
         return await self._database.run(lambda connection: change_rows.since(connection, seq, limit))
 
-    async def prune(self) -> None:
-        """Deletes old changes, expired idempotency keys and ended secrets. Any replica may do it at any time."""
-        now = self._clock.wall()
+    async def prune(self, lease: Lease | None = None) -> None:
+        """Deletes old changes, expired idempotency keys, ended secrets and replicas that are gone. Raises LeaseLost, and deletes nothing,
+        if the lease was taken over."""
 
         def forget(connection: sa.Connection) -> None:
+            if lease is not None:
+                leases.guard(connection, lease)
+            now = self._now(connection)
             change_rows.prune(connection, now)
             key_rows.prune(connection, now)
+            replica_rows.prune(connection, now)
 
         await self._database.run(forget, write=True)
+
+    # --- replicas
+
+    async def beat(self, told: ReplicaRecord, *, stale: float) -> Roll:
+        wall = self._clock.wall
+        return await self._database.run(lambda connection: replica_rows.beat(connection, self._now, wall, told, stale), write=True)
+
+    async def leave(self, id: str, incarnation: str) -> None:
+        await self._database.run(lambda connection: replica_rows.leave(connection, id, incarnation), write=True)
+
+    async def roll(self) -> Roll:
+        return await self._database.run(lambda connection: replica_rows.roll(connection, self._now))
+
+    # --- leases
+
+    async def leases(self) -> LeaseRoll:
+        return await self._database.run(lambda connection: LeaseRoll(self._now(connection), leases.every(connection)))
+
+    async def take_lease(self, name: str, holder: str, seconds: float, *, period: float = 0.0) -> Lease | None:
+        return await self._database.run(
+            lambda connection: leases.take(connection, self._now, rows.name(name, "lease"), rows.text(holder, "holder"), seconds, period),
+            write=True,
+        )
+
+    async def renew_lease(self, lease: Lease, seconds: float) -> Lease:
+        return await self._database.run(lambda connection: leases.renew(connection, self._now, lease, seconds), write=True)
+
+    async def finish_lease(self, lease: Lease, *, done: bool) -> None:
+        await self._database.run(lambda connection: leases.finish(connection, self._now, lease, done), write=True)
 
     # --- idempotency keys
 
     async def begin_idempotent(self, key: str, actor: str, route: str, fingerprint: str, *, ttl: float = 60.0) -> Idempotent | None:
-        now = self._clock.wall()
-
         def begin(connection: sa.Connection) -> Idempotent | None:
-            return change_rows.begin(connection, key, actor, route, fingerprint, now, ttl)
+            return change_rows.begin(connection, key, actor, route, fingerprint, self._now(connection), ttl)
 
         for _ in range(3):
             try:
@@ -316,8 +352,10 @@ class Store:
         raise StoreUnavailable("The idempotency key is contended.", retry_after=1.0)
 
     async def finish_idempotent(self, key: str, actor: str, route: str, status: int, body: str, *, ttl: float = 86400.0) -> None:
-        until = self._clock.wall() + ttl
-        await self._database.run(lambda connection: change_rows.finish(connection, key, actor, route, status, body, until), write=True)
+        def finish(connection: sa.Connection) -> None:
+            change_rows.finish(connection, key, actor, route, status, body, self._now(connection) + ttl)
+
+        await self._database.run(finish, write=True)
 
     async def abandon_idempotent(self, key: str, actor: str, route: str) -> None:
         await self._database.run(lambda connection: change_rows.abandon(connection, key, actor, route), write=True)

@@ -106,6 +106,34 @@ counters = sa.Table(
 )
 """One row, `changes`: the newest sequence number. Its lock orders the writers, so numbers are committed in order."""
 
+replicas = sa.Table(
+    "replicas",
+    metadata,
+    sa.Column("id", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("incarnation", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("data", sa.Text, nullable=False),
+    sa.Column("admin", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("workers", sa.Integer, nullable=False),
+    sa.Column("started", sa.Double, nullable=False),
+    sa.Column("seen", sa.Double, nullable=False),
+    sa.Column("skew", sa.Double, nullable=False),
+)
+"""Processes that serve, or served until lately. Two rows with one id that are both seen again and again: two machines have the same id."""
+
+leases = sa.Table(
+    "leases",
+    metadata,
+    sa.Column("name", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False),
+    sa.Column("done", sa.Double, nullable=False),
+)
+"""Who does a job that must be done once. `fence` grows with each holder; `done`: when the job was last finished. A row is never deleted, so
+that a fence is never used again."""
+
 facts = sa.Table(
     "facts",
     metadata,

@@ -22,8 +22,14 @@ class Place:
         self.clock = FakeClock()
         self.opened: list[Store] = []
 
+    def time(self, connection: Any) -> float:
+        """Stands for the database's clock."""
+        return self.clock.wall()
+
     def make(self, **options: Any) -> Store:
-        store = Store(self.url, self.directory, keys, given_pepper=PEPPER, clock=self.clock, **{"deadline": 30.0, **options})
+        store = Store(
+            self.url, self.directory, keys, given_pepper=PEPPER, clock=self.clock, database_clock=self.time, **{"deadline": 30.0, **options}
+        )
         self.opened.append(store)
         return store
 
