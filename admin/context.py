@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,10 +36,15 @@ async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tup
     """For a composition without plug-ins."""
 
 
+async def alone() -> dict[str, Any]:
+    """For a composition without other replicas."""
+    return {"replicas": [], "jobs": []}
+
+
 @dataclass(frozen=True)
 class Ports:
     """store: None without a store; operations that need it then get 503. matches: name patterns, as the policies read
-    them (pattern, name)."""
+    them (pattern, name). replicas: those on the same store, and the jobs that one does for all."""
 
     authenticator: Authenticator
     config: ConfigApplier
@@ -52,5 +57,6 @@ class Ports:
     files: ModelFiles
     matches: Callable[[str, str], bool]
     store: ControlStore | None = None
+    replicas: Callable[[], Awaitable[dict[str, Any]]] = alone
     check: ResourceCheck = nothing_to_check
     clock: Clock = field(default_factory=SystemClock)

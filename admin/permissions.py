@@ -18,6 +18,7 @@ CRUD: Final = ("read", "create", "update", "delete")
 VERBS: Final = MappingProxyType(
     {
         "status": ("read",),
+        "replicas": ("read",),
         "tenants": (*CRUD, "models"),
         "keys": (*CRUD, "rotate", "revoke", "roles", "priority"),
         "roles": ("read",),

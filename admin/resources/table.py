@@ -18,6 +18,7 @@ from admin.resources import (
     limits,
     models,
     policies,
+    replicas,
     roles,
     status,
     stored_engines,
@@ -28,6 +29,7 @@ from admin.resources import (
 
 RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     status.operations,
+    replicas.operations,
     tenants.operations,
     keys.operations,
     roles.operations,

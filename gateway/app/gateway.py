@@ -1,7 +1,8 @@
 """All parts of one process, wired together: what each is given, in which order they start and end. Each part owns one thing:
 
-`store_link` the store · `fleet` engines and endpoints · `builder` Snapshots and their plug-ins · `changes` the configuration in force ·
-`plane` the requests · `audit` the log · `events` what happens outside requests · `Gauges` what a scrape reads.
+`store_link` the store · `replicas` the others on it · `fleet` engines and endpoints · `builder` Snapshots and their plug-ins ·
+`changes` the configuration in force · `plane` the requests · `audit` the log · `events` what happens outside requests ·
+`Gauges` what a scrape reads.
 
 The listeners and the signals are `process.Process`'s.
 """
@@ -21,6 +22,7 @@ from gateway.app.gauges import Gauges
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.replica import replica_id
+from gateway.app.replicas import Replicas
 from gateway.app.shipping import Shipping, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
@@ -59,6 +61,7 @@ class Gateway:
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, plugins)
+        self.replicas = Replicas(self.store_link.store, self.replica, self.events.record)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes)
         self._owner = TaskOwner("gateway")
         self._floods = FloodTable()
@@ -72,7 +75,15 @@ class Gateway:
         )
         self._telemetry = spec.telemetry
         gauges = Gauges(
-            self.plane, self.fleet.registry, self.fleet.supervisor, self.audit, self.shipping, self.store_link, parts, self.replica
+            self.plane,
+            self.fleet.registry,
+            self.fleet.supervisor,
+            self.audit,
+            self.shipping,
+            self.store_link,
+            parts,
+            self.replica,
+            self.replicas.members,
         )
         self.metrics.gauges.append(gauges.collect)
 
@@ -114,6 +125,7 @@ class Gateway:
         await self.fleet.aclose()
         await self._owner.aclose()
         await self.builder.aclose()
+        await self.replicas.aclose()
         await self.store_link.aclose()
         self.events.record("stop", "gatehouse", {})
         await self.audit.aclose()

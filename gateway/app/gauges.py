@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engines.host.supervisor import Supervisor
+from gateway.app.membership import Membership
 from gateway.app.parts import PartsBuilder
 from gateway.app.shipping import Shipping
 from gateway.app.store_link import StoreLink
@@ -28,15 +29,22 @@ class Gauges:
         link: StoreLink,
         parts: PartsBuilder,
         replica: str,
+        members: Membership,
     ) -> None:
         self._plane, self._registry, self._supervisor = plane, registry, supervisor
         self._audit, self._shipping, self._link, self._parts = audit, shipping, link, parts
-        self._replica = replica
+        self._replica, self._members = replica, members
 
     def collect(self) -> Iterable[Metric]:
         named = GaugeMetricFamily("gatehouse_replica_info", "1, with the replica's id", labels=["replica"])
         named.add_metric([self._replica], 1.0)
         yield named
+        yield GaugeMetricFamily(
+            "gatehouse_replica_duplicates", "Other gateways with this replica's id", value=float(len(self._members.rivals))
+        )
+        yield GaugeMetricFamily(
+            "gatehouse_clock_skew_seconds", "Seconds by which this machine's clock is ahead of the store's", value=self._members.skew
+        )
         yield from self._endpoints()
         yield from self._engines()
         yield from self._audit_log()

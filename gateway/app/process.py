@@ -96,6 +96,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
         files=fleet.files,
         matches=within,
         store=link.store,
+        replicas=gateway.replicas.members.view,
         check=ResourceCheck(changes, link, fleet, gateway.plugins),
     )
 
@@ -170,6 +171,7 @@ class Process:
             plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
             plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),
         ]
+        gateway.replicas.start(address_of(data), address_of(admin))
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
         self.manager.watch(plane.tasks, self._alive)

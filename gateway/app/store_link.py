@@ -30,7 +30,6 @@ from gateway.telemetry.usage import UsageLedger, rows
 log = logging.getLogger("gatehouse.store")
 
 WRITE_SECONDS = 5.0
-PRUNE_SECONDS = 600.0
 BATCH = 1000
 """Rows written in one transaction."""
 
@@ -64,7 +63,6 @@ class StoreLink:
         await self._poller.start()
         self._any_key = bool((await self.store.list_keys(limit=1)).items)
         self._tasks.every(WRITE_SECONDS, self.write, name="write usage")
-        self._tasks.every(PRUNE_SECONDS, self.store.prune, name="prune")
         self._started = True
 
     async def aclose(self) -> None:

@@ -1,0 +1,142 @@
+"""This process among the replicas that share the store: tells that it serves, and notices another one with the same id.
+
+Every `period` seconds it writes its row of the roll; after LOST periods without one a replica counts as lost. Two machines with one id (a
+copied state directory, an id given twice) are seen as two rows that are both written again and again. Both say so, and go on serving:
+which one is wrong only an operator can tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from gateway.core.errors import GatehouseError
+from gateway.core.storage import ControlStore, ReplicaRecord, Roll
+from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse")
+PERIOD: Final = 10.0
+LOST: Final = 3
+"""Periods after which a replica that wrote nothing counts as lost."""
+SKEW_SECONDS: Final = 5.0
+"""A larger difference to the database's clock is reported: keys expire by the replica's own clock."""
+
+
+class Membership:
+    """Life: `start` once the addresses of the listeners are known, `aclose` before the store closes.
+
+    record: (event, target, detail) for the audit log. `incarnation`: this process, among all that ever had this id.
+    """
+
+    def __init__(
+        self, store: ControlStore, replica: str, version: str, record: Callable[[str, str, dict[str, Any]], None], period: float = PERIOD
+    ) -> None:
+        self._store, self._record, self._period = store, record, period
+        self.replica, self.incarnation = replica, secrets.token_hex(8)
+        self._told = ReplicaRecord(id=replica, incarnation=self.incarnation, host=socket.gethostname(), version=version)
+        self.rivals: tuple[ReplicaRecord, ...] = ()
+        """Other processes that have this replica's id at the same time."""
+        self.skew = 0.0
+        """Seconds by which this machine's clock is ahead of the database's."""
+        self._off = self._joined = False
+        self._tasks = TaskOwner("membership")
+
+    @property
+    def holder(self) -> str:
+        """How leases name this process."""
+        return f"{self.replica}/{self.incarnation}"
+
+    def start(self, data: str, admin: str, workers: int = 0) -> None:
+        """Tells that it serves at these addresses, now and from now on."""
+        self._told = replace(self._told, data=data, admin=admin, workers=workers)
+        self._tasks.spawn(self.beat(), name="first beat")
+        self._tasks.every(self._period, self.beat, name="beat")
+
+    async def beat(self) -> None:
+        """Writes this replica's row and looks at the others. A store that does not answer is left to the next time."""
+        try:
+            roll = await self._store.beat(self._told, stale=LOST * self._period)
+        except GatehouseError as error:
+            log.debug("the roll of replicas could not be written: %s", error.message)
+            return
+        self._joined = True
+        self._look(roll)
+
+    def _look(self, roll: Roll) -> None:
+        mine = next(one for one in roll.replicas if one.incarnation == self.incarnation)
+        self.skew = mine.skew
+        if (abs(self.skew) > SKEW_SECONDS) != self._off:
+            self._off = not self._off
+            if self._off:
+                log.warning("this machine's clock differs from the database's by %.0f s: keys expire by this machine's clock", self.skew)
+            else:
+                log.info("this machine's clock agrees with the database's again")
+        before, self.rivals = self.rivals, self._rivals(roll, mine)
+        if self.rivals and not before:
+            where = ", ".join(f"{one.host} (data {one.data or 'unknown'})" for one in self.rivals)
+            log.error("another gateway has this replica's id %r too, on %s: give each one an id of its own", self.replica, where)
+            self._record("replica_duplicate", self.replica, {"host": self._told.host, "others": [one.host for one in self.rivals]})
+        elif before and not self.rivals:
+            log.info("no other gateway has this replica's id %r any more", self.replica)
+
+    def _rivals(self, roll: Roll, mine: ReplicaRecord) -> tuple[ReplicaRecord, ...]:
+        """Those that were seen after this one had started, and not too long ago: a process that this one replaced is never seen again."""
+        alive = roll.now - LOST * self._period
+        return tuple(
+            one
+            for one in roll.replicas
+            if one.id == self.replica and one.incarnation != self.incarnation and one.seen > mine.started and one.seen >= alive
+        )
+
+    async def view(self) -> dict[str, Any]:
+        """For operators: replicas with their state, and the jobs that one of them does for all. Raises StoreUnavailable."""
+        roll, jobs = await self._store.roll(), await self._store.leases()
+        alive = roll.now - LOST * self._period
+        serving = [one for one in roll.replicas if one.seen >= alive]
+        return {
+            "replicas": [
+                {
+                    "id": one.id,
+                    "state": "serving" if one in serving else "lost",
+                    "here": one.incarnation == self.incarnation,
+                    "duplicate": any(self._contend(one, other) for other in serving),
+                    "host": one.host,
+                    "data": one.data,
+                    "admin": one.admin,
+                    "version": one.version,
+                    "workers": one.workers,
+                    "started_at": one.started,
+                    "seen_at": one.seen,
+                    "clock_skew": round(one.skew, 3),
+                }
+                for one in roll.replicas
+            ],
+            "jobs": [
+                {
+                    "name": job.name,
+                    "holder": job.holder.partition("/")[0] if job.expires > jobs.now else "",
+                    "done_at": job.done or None,
+                }
+                for job in jobs.leases
+            ],
+        }
+
+    @staticmethod
+    def _contend(one: ReplicaRecord, other: ReplicaRecord) -> bool:
+        """Whether both were written after both had started."""
+        started = max(one.started, other.started)
+        return one.id == other.id and one.incarnation != other.incarnation and min(one.seen, other.seen) > started
+
+    async def aclose(self) -> None:
+        """Leaves the roll."""
+        await self._tasks.aclose()
+        if self._joined:
+            try:
+                await self._store.leave(self.replica, self.incarnation)
+            except GatehouseError as error:
+                log.debug("the roll of replicas could not be left: %s", error.message)
