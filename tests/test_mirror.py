@@ -33,6 +33,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/cli/status.py": ("tests/e2e/test_cli.py", '"status"'),
     "admin/cli/tenants.py": ("tests/e2e/test_cli.py", '"tenants"'),
     "admin/cli/upload.py": ("tests/e2e/test_model_files.py", "upload as sending"),
+    "admin/context.py": ("tests/e2e/test_replicas.py", "/replicas"),
     "admin/explain.py": ("tests/unit/admin/test_values.py", "It must be"),
     "admin/idempotency.py": ("tests/e2e/test_admin.py", "idempotency-key"),
     "admin/journal.py": ("tests/e2e/test_admin.py", '"admin"'),

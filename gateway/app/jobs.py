@@ -42,6 +42,7 @@ class Jobs:
         self._tasks = TaskOwner("jobs")
 
     def start(self) -> None:
+        self._tasks.spawn(self.look(), name="first look")
         self._tasks.every(self._look_seconds, self.look, name="look")
 
     async def look(self) -> None:

@@ -92,7 +92,10 @@ class Gatehouse:
 
     def start(self, seconds: float = 120.0) -> Gatehouse:
         """Starts the process and waits until it says where it listens (then every sidecar is ready)."""
-        self.launch()
+        return self.launch().await_start(seconds)
+
+    def await_start(self, seconds: float = 120.0) -> Gatehouse:
+        """Waits until a process that was launched says where it listens."""
 
         def listening() -> bool:
             if self.process is not None and self.process.poll() is not None:

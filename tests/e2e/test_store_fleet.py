@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external
-from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.e2e.replicas import converged, replicas  # noqa: F401 - a fixture
+from tests.integration.postgres import postgres  # noqa: F401 - a fixture
 from tests.waiting import until
 
-PEPPER = "a pepper that two replicas share in the tests"
 
-
-@pytest.fixture(scope="module")
-def replicas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[list[Gatehouse]]:
-    server: PostgresServer = request.getfixturevalue("postgres")
-    url, gateways = server.database(), []
-    for number in range(2):
-        directory = tmp_path_factory.mktemp(f"replica{number}")
-        config = adminapi.config(directory / "state", engine.port, store={"url": url, "upstreams": ["127.0.0.0/8"]})
-        gateways.append(Gatehouse(directory, config, {"GATEHOUSE_PEPPER": PEPPER}))
-    try:
-        yield [gateway.start() for gateway in gateways]
-    finally:
-        codes = [gateway.stop() for gateway in gateways if gateway.process is not None]
-    assert codes == [0, 0], [line for gateway in gateways for line in gateway.lines]
-
-
-def converged(replicas: list[Gatehouse], condition: Callable[[Gatehouse], bool]) -> None:
-    for gateway in replicas:
-        until(lambda gateway=gateway: condition(gateway), what="the change")
-
-
-def test_engines_models_and_limits_reach_both_replicas(replicas: list[Gatehouse], engines: Callable[..., EngineThread]) -> None:
+def test_engines_models_and_limits_reach_both_replicas(
+    replicas: list[Gatehouse],  # noqa: F811
+    engines: Callable[..., EngineThread],
+) -> None:
     first, second = (engines() for _ in range(2))
     with adminapi.admin(replicas[0]) as one, adminapi.admin(replicas[1]) as two:
         assert one.post("/engines", json={**external("x", first.port), "api_key": "sk-shared"}).status_code == 201
@@ -61,7 +41,10 @@ def test_engines_models_and_limits_reach_both_replicas(replicas: list[Gatehouse]
         until(lambda: "x" not in [e["name"] for e in two.get("/endpoints").json()["items"]])
 
 
-def test_what_two_replicas_wrote_at_once_does_not_stop_either(replicas: list[Gatehouse], engine: EngineThread) -> None:
+def test_what_two_replicas_wrote_at_once_does_not_stop_either(
+    replicas: list[Gatehouse],  # noqa: F811
+    engine: EngineThread,
+) -> None:
     """Each checks against what it knows: two models may come to the same alias. One of them is left out, on both, with the reason."""
     with adminapi.admin(replicas[0]) as one, adminapi.admin(replicas[1]) as two:
         answers = [

@@ -1,0 +1,93 @@
+"""Two gateways on one PostgreSQL know of each other, say when they have one id, and do common jobs once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from gateway.app.main import app
+from tests.e2e.adminapi import KEYS, admin
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse
+from tests.e2e.replicas import replica, replicas  # noqa: F401 - a fixture
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import until
+
+
+def roll(gateway: Gatehouse) -> list[dict[str, Any]]:
+    with admin(gateway) as client:
+        found: list[dict[str, Any]] = client.get("/replicas").json()["items"]
+    return found
+
+
+def command(gateway: Gatehouse, *arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"GATEHOUSE_URL": gateway.admin_url, "GATEHOUSE_KEY": KEYS["viewer"]})
+
+
+def test_each_sees_both_and_says_which_it_is(replicas: list[Gatehouse]) -> None:  # noqa: F811
+    until(lambda: len(roll(replicas[0])) == 2, what="both replicas")
+    for gateway in replicas:
+        rows = roll(gateway)
+        mine = next(row for row in rows if row["here"])
+        assert mine["id"] == (gateway.state_dir / "replica").read_text().strip() and mine["state"] == "serving"
+        assert f"http://{mine['data']}" == gateway.url and f"http://{mine['admin']}" == gateway.admin_url
+        assert not any(row["duplicate"] for row in rows) and all(abs(row["clock_skew"]) < 5 for row in rows)
+        with admin(gateway) as client:
+            assert client.get("/status").json()["replica"] == mine["id"]
+        with gateway.client(None) as anyone:
+            assert anyone.get("/readyz").json()["replica"] == mine["id"]
+        assert gateway.metric("gatehouse_replica_info", replica=mine["id"]) == 1
+        assert any(record.get("event") == "start" and record["detail"]["replica"] == mine["id"] for record in gateway.audit())
+    done = command(replicas[1], "replicas", "list")
+    assert done.exit_code == 0 and all(row["id"][:8] in done.stdout for row in rows)
+    assert [row["id"] for row in json.loads(command(replicas[1], "replicas", "list", "-o", "json").stdout)["items"]] == [
+        r["id"] for r in rows
+    ]
+
+
+def test_the_store_is_cleared_by_one(replicas: list[Gatehouse]) -> None:  # noqa: F811
+    def jobs(gateway: Gatehouse) -> list[dict[str, Any]]:
+        with admin(gateway) as client:
+            found: list[dict[str, Any]] = client.get("/replicas").json()["jobs"]
+        return found
+
+    until(lambda: any(job["done_at"] for job in jobs(replicas[0])), what="the first run")
+    assert [job["name"] for job in jobs(replicas[1])] == ["prune"]
+
+
+def test_two_machines_with_one_id_are_reported(
+    postgres: PostgresServer,  # noqa: F811
+    engine: EngineThread,
+    tmp_path: Path,
+) -> None:
+    url = postgres.database()
+    gateways = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        gateways.append(replica(tmp_path / str(number), engine.port, url, environ={"GATEHOUSE_REPLICA": "twin"}).launch())
+    try:
+        for gateway in gateways:
+            gateway.await_start()
+        until(lambda: any(gateway.metric("gatehouse_replica_duplicates") for gateway in gateways), what="the notice")
+        done = command(gateways[0], "replicas", "list")
+        assert done.exit_code == 1 and "more than one gateway has the id twin" in done.stderr
+        assert all(row["duplicate"] for row in roll(gateways[0]))
+        assert any("has this replica's id 'twin' too" in line for gateway in gateways for line in gateway.lines)
+        assert [gateway.chat().status_code for gateway in gateways] == [200, 200]
+    finally:
+        codes = [gateway.stop() for gateway in gateways]
+    assert codes == [0, 0]
+
+
+def test_a_second_process_with_the_state_directory_is_refused(
+    replicas: list[Gatehouse],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    second = Gatehouse(tmp_path, {**replicas[0].config, "listen": {"data": "127.0.0.1:0", "admin": "127.0.0.1:0"}})
+    assert second.launch().ended() == 1
+    until(lambda: any(line.startswith("error: ") for line in second.lines), what="the reason")
+    assert replicas[0].process is not None
+    assert any(f"another gateway (process {replicas[0].process.pid}) is running" in line for line in second.lines)
