@@ -190,7 +190,7 @@ async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHea
             raise
         return body, body
     x.detail = found.detail(x.snapshot.audit.hash_body)
-    return body, found.evidence()
+    return found.body, found.evidence()
 
 
 class InspectedRelay(StreamRelay):

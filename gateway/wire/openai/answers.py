@@ -1,6 +1,8 @@
 """The texts of an OpenAI answer, whole or in pieces. Engines add fields of their own (reasoning under several names, contents in parts,
 tools whose input is text), so every string of a choice is a text, except those that are only names.
 
+Outside the choices, a client whose answers guardrails read gets only the fields of ENVELOPE and FIGURES: `trim` removes others.
+
 A `Place` is (path, holder, key): `holder[key]` is the text. The path identifies the text in all chunks of a stream: the keys that lead
 to it, and for an element of a list a tuple with its `index`, or else its `type`.
 """
@@ -11,29 +13,29 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
-from gateway.core.errors import EngineError
+from gateway.core.errors import EngineError, GuardrailViolation
 from gateway.core.wire import Path, WholeAnswer
 
 Place: TypeAlias = tuple[Path, Any, Any]
 
 LABELS: Final = frozenset(
-    {
-        "role",
-        "finish_reason",
-        "native_finish_reason",
-        "stop_reason",
-        "matched_stop",
-        "id",
-        "call_id",
-        "type",
-        "object",
-        "format",
-        "logprobs",
-        "token_ids",
-    }
+    {"role", "finish_reason", "native_finish_reason", "stop_reason", "matched_stop", "id", "call_id", "type", "object", "format"}
 )
-"""Never texts, whatever they hold; log probabilities repeat the text and are handled with it."""
+"""Fields that name something. They are texts only if they hold more than a name."""
+MAX_LABEL: Final = 128
+"""Characters of a name; it has no space either."""
+ENVELOPE: Final = frozenset({"id", "object", "model", "system_fingerprint", "service_tier"})
+"""Names around the choices."""
+FIGURES: Final = frozenset({"created", "usage", "timings", "metrics", "prompt_token_ids", "prompt_progress", "meta"})
+"""Numbers around the choices, those of OpenAI, vLLM and llama.cpp. Strings inside are removed."""
+LISTS: Final = frozenset({"data", "results"})
+"""Where answers without choices have their results: embeddings, classes, ranks."""
+LOGPROBS: Final = "logprobs"
+"""Of a choice: they repeat its text and are handled with it."""
+EMBEDDING: Final = "embedding"
+BASE64: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 WHOLE: Final = "name"
 """The key whose text never comes in pieces."""
 FREE: Final = frozenset({"arguments", "input", "parsed"})
@@ -48,18 +50,23 @@ def choice_texts(choice: dict[str, Any]) -> list[Place]:
     found: list[Place] = []
     for key, value in choice.items():
         if value.__class__ is str:
-            if key not in LABELS:
+            if key not in LABELS or not is_name(value):
                 found.append(((key,), choice, key))
         elif key == _DELTA and value.__class__ is dict:
             for name, text in value.items():
                 if text.__class__ is str:
-                    if name not in LABELS:
+                    if name not in LABELS or not is_name(text):
                         found.append(((_DELTA, name), value, name))
                 elif text.__class__ is dict or text.__class__ is list:
                     _gather((_DELTA, name), text, found, _NONE if name in FREE else LABELS)
-        elif (value.__class__ is dict or value.__class__ is list) and key not in LABELS:
+        elif (value.__class__ is dict or value.__class__ is list) and key != LOGPROBS:
             _gather((key,), value, found, LABELS)
     return found
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is short and has no spaces."""
+    return len(text) <= MAX_LABEL and text.find(" ") < 0
 
 
 def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) -> None:
@@ -68,10 +75,12 @@ def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) 
         raise EngineError("The engine's answer is nested too deep to be inspected.")
     if value.__class__ is dict:
         for key, inner in value.items():
+            if labels is _NONE and key.find(" ") >= 0:
+                found.append(((*path, (key,), WHOLE), _Key(key), WHOLE))
             if inner.__class__ is str:
-                if key not in labels:
+                if key not in labels or not is_name(inner):
                     found.append(((*path, key), value, key))
-            elif (inner.__class__ is dict or inner.__class__ is list) and key not in labels:
+            elif inner.__class__ is dict or inner.__class__ is list:
                 _gather((*path, key), inner, found, _NONE if key in FREE else labels)
         return
     for number, inner in enumerate(value):
@@ -82,6 +91,69 @@ def _gather(path: Path, value: Any, found: list[Place], labels: frozenset[str]) 
             _gather((*path, (at if at.__class__ is int else str(inner.get("type", "")),)), inner, found, labels)
         elif inner.__class__ is list:
             _gather((*path, (None,)), inner, found, labels)
+
+
+class _Key:
+    """Stands for the holder of a key that the model wrote, which can be read but not replaced."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __getitem__(self, name: str) -> str:
+        return self._key
+
+    def __setitem__(self, name: str, text: str) -> None:
+        if text != self._key:
+            raise GuardrailViolation("The answer violates a policy where it cannot be rewritten.")
+
+
+def trim(document: dict[str, Any], lists: bool) -> bool:
+    """Removes from an answer or a chunk every field around its choices that may hold a text; returns whether there was one.
+
+    lists: the fields of LISTS are kept; their texts are inspected.
+    """
+    removed = False
+    for key in [key for key in document if key not in ENVELOPE or not _is_label(document[key])]:
+        value = document[key]
+        if key == "choices" or (lists and key in LISTS):
+            continue
+        if key not in FIGURES or value.__class__ is str:
+            del document[key]
+            removed = True
+        elif value.__class__ is dict or value.__class__ is list:
+            removed |= _only_figures(value, 0)
+    return removed
+
+
+def _is_label(value: Any) -> bool:
+    return value is None or (value.__class__ is str and is_name(value))
+
+
+def _only_figures(value: Any, depth: int) -> bool:
+    """Removes the strings inside and what is nested too deep; returns whether there were any."""
+    if value.__class__ is list:
+        kept = [inner for inner in value if inner.__class__ not in _TEXTS or (depth < MAX_DEPTH and inner.__class__ is not str)]
+        removed = len(kept) < len(value)
+        if removed:
+            value[:] = kept
+        for inner in kept:
+            if inner.__class__ in _TEXTS:
+                removed |= _only_figures(inner, depth + 1)
+        return removed
+    removed = False
+    for key in list(value):
+        inner = value[key]
+        if inner.__class__ is str or not is_name(key) or (inner.__class__ in _TEXTS and depth >= MAX_DEPTH):
+            del value[key]
+            removed = True
+        elif inner.__class__ in _TEXTS:
+            removed |= _only_figures(inner, depth + 1)
+    return removed
+
+
+_TEXTS: Final = (str, dict, list)
 
 
 def append_text(choice: dict[str, Any], path: Path, text: str) -> None:
@@ -134,14 +206,14 @@ def is_json(body: bytes) -> bool:
 
 class OpenAiAnswer(WholeAnswer):
     """A whole answer, decoded. generates: its text is in `choices`. Raises EngineError for one that is not an object with its texts where
-    they belong: an unreadable answer must not pass."""
+    they belong: an unreadable answer must not pass. `body` is without the fields that `trim` removes."""
 
     __slots__ = ("_document",)
 
     def __init__(self, body: bytes, generates: bool) -> None:
         super().__init__(body)
         try:
-            document = msgspec.json.decode(body)
+            document = msgspec.json.decode(body) if generates else _without_numbers(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise EngineError("The engine's answer is not valid JSON.") from None
         if not isinstance(document, dict):
@@ -153,6 +225,8 @@ class OpenAiAnswer(WholeAnswer):
                     raise EngineError("The engine's answer has a choice that is not an object.")
         elif choices is not None or generates:
             raise EngineError("The engine's answer has no list of choices.")
+        if trim(document, lists=not generates):
+            self.body = msgspec.json.encode(document)
         self._document: dict[str, Any] = document
         self.texts = answer_texts(document)
 
@@ -162,7 +236,7 @@ class OpenAiAnswer(WholeAnswer):
 
 
 def answer_texts(document: dict[str, Any]) -> list[str]:
-    """The texts of a whole answer: contents, reasoning, tool calls and anything else in each choice, in order."""
+    """The texts of a whole answer: contents, reasoning, tool calls and anything else in each choice or result, in order."""
     return [holder[key] for _, holder, key in _answer_places(document)]
 
 
@@ -170,13 +244,50 @@ def replace_answer_texts(document: dict[str, Any], texts: list[str]) -> None:
     """Replaces each text that `answer_texts` gave. Removes log probabilities, which hold the old text, token by token."""
     for (_, holder, key), text in zip(_answer_places(document), texts, strict=True):
         holder[key] = text
-    for choice in document["choices"]:
-        if isinstance(choice, dict) and choice.get("logprobs") is not None:
-            choice["logprobs"] = None
+    for choice in document.get("choices") or ():
+        if isinstance(choice, dict) and choice.get(LOGPROBS) is not None:
+            choice[LOGPROBS] = None
 
 
 def _answer_places(document: dict[str, Any]) -> list[Place]:
     choices = document.get("choices")
-    return [
+    found = [
         place for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict) for place in choice_texts(choice)
     ]
+    for key in LISTS:
+        results = document.get(key)
+        if results.__class__ is str:
+            found.append(((key,), document, key))
+        elif results.__class__ is dict or results.__class__ is list:
+            inside: list[Place] = []
+            _gather((key,), results, inside, LABELS)
+            found += [place for place in inside if place[2] != EMBEDDING or not _is_base64(place[1][EMBEDDING])]
+    return found
+
+
+def _without_numbers(body: bytes) -> Any:
+    """An answer without choices, decoded but for the vectors in its results: a million numbers are nothing to read."""
+    if body.lstrip()[:1] != b"{":
+        return msgspec.json.decode(body)
+    return {key: _rows(value) if key in LISTS else msgspec.json.decode(value) for key, value in _FIELDS.decode(body).items()}
+
+
+def _rows(value: Raw) -> Any:
+    try:
+        rows: list[dict[str, Any]] = _ROWS.decode(value)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(value)
+    for row in rows:
+        for key, raw in row.items():
+            if bytes(raw).find(b'"') >= 0:
+                row[key] = msgspec.json.decode(raw)
+    return rows
+
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_ROWS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
+
+
+def _is_base64(text: str) -> bool:
+    """Whether a text is only what `encoding_format: base64` writes."""
+    return text.isascii() and not text.encode().translate(None, BASE64)

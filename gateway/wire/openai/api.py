@@ -1,4 +1,5 @@
-"""The OpenAI API as wire formats, one object per operation. The client's bytes are forwarded; policy reads typed views of them."""
+"""The OpenAI API as wire formats, one object per operation. Policy reads a typed view of a request; what is forwarded is a top-level object
+written anew, with the client's own bytes as its values."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gateway.core.errors import RequestError
 
 _ALPHABET: Final = (string.ascii_letters + string.digits + "+/_-=\r\n").encode()
 _DATA_URL: Final = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+){0,8};base64,", re.ASCII)
-_ADDRESS: Final = re.compile(r"\s*(?!data:)(?:[A-Za-z][A-Za-z0-9+.-]*:|//|/|\\\\)")
+_ADDRESS: Final = re.compile(r"\s*(?!data:)(?:[A-Za-z][A-Za-z0-9+.-]*:|/|~/|\.\.?[/\\]|\\\\)")
 CONTENT: Final = frozenset({"url", "data", "file_data"})
 """Where the declared places of media hold the content."""
 
@@ -33,7 +33,7 @@ def is_media(value: str) -> bool:
 
 
 def refuse_addresses(value: Any, place: str) -> None:
-    """Refuses a value of an unknown field of a part or document that names an address or a file anywhere. Raises RequestError."""
+    """Refuses a value, of a setting or an unknown field of a part or document, that names an address or a file. Raises RequestError."""
     stack = [value]
     while stack:
         found = stack.pop()

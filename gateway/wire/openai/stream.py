@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.core.errors import EngineError
 from gateway.core.wire import EventReader, TextFilter
-from gateway.wire.openai.answers import WHOLE, append_text, choice_texts
+from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim
 from gateway.wire.openai.usage import usage_from
 from gateway.wire.openai.views import ChunkView
 from gateway.wire.sse import data_of, says_nothing
@@ -141,14 +141,14 @@ class OpenAiReader(EventReader):
             raise EngineError("The engine sent an event that is not valid JSON.") from None
         if choices.__class__ is not list:
             raise EngineError("The engine sent an event that is not a chunk of an answer.")
+        changed = trim(document, lists=False)
         before = b""
         if choices:
             self._frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
         elif self._withheld:
             before = self.rest(texts)  # usage, or something else that comes behind all choices
-        changed = False
         for choice in choices:
-            if choice.__class__ is not dict:
+            if choice.__class__ is not dict or choice.get("index", 0).__class__ is not int:
                 raise EngineError("The engine sent an event that is not a chunk of an answer.")
             changed |= _filtered(choice, texts)
             before += self._released(choice)

@@ -16,7 +16,7 @@ from gateway.wire import unique
 from gateway.wire.bodies import plain
 from gateway.wire.openai import fields as lists
 from gateway.wire.openai import media
-from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, TEXT_PART, wrong_case
+from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, PROSE, TEXT_PART, wrong_case
 
 PAUSE: Final = 256
 """Fields, messages or documents checked in one turn."""
@@ -142,14 +142,14 @@ class Structure:
                 _media(value, f"{place}{name}", name)
                 if isinstance(value, dict):
                     for inner, content in value.items():
-                        if inner not in MEDIA[name]:
+                        if inner not in media.CONTENT:
                             media.refuse_addresses(content, f"{place}{name}.{inner}")
                     self._names(value, MEDIA[name], f"{place}{name}.")
                 elif not isinstance(value, str):
                     media.refuse_addresses(value, f"{place}{name}")
             elif name.casefold().endswith("url"):
                 media.check_url(value.get("url") if isinstance(value, dict) else value, f"{place}{name}")
-            elif name not in PART or not isinstance(value, str):
+            elif name not in PROSE or not isinstance(value, str):
                 media.refuse_addresses(value, f"{place}{name}")
         self._names(part, PART, place)
 
@@ -179,8 +179,6 @@ def _media(value: Any, place: str, kind: str) -> None:
     else:
         media.check_data(value.get("data"), place)
         media.check_data(value.get("file_data"), place)
-        if "file_id" in value:
-            media.refuse_addresses(value["file_id"], place)
 
 
 def _cases(found: Any, known: frozenset[str], place: str) -> None:
@@ -201,7 +199,7 @@ def settle_unknown(fields: dict[str, Raw], operation: str, unknown: Sequence[str
         drop(fields, operation)
         return
     for place in unknown:
-        if place.rpartition(".")[2].casefold() in lists.NEVER:
+        if lists.never(place):
             raise lists.refused(place, frozenset())
     for name, value in fields.items():
         if name not in KNOWN[operation] and (inner := lists.forbidden(plain(value, name))) is not None:

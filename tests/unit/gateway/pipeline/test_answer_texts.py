@@ -108,8 +108,79 @@ def test_the_name_of_a_tool_is_read_as_a_whole() -> None:
 
 
 def test_what_only_names_something_is_left_alone() -> None:
-    labels = {"role": PHRASE, "id": PHRASE, "type": PHRASE}
-    assert leaves(json.loads(whole({**labels, "content": "x"}).body))[:3] == [PHRASE] * 3
+    name = "falcon"
+    world = World(response=[Guarded(DenyList("words", PhraseSet([name]), mask=True, replacement="-"), False, lambda *event: None)])
+    _, client = world.start(BODY)
+    message = {"role": name, "id": name, "type": name, "content": name}
+    world.call.answer(json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
+    assert leaves(json.loads(client.body)) == [name] * 3 + ["-"]
+
+
+@pytest.mark.parametrize("label", [TEXT, "x" * 200 + " " + PHRASE, {"a": TEXT}, [TEXT]])
+@pytest.mark.parametrize("name", ["role", "id", "type", "finish_reason", "stop_reason", "token_ids"])
+def test_a_name_that_is_a_text_is_read(name: str, label: Any) -> None:
+    for client in (whole({name: label}), stream([{name: label}])):
+        assert PHRASE.encode() not in client.body and b"[removed]" in client.body
+
+
+AROUND: list[dict[str, Any]] = [
+    *(
+        {name: value}
+        for name in ("output_text", "content", "reasoning", "prompt_logprobs", "x")
+        for value in (TEXT, [TEXT], {"a": {"b": TEXT}}, 5)
+    ),
+    *({name: value} for name in ("id", "model", "system_fingerprint") for value in (TEXT, [TEXT], {TEXT: 1}, "x" * 200)),
+    *({name: value} for name in ("usage", "timings", "created") for value in (TEXT, [TEXT], {"a": {"b": TEXT}}, {TEXT: 1}, [[TEXT]])),
+]
+
+
+@pytest.mark.parametrize("around", AROUND, ids=str)
+def test_fields_around_the_choices_do_not_pass_unread(around: dict[str, Any]) -> None:
+    answer = {"id": "c-1", "created": 5, "choices": [{"index": 0, "message": {"content": "fine"}}], **around}
+    chunk = {"id": "c-1", "created": 5, "choices": [{"index": 0, "delta": {"content": "fine"}}], **around}
+    for parts, is_stream in (([json.dumps(answer).encode()], False), ([b"data: %b\n\n" % json.dumps(chunk).encode(), DONE], True)):
+        world = World(response=[deny(mask=True)])
+        _, client = world.start(STREAM_BODY if is_stream else BODY)
+        call = world.call.head(SSE_HEAD) if is_stream else world.call
+        if is_stream:
+            for part in parts:
+                call.body(part)
+            call.end()
+        else:
+            call.answer(parts[0])
+        assert b"fine" in client.body and PHRASE.encode() not in client.body and b"x" * 200 not in client.body
+        assert not {"output_text", "content", "reasoning", "prompt_logprobs", "x"} & set(
+            json.loads(client.body.removeprefix(b"data: ").split(b"\n\n")[0])
+        )
+
+
+def test_known_fields_around_the_choices_pass_as_they_came() -> None:
+    kept = {
+        "id": "c-1",
+        "object": "chat.completion.chunk",
+        "created": 5,
+        "model": "m1",
+        "system_fingerprint": None,
+        "service_tier": "default",
+    }
+    figures = {
+        "usage": {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
+        "timings": {"predicted_ms": 1.5},
+        "prompt_token_ids": [1, 2],
+    }
+    event = b"data: %b\n\n" % json.dumps({**kept, **figures, "choices": [{"index": 0, "delta": {"content": "fine"}}]}).encode()
+    world = World(response=[deny(mask=True)])
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(event)
+    assert client.body == event
+
+
+@pytest.mark.parametrize("index", ['"red falcon"', '{"a":1}', "[]", "1.5", "null"])
+def test_a_choice_without_a_number_is_not_passed_on(index: str) -> None:
+    world = World(response=[deny(mask=True)])
+    _, client = world.start(STREAM_BODY)
+    world.call.head(SSE_HEAD).body(b'data: {"choices":[{"index":%b,"delta":{"content":"a"}}]}\n\n' % index.encode())
+    assert b"falcon" not in client.body and b'"engine_error"' in client.body
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -139,3 +210,12 @@ def test_a_chunk_whose_choices_are_none_is_not_passed_on() -> None:
     _, client = world.start(STREAM_BODY)
     world.call.head(SSE_HEAD).body(b'data: {"choices":["red falcon"]}\n\n')
     assert b"red falcon" not in client.body and b'"engine_error"' in client.body
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_keys_that_the_model_wrote_are_read(mask: bool) -> None:
+    call = {"tool_calls": [{"index": 0, "function": {"arguments": {PHRASE: 1, "New York": 2}}}]}
+    assert whole(call, mask=mask).status == 400
+    assert b"guardrail_violation" in stream([call], mask=mask).body
+    clean = {"tool_calls": [{"index": 0, "function": {"arguments": {"New York": {"a b": "c"}}}}]}
+    assert leaves(json.loads(whole(clean).body)) == ["c", "stop"] and said(stream([clean])) == "c"

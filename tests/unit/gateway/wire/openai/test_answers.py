@@ -67,3 +67,35 @@ def test_an_answer_is_written_anew_with_other_texts() -> None:
 @pytest.mark.parametrize(("body", "expected"), [(b"{}", True), (b" \n[1]", True), (b"", False), (b"oops", False), (b"<html>", False)])
 def test_what_looks_like_json(body: bytes, expected: bool) -> None:
     assert is_json(body) is expected
+
+
+def test_answers_without_choices_are_read_too() -> None:
+    ranks = {
+        "id": "r",
+        "results": [{"index": 0, "relevance_score": 0.5, "document": {"text": "a b"}}, {"index": 1, "label": "c d"}],
+        "note": "e",
+    }
+    found = OpenAiAnswer(json.dumps(ranks).encode(), False)
+    assert found.texts == ["a b", "c d"] and b"note" not in found.body
+    assert json.loads(found.replaced(["A", "C"]))["results"] == [
+        {"index": 0, "relevance_score": 0.5, "document": {"text": "A"}},
+        {"index": 1, "label": "C"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "texts"),
+    [
+        ([{"object": "embedding", "embedding": [0.5, -1e-3], "index": 0}], []),
+        ([{"embedding": "AACAPwAAgD8="}], []),
+        ([{"embedding": "a phrase, not a vector"}], ["a phrase, not a vector"]),
+        ([{"embedding": [0.5, "hidden"]}], ["hidden"]),
+        ([["hidden"], "too"], ["hidden", "too"]),
+        ("hidden", ["hidden"]),
+        ({"a": "hidden"}, ["hidden"]),
+    ],
+)
+def test_vectors_hold_no_texts(data: Any, texts: list[str]) -> None:
+    found = OpenAiAnswer(json.dumps({"object": "list", "data": data}).encode(), False)
+    assert found.texts == texts
+    assert json.loads(found.replaced([text.upper() for text in texts]))["object"] == "list"

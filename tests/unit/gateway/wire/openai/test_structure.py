@@ -118,6 +118,30 @@ def test_names_of_upstreams_files_and_slots_reach_no_engine(name: str) -> None:
     assert settled(chat(**{name: value}), "drop") == {"model": "m", "messages": [USER]}
 
 
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"type": "image_url", "image_url": None, "uuid": "cat-1"}, {"type": "image_url", "image_url": None}),
+        ({"type": "image_url", "image_url": {"url": "data:x", "UUID": "cat-1"}}, {"type": "image_url", "image_url": {"url": "data:x"}}),
+        (
+            {"type": "image_url", "image_url": {"url": "data:x", "content_hash": "ab"}},
+            {"type": "image_url", "image_url": {"url": "data:x"}},
+        ),
+        ({"type": "file", "file": {"file_id": "file-1"}}, {"type": "file", "file": {}}),
+    ],
+)
+def test_media_that_an_engine_has_stored_cannot_be_named(fields: dict[str, Any], kept: dict[str, Any]) -> None:
+    """An engine keeps them for all its callers: a name would lead to another tenant's picture."""
+
+    def found() -> Any:
+        return parse({"model": "m", "messages": [{"role": "user", "content": [fields]}]})
+
+    for policy in ("refuse", "forward"):
+        with pytest.raises(RequestError, match="never reaches"):
+            settled(found(), policy)
+    assert settled(found(), "drop")["messages"][0]["content"] == [kept]
+
+
 @pytest.mark.parametrize("name", sorted(DROPPED))
 def test_the_names_of_other_gateways_are_dropped_without_an_error(name: str) -> None:
     assert settled(chat(**{name: "http://x"}), "refuse") == {"model": "m", "messages": [USER]}
@@ -152,7 +176,15 @@ def test_forwarding_lets_no_upstream_through_in_the_inside_of_an_unknown_field()
         ({"input_audio": {"data": "http://x/a.wav", "format": "wav"}}, "input_audio"),
         ({"input_audio": "http://x/a.wav"}, "input_audio"),
         ({"file": {"file_data": "file:///etc/passwd"}}, "file"),
-        ({"file": {"file_id": "http://x/"}}, "file"),
+        ({"file": {"file_id": "http://x/"}}, "file.file_id"),
+        ({"file": {"filename": "../../etc/passwd", "file_data": "AAAA"}}, "file.filename"),
+        ({"uuid": "http://x/"}, "uuid"),
+        ({"image_url": {"url": "data:x", "uuid": "/etc/passwd"}}, "image_url.uuid"),
+        ({"image_url": {"url": "data:x", "detail": "http://x/"}}, "image_url.detail"),
+        ({"input_audio": {"data": "AAAA", "format": "file:///etc/passwd"}}, "input_audio.format"),
+        ({"modalities": "http://x/"}, "modalities"),
+        ({"prompt_cache_breakpoint": "~/x"}, "prompt_cache_breakpoint"),
+        ({"cache_control": {"type": "./x"}}, "cache_control"),
         ({"image": "http://x/a.png"}, "image"),
         ({"image": {"deep": ["http://x/a.png"]}}, "image"),
         ({"video": "/etc/passwd"}, "video"),
