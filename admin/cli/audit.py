@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from admin.audit_scope import scope_of
 from admin.cli import completion
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
@@ -17,9 +18,10 @@ from admin.cli.keys import duration
 from admin.cli.output import Format, clean, moment, short
 from admin.cli.session import Session, connected
 from gateway.core.errors import GatehouseError
+from gateway.core.ports import AuditScope
 
-Verify = Callable[[Path, Path, int], dict[str, Any]]
-"""(directory, public key, first segment) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an
+Verify = Callable[[Path, Path, AuditScope], dict[str, Any]]
+"""(directory, public key, what must be there) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an
 error whose text says what is wrong."""
 FOLLOW_SECONDS: Final = 1.0
 _SHOWN: Final = ("seq", "time", "kind", "hash")
@@ -38,51 +40,72 @@ def make(verify: Verify) -> typer.Typer:
         session: Session,
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: verify it here, without a gateway.")] = None,
         public_key: Annotated[Path | None, typer.Option("--public-key", help="The file with the public key (PEM).")] = None,
-        first: Annotated[int, typer.Option("--from-segment", help="The oldest segment that must be there.", min=1)] = 1,
+        first: Annotated[
+            list[str] | None, typer.Option("--from-segment", help="The oldest segment that must be there: N, or WRITER=N; repeatable.")
+        ] = None,
+        archived: Annotated[
+            list[str] | None, typer.Option("--archived", help="A writer whose files were moved away as a whole; repeatable.")
+        ] = None,
     ) -> None:
         """Verifies every line and checkpoint, and that no record is left in a journal. Exit code 1 if anything is wrong or missing."""
         if (directory is None) != (public_key is None):
             raise CommandError("--dir and --public-key go together")
+        asked = {"from_segment": ",".join(first or ()), "archived": ",".join(archived or ())}
+        try:
+            scope = scope_of(**asked)
+        except ValueError as error:
+            raise CommandError(str(error)) from None
         with session.out.remarks.status("verify"):
-            report = _offline(verify, directory, public_key, first) if directory and public_key else _online(session, first)
+            report = _offline(verify, directory, public_key, scope) if directory and public_key else _online(session, asked)
         _report(session, report)
 
     return group
 
 
-def _offline(verify: Verify, directory: Path, public_key: Path, first: int) -> dict[str, Any]:
+def _offline(verify: Verify, directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
     try:
-        return verify(directory, public_key, first)
+        return verify(directory, public_key, scope)
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
         raise CommandError(str(error)) from None
 
 
-def _online(session: Session, first: int) -> dict[str, Any]:
+def _online(session: Session, asked: dict[str, str]) -> dict[str, Any]:
+    params = {name: value for name, value in asked.items() if value}
     with session.client() as client:
-        found: dict[str, Any] = client.json("POST", "/audit/verify", timeout=LONG, params={"from_segment": first})
+        found: dict[str, Any] = client.json("POST", "/audit/verify", timeout=LONG, params=params)
         return found
 
 
 def _report(session: Session, report: dict[str, Any]) -> None:
     if session.out.for_people:
-        columns = ("writer", "segments", "lines", "checkpoints", "signed", "unsigned", "unfinished", "unchained")
+        columns = ("writer", "live", "segments", "lines", "checkpoints", "signed", "unsigned", "unfinished", "unchained")
         session.out.rows([{**writer, "unchained": (writer["journal"] or {}).get("unchained", 0)} for writer in report["writers"]], columns)
         if report["ok"]:
             for writer in report["writers"]:
-                _remark_on_skipped(session, writer)
+                _remark_on_archived(session, writer)
             session.out.remark("ok: every line is as it was written")
     else:
         session.out.data(report)
     if not report["ok"]:
         problem = report["first_problem"]
-        place = f"{problem['file']}:{problem['line']}" if problem["line"] else problem["file"]
-        raise CommandError(f"{place}: {problem['reason']}")
+        others = sum(len(writer["problems"]) for writer in report["writers"]) - 1
+        raise CommandError(_told(problem) + (f" (and {others} more: --output json shows all)" if others > 0 else ""))
 
 
-def _remark_on_skipped(session: Session, writer: dict[str, Any]) -> None:
-    """Prints what precedes the first verified segment, and what the archive must end with."""
+def _told(problem: dict[str, Any]) -> str:
+    place = f"{problem['file']}:{problem['line']}" if problem["line"] else problem["file"]
+    return f"{place}: {problem['reason']}"
+
+
+def _remark_on_archived(session: Session, writer: dict[str, Any]) -> None:
+    """Prints what was not verified because it was archived, and what the archive must agree with."""
+    if seen := writer["archived"]:
+        session.out.remark(
+            f"writer {writer['writer']}: not verified: archived as a whole. Its checkpoint {seen['number']} must cover "
+            f"line {seen['covers']} with the hash {seen['head']}, as the others signed"
+        )
     if skipped := writer["skipped"]:
         proof = f"checkpoint {skipped['checkpoint']} proves" if skipped["checkpoint"] else "the first checkpoint after it proves"
         session.out.remark(

@@ -11,9 +11,11 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import StreamingResponse
 
+from admin.audit_scope import scope_of
 from admin.moments import Moment
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
+from gateway.core.errors import RequestError
 
 NDJSON = "application/x-ndjson"
 _LINES = 512
@@ -35,9 +37,11 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class VerifyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """from_segment: the oldest segment that must be there; older ones are archived and not verified."""
+    """from_segment: the oldest segment that must be there (older ones are archived and not verified): `4` for every writer, `gw-1=4` for
+    one; several are separated by commas. archived: writers whose files were moved away as a whole, separated by commas."""
 
-    from_segment: Annotated[int, Meta(ge=1, le=10**8)] = 1
+    from_segment: Annotated[str, Meta(max_length=4096)] = ""
+    archived: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class Records(msgspec.Struct):
@@ -46,8 +50,9 @@ class Records(msgspec.Struct):
 
 
 class Verification(msgspec.Struct):
-    """first_problem: the file, line and reason of the first place that is not as it was written; line 0 means the file as a whole.
-    writers: what was found of each writer's chain; `skipped` says what was not verified, `journal` what a journal holds."""
+    """first_problem: the file, line, reason and writer of the first place that is not as it was written; line 0 means the file as a whole.
+    writers: what was found of each writer's chain; `live` whether a process has it, `skipped` and `archived` what was not verified,
+    `journal` what a journal holds."""
 
     ok: bool
     first_problem: dict[str, Any] | None
@@ -70,7 +75,11 @@ async def tail(call: Call) -> Answer:
 
 
 async def verify(call: Call) -> Answer:
-    return Answer(await asyncio.to_thread(call.ports.audit_reader.verify, call.query.from_segment))
+    try:
+        scope = scope_of(call.query.from_segment, call.query.archived)
+    except ValueError as error:
+        raise RequestError(str(error), param="from_segment") from None
+    return Answer(await asyncio.to_thread(call.ports.audit_reader.verify, scope))
 
 
 async def keys(call: Call) -> Answer:

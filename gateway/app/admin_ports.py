@@ -10,7 +10,7 @@ from engines.host.supervisor import Supervisor
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
-from gateway.core.ports import Authenticator
+from gateway.core.ports import AuditScope, Authenticator
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import AuditSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
@@ -110,8 +110,8 @@ class LocalAuditLog:
     def tail(self, count: int) -> list[dict[str, Any]]:
         return self._reader().tail(count)
 
-    def verify(self, first_segment: int = 1) -> dict[str, Any]:
-        return self._reader().verify(first_segment)
+    def verify(self, scope: AuditScope = AuditScope()) -> dict[str, Any]:  # noqa: B008 - immutable
+        return self._reader().verify(scope)
 
     def export(
         self,

@@ -16,6 +16,7 @@ import typer
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's own command line: it would double what httpx takes to load
 
 from admin.cli.app import register  # noqa: E402
+from gateway.core.ports import AuditScope  # noqa: E402
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
@@ -56,11 +57,11 @@ def serve(
     raise typer.Exit(process.serve(config, quickstart=quickstart))
 
 
-def verify_audit_log(directory: Path, public_key: Path, first_segment: int) -> dict[str, Any]:
+def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
     """gateway.app.offline.verify_audit_log, imported when it is called."""
     from gateway.app import offline  # noqa: PLC0415 - see above
 
-    return offline.verify_audit_log(directory, public_key, first_segment)
+    return offline.verify_audit_log(directory, public_key, scope)
 
 
 register(app, verify=verify_audit_log)

@@ -10,10 +10,11 @@ from gateway.app import model_files
 from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.sinks import local_sink, other_sinks
-from gateway.audit.verify import verify_log
+from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
 from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
+from gateway.core.ports import AuditScope
 from gateway.core.specs import ConfigSpec
 from gateway.server.listener import tls_context as server_tls
 from gateway.store.database import make_engine
@@ -71,7 +72,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
             raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
 
 
-def verify_audit_log(directory: Path, public_key: Path, first_segment: int) -> dict[str, Any]:
+def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
     """Verifies an audit log from its files and the public key alone. Raises ConfigError, OSError."""
     verifier: CheckpointVerifier = load_verifier(public_key)
-    return verify_log(directory, verifier, first_segment=first_segment).as_dict()
+    return verify_log(directory, verifier, scope=scope, processes=cores()).as_dict()

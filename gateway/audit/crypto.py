@@ -87,6 +87,12 @@ class CheckpointVerifier:
     def __init__(self, key: Ed25519PublicKey) -> None:
         self._key = key
         self.key_id = key_id(key)
+        self.raw: bytes = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+
+    @staticmethod
+    def from_raw(raw: bytes) -> CheckpointVerifier:
+        """From the 32 bytes of a public key."""
+        return CheckpointVerifier(Ed25519PublicKey.from_public_bytes(raw))
 
     def genuine(self, checkpoint: CheckpointRecord) -> bool:
         try:

@@ -16,6 +16,7 @@ from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import verify_log
+from gateway.core.ports import AuditScope
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -34,11 +35,12 @@ class LogReader:
         merged = list(heapq.merge(*tails, key=lambda record: float(record.get("time", 0.0))))
         return merged[-count:] if count > 0 else []
 
-    def verify(self, first_segment: int = 1) -> dict[str, Any]:
-        """gateway.audit.verify.Report.as_dict. first_segment: the oldest segment that must be there."""
+    def verify(self, scope: AuditScope = AuditScope()) -> dict[str, Any]:  # noqa: B008 - immutable
+        """gateway.audit.verify.Report.as_dict. scope: what must be there."""
         if not self._directory.is_dir():
-            return {"ok": False, "first_problem": {"file": str(self._directory), "line": 0, "reason": "no such directory"}, "writers": []}
-        return verify_log(self._directory, self._verifier, first_segment=first_segment).as_dict()
+            problem = {"file": str(self._directory), "line": 0, "reason": "no such directory", "writer": ""}
+            return {"ok": False, "first_problem": problem, "writers": []}
+        return verify_log(self._directory, self._verifier, scope=scope).as_dict()
 
     def records(
         self,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.slices import Steps
 from gateway.core.types import (
@@ -145,13 +147,26 @@ class AuditLog(Protocol):
     async def aclose(self) -> None: ...
 
 
+class AuditScope(msgspec.Struct, frozen=True):
+    """What of an audit log must be there and is verified: of each writer everything from the segment `first` on, or from its own in
+    `starts` on (older ones were archived). archived: writers whose files may be gone as a whole."""
+
+    first: int = 1
+    starts: dict[str, int] = {}
+    archived: tuple[str, ...] = ()
+
+    def start(self, writer: str) -> int:
+        """The oldest segment of a writer that must be there."""
+        return self.starts.get(writer, self.first)
+
+
 class AuditReader(Protocol):
     """Reads the local audit log for `gatehouse audit tail|verify|export` and the admin API."""
 
     def tail(self, count: int) -> list[dict[str, Any]]: ...
 
-    def verify(self, first_segment: int = 1) -> dict[str, Any]:
-        """first_segment: the oldest segment that must be there; older ones are archived and not verified."""
+    def verify(self, scope: AuditScope = ...) -> dict[str, Any]:
+        """scope: what must be there; by default everything."""
         ...
 
     def export(

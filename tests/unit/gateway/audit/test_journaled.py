@@ -19,6 +19,7 @@ from gateway.audit.journal import Journal, journal_name, left_over
 from gateway.audit.reader import LogReader
 from gateway.audit.reliance import BUSY, PERIOD, STEADY
 from gateway.audit.verify import JournalReport, verify_log
+from gateway.audit.walk import Walk
 from gateway.audit.writer import RESERVE
 from gateway.core.errors import AuditUnavailable
 
@@ -326,7 +327,7 @@ def test_the_verification_says_what_a_journal_holds(log_bench: Any, make: Any) -
     report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
     assert report.writers[0].journal == JournalReport(records=3, unchained=2, unreadable=0)
     assert [(problem.file, problem.reason) for problem in report.problems] == [
-        ("audit-0.journal", "2 records are in the journal and not in the log; the next start of the gateway chains them")
+        ("audit-0.journal", "2 records are in the journal and not in the log; the gateway chains them when it runs again")
     ]
     started(log_bench)
     assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
@@ -354,13 +355,13 @@ def test_the_journal_is_compared_with_the_log_before_that_is_read(log_bench: Any
     writer.write([make.intent("a")])
     killed(log_bench, [entry(make, "a")])
     monkeypatch.setattr(leftover, "RECENT", 2000)
-    walk = verify._Walk.run
+    walk = Walk.run
 
     def grows(*arguments: Any) -> Any:
         writer.write([make.intent(f"later{number}") for number in range(20)])
         return walk(*arguments)
 
-    monkeypatch.setattr(verify._Walk, "run", grows)
+    monkeypatch.setattr(Walk, "run", grows)
     report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
     assert report.ok and report.writers[0].journal == JournalReport(records=1, unchained=0, unreadable=0)
     writer.abandon()

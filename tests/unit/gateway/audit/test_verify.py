@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.audit.chain import Chain
 from gateway.audit.crypto import load_verifier
 from gateway.audit.verify import Report, verify_log
+from gateway.core.ports import AuditScope
 
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -183,7 +184,7 @@ def test_archived_segments_need_not_be_there(made: Path, tmp_path: Path) -> None
     shutil.copytree(made / "audit", tmp_path / "log")
     segments(tmp_path / "log")[0].unlink()
     verifier = load_verifier(made / "keys" / "audit-signing.pub.pem")
-    report = verify_log(tmp_path / "log", verifier, first_segment=2)
+    report = verify_log(tmp_path / "log", verifier, scope=AuditScope(2))
     assert report.ok, report.problems
     problem = verify_log(tmp_path / "log", verifier).problems[0]
     assert problem.reason == "segment 1 is missing before this one; where older segments were archived, verify from segment 2 on"
@@ -202,7 +203,7 @@ def archived(made: Path, tmp_path: Path, count: int) -> tuple[Path, bytes]:
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_was_archived_is_named_and_the_seam_is_proven_by_a_checkpoint(made: Path, tmp_path: Path, count: int) -> None:
     directory, last = archived(made, tmp_path, count)
-    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=count + 1)
+    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), scope=AuditScope(count + 1))
     (writer,) = report.writers
     line = msgspec.json.decode(last)
     skipped = writer.skipped
@@ -216,7 +217,7 @@ def test_what_was_archived_is_named_and_the_seam_is_proven_by_a_checkpoint(made:
 def test_without_the_checkpoints_file_the_seam_is_proven_by_the_checkpoints_in_the_log(made: Path, tmp_path: Path) -> None:
     directory, last = archived(made, tmp_path, 1)
     (directory / "checkpoints-0.jsonl").unlink()
-    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=2)
+    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), scope=AuditScope(2))
     skipped = report.writers[0].skipped
     assert report.ok and skipped is not None and (skipped.line, skipped.checkpoint) == (msgspec.json.decode(last)["seq"], None)
     assert report.writers[0].signed > skipped.line
@@ -236,7 +237,7 @@ def test_a_seam_that_was_computed_anew_is_found(made: Path, tmp_path: Path) -> N
             head = hashlib.sha256(head.encode() + body).hexdigest()
             fresh += body + b',"hash":"' + head.encode() + b'"}\n'
         path.write_bytes(fresh)
-    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=2)
+    report = verify_log(directory, load_verifier(made / "keys" / "audit-signing.pub.pem"), scope=AuditScope(2))
     assert "signed" in report.problems[0].reason and report.problems[0].file == first.name
 
 
@@ -246,7 +247,7 @@ def test_the_first_segment_to_verify_must_be_there(made: Path, tmp_path: Path, k
     shutil.copytree(made / "audit", tmp_path / "log")
     for path in segments(tmp_path / "log")[kept:]:
         path.unlink()
-    report = verify_log(tmp_path / "log", load_verifier(made / "keys" / "audit-signing.pub.pem"), first_segment=99)
+    report = verify_log(tmp_path / "log", load_verifier(made / "keys" / "audit-signing.pub.pem"), scope=AuditScope(99))
     assert [(problem.file, problem.line) for problem in report.problems] == [("audit-0-00000099.jsonl", 0)]
     assert "first segment to verify is missing" in report.problems[0].reason
 
