@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core.ports import AuditScope
+from gateway.core.audit_questions import AuditScope
 
 
 def scope_of(from_segment: str, archived: str) -> AuditScope:

@@ -17,14 +17,14 @@ from admin.cli.errors import CommandError
 from admin.cli.keys import duration
 from admin.cli.output import Format, clean, moment, short
 from admin.cli.session import Session, connected
+from gateway.core.audit_questions import AuditScope
 from gateway.core.errors import GatehouseError
-from gateway.core.ports import AuditScope
 
 Verify = Callable[[Path, Path, AuditScope], dict[str, Any]]
 """(directory, public key, what must be there) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an
 error whose text says what is wrong."""
 FOLLOW_SECONDS: Final = 1.0
-_SHOWN: Final = ("seq", "time", "kind", "hash")
+_SHOWN: Final = ("writer", "seq", "time", "kind", "hash")
 
 
 def make(verify: Verify) -> typer.Typer:
@@ -101,7 +101,7 @@ def _told(problem: dict[str, Any]) -> str:
 
 def _remark_on_archived(session: Session, writer: dict[str, Any]) -> None:
     """Prints what was not verified because it was archived, and what the archive must agree with."""
-    if seen := writer["archived"]:
+    if seen := writer.get("archived"):
         session.out.remark(
             f"writer {writer['writer']}: not verified: archived as a whole. Its checkpoint {seen['number']} must cover "
             f"line {seen['covers']} with the hash {seen['head']}, as the others signed"
@@ -119,17 +119,18 @@ def tail(
     session: Session,
     count: Annotated[int, typer.Option("--count", "-n", help="How many records.", min=1, max=1000)] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new records until Ctrl-C.")] = False,
+    writer: Annotated[str | None, typer.Option("--writer", help="Only this writer's.")] = None,
 ) -> None:
-    """Shows the newest records."""
+    """Shows the newest records of all writers, by time."""
     with session.client() as client:
-        records = client.get("/audit/records", count=count)["items"]
+        records = client.get("/audit/records", count=count, writer=writer)["items"]
         if not follow:
             _records(session, records)
             return
         seen = _after(session, records, {})
         while True:
             time.sleep(FOLLOW_SECONDS)
-            seen = _after(session, client.get("/audit/records", count=1000)["items"], seen)
+            seen = _after(session, client.get("/audit/records", count=1000, writer=writer)["items"], seen)
 
 
 def _after(session: Session, records: list[dict[str, Any]], seen: dict[str, None]) -> dict[str, None]:
@@ -153,7 +154,8 @@ def _line(session: Session, record: dict[str, Any]) -> None:
         session.out.data(record)
         return
     rest = short({key: value for key, value in record.items() if key not in _SHOWN})
-    line = f"{moment(record.get('time', 0.0))} {record.get('seq', '-'):>8} {record.get('kind', '-'):<10} {rest}"
+    place = f"{record.get('writer', '-')}:{record.get('seq', '-')}"
+    line = f"{moment(record.get('time', 0.0))} {place:>16} {record.get('kind', '-'):<10} {rest}"
     session.out.console.print(clean(line), markup=False, no_wrap=True, overflow="ellipsis", crop=session.out.console.is_terminal)
 
 
@@ -162,7 +164,10 @@ def export(
     session: Session,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="How far back, such as 24h.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Nothing newer than so long ago, such as 1h.")] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
+    principal: Annotated[str | None, typer.Option("--principal", help="Only this caller's: the id of a key.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only requests for this model.")] = None,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -171,12 +176,17 @@ def export(
             autocompletion=completion.one_of("intent", "outcome", "event", "checkpoint", "segment"),
         ),
     ] = None,
+    event: Annotated[str | None, typer.Option("--event", help="Only events of this name, such as start, or 'admin.keys.*'.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="Only with this outcome, such as denied.")] = None,
     request_id: Annotated[str | None, typer.Option("--request-id", help="Only this request's.")] = None,
+    writer: Annotated[str | None, typer.Option("--writer", help="Only this writer's.")] = None,
 ) -> None:
-    """Writes the records exactly as in the log, one JSON object per line."""
-    params: dict[str, Any] = {"tenant": tenant, "kind": kind, "request_id": request_id}
-    if since is not None:
-        params["since"] = time.time() - duration(since)
+    """Writes the records that match exactly as in the log, one JSON object per line, writer by writer."""
+    params: dict[str, Any] = {"tenant": tenant, "principal": principal, "model": model, "kind": kind, "event": event}
+    params |= {"outcome": outcome, "request_id": request_id, "writer": writer}
+    for name, text in (("since", since), ("until", until)):
+        if text is not None:
+            params[name] = time.time() - duration(text)
     params = {name: value for name, value in params.items() if value is not None}
     with session.client() as client:
         if to is None:

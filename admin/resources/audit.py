@@ -15,25 +15,35 @@ from admin.audit_scope import scope_of
 from admin.moments import Moment
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
+from gateway.core.audit_questions import AuditFilter
 from gateway.core.errors import RequestError
 
 NDJSON = "application/x-ndjson"
 _LINES = 512
+Text = Annotated[str, Meta(min_length=1, max_length=128)]
+Writer = Annotated[str, Meta(min_length=1, max_length=40)]
 Kind = Literal["intent", "outcome", "event", "checkpoint", "segment"]
 
 
 class TailQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=1000)] = 20
+    writer: Writer | None = None
 
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """since (inclusive) and until (exclusive): when the records were written."""
+    """Records that match all that is given. since (inclusive) and until (exclusive): when they were written. event: the name of an event,
+    or its beginning with a `*` behind it. The outcomes of the intents that match come with them."""
 
     since: Moment | None = None
     until: Moment | None = None
     tenant: Tenant | None = None
+    principal: Text | None = None
+    model: Text | None = None
     kind: Kind | None = None
-    request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    event: Text | None = None
+    outcome: Text | None = None
+    request_id: Text | None = None
+    writer: Writer | None = None
 
 
 class VerifyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -71,7 +81,7 @@ class AuditKeys(msgspec.Struct):
 
 
 async def tail(call: Call) -> Answer:
-    return Answer({"items": await asyncio.to_thread(call.ports.audit_reader.tail, call.query.count), "cursor": None})
+    return Answer({"items": await asyncio.to_thread(call.ports.audit_reader.tail, call.query.count, call.query.writer), "cursor": None})
 
 
 async def verify(call: Call) -> Answer:
@@ -89,7 +99,7 @@ async def keys(call: Call) -> Answer:
 async def export(call: Call) -> Answer:
     """The lines exactly as the log holds them, so that an export can still be proven."""
     q: ExportQuery = call.query
-    lines = call.ports.audit_reader.export(request_id=q.request_id, tenant=q.tenant, kind=q.kind, since=q.since, until=q.until)
+    lines = call.ports.audit_reader.export(AuditFilter(**{name: getattr(q, name) for name in AuditFilter.__struct_fields__}))
     return Answer(response=StreamingResponse(_parts(lines), media_type=NDJSON))
 
 

@@ -10,7 +10,8 @@ from engines.host.supervisor import Supervisor
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
-from gateway.core.ports import AuditScope, Authenticator
+from gateway.core.audit_questions import AuditFilter, AuditScope
+from gateway.core.ports import Authenticator
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import AuditSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
@@ -98,7 +99,7 @@ class PolicyTrial:
 
 
 class LocalAuditLog:
-    """Implements gateway.core.ports.AuditReader over the local log of this process."""
+    """Implements gateway.core.ports.AuditReader over the log of this process and of all that write beside it."""
 
     def __init__(self, audit: AuditSpec, state_dir: str) -> None:
         self._keys = Path(state_dir) / "keys"
@@ -107,22 +108,14 @@ class LocalAuditLog:
     def _reader(self) -> LogReader:
         return LogReader(self._directory, load_verifier(self._keys / PUBLIC_KEY))
 
-    def tail(self, count: int) -> list[dict[str, Any]]:
-        return self._reader().tail(count)
+    def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
+        return self._reader().tail(count, writer)
 
     def verify(self, scope: AuditScope = AuditScope()) -> dict[str, Any]:  # noqa: B008 - immutable
         return self._reader().verify(scope)
 
-    def export(
-        self,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        kind: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> Iterator[bytes]:
-        return self._reader().export(request_id=request_id, tenant=tenant, kind=kind, since=since, until=until)
+    def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
+        return self._reader().export(wanted)
 
     def public_keys(self) -> list[dict[str, Any]]:
         path = self._keys / PUBLIC_KEY

@@ -16,7 +16,7 @@ import typer
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's own command line: it would double what httpx takes to load
 
 from admin.cli.app import register  # noqa: E402
-from gateway.core.ports import AuditScope  # noqa: E402
+from gateway.core.audit_questions import AuditScope  # noqa: E402
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)

@@ -12,9 +12,9 @@ from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.sinks import local_sink, other_sinks
 from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
+from gateway.core.audit_questions import AuditScope
 from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
-from gateway.core.ports import AuditScope
 from gateway.core.specs import ConfigSpec
 from gateway.server.listener import tls_context as server_tls
 from gateway.store.database import make_engine

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import verify_log
-from gateway.core.ports import AuditScope
+from gateway.core.audit_questions import AuditFilter, AuditScope
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
@@ -29,10 +31,12 @@ class LogReader:
     def __init__(self, directory: str | Path, verifier: CheckpointVerifier) -> None:
         self._directory, self._verifier = Path(directory), verifier
 
-    def tail(self, count: int) -> list[dict[str, Any]]:
-        """The newest `count` records, oldest first; those of several writers are merged by time."""
-        tails = [self._tail_of(segments, count) for segments in self._segments().values()]
-        merged = list(heapq.merge(*tails, key=lambda record: float(record.get("time", 0.0))))
+    def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
+        """The newest `count` records, oldest first, each with its `writer`; those of several writers are merged by time. Each writer's stay
+        in their order, although a record may be a little older than the one before it."""
+        chosen = {name: segments for name, segments in self._segments().items() if writer is None or name == writer}
+        tails = [_by_time(name, self._tail_of(segments, count)) for name, segments in chosen.items()]
+        merged = [{"writer": name, **record} for _, name, record in heapq.merge(*tails, key=itemgetter(0, 1))]
         return merged[-count:] if count > 0 else []
 
     def verify(self, scope: AuditScope = AuditScope()) -> dict[str, Any]:  # noqa: B008 - immutable
@@ -42,37 +46,19 @@ class LogReader:
             return {"ok": False, "first_problem": problem, "writers": []}
         return verify_log(self._directory, self._verifier, scope=scope).as_dict()
 
-    def records(
-        self,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        kind: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """The records that match all filters, writer by writer, oldest first. Times in seconds since the epoch; `until` is exclusive.
+    def records(self, **wanted: Any) -> Iterator[dict[str, Any]]:
+        """The records that match an AuditFilter with these fields, writer by writer, oldest first."""
+        return map(_decode, self.export(AuditFilter(**wanted)))
 
-        tenant: an outcome record names its tenant only when there was no intent; the outcomes of a tenant's intents match too.
-        """
-        for line in self.export(request_id=request_id, tenant=tenant, kind=kind, since=since, until=until):
-            yield _decode(line)
-
-    def export(
-        self,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        kind: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> Iterator[bytes]:
-        """Like `records`, but the lines as they are, each with its line feed, so that an export can still be proven."""
-        for segments in self._segments().values():
-            wanted = _Filter(request_id, tenant, kind, since, until)
-            for path in _in_time(segments, since, until):
+    def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
+        """The lines that match, as they are, each with its line feed, so that an export can still be proven."""
+        for writer, segments in self._segments().items():
+            if wanted.writer is not None and writer != wanted.writer:
+                continue
+            chosen = _Filter(wanted)
+            for path in _in_time(segments, wanted.since, wanted.until):
                 for line in _lines(path):
-                    if wanted.takes(line):
+                    if chosen.takes(line):
                         yield line
 
     def _segments(self) -> dict[str, list[Path]]:
@@ -89,39 +75,63 @@ class LogReader:
         return [record for line in lines if (record := _parse(line)) is not None]
 
 
+_SUBJECT = ("tenant", "principal", "model")
+
+
 class _Filter:
     """Decides on a line; searches it for bytes before it decodes it."""
 
-    def __init__(self, request_id: str | None, tenant: str | None, kind: str | None, since: float | None, until: float | None) -> None:
-        self._request_id, self._tenant, self._kind, self._since, self._until = request_id, tenant, kind, since, until
-        self._needle = _encode(request_id) if request_id is not None and request_id.isascii() else b""
-        self._kind_mark = b',"kind":"%b",' % kind.encode() if kind else b""
+    def __init__(self, wanted: AuditFilter) -> None:
+        self._wanted = wanted
+        given = ((name, getattr(wanted, name)) for name in _SUBJECT)
+        self._subject = {name: value for name, value in given if value is not None}
+        needles = [wanted.request_id]
+        if not self._subject and wanted.outcome != "ok":  # an event's line leaves "ok" out
+            needles.append(wanted.outcome)
+        self._needles = [_encode(text) for text in needles if text is not None and text.isascii()]
+        self._kind_mark = b',"kind":"%b",' % wanted.kind.encode() if wanted.kind and not self._subject else b""
         self._open: set[str] = set()
 
     def takes(self, line: bytes) -> bool:
-        if self._needle not in line or (self._kind_mark and self._tenant is None and self._kind_mark not in line[:64]):
+        if self._kind_mark not in line[:64] or any(needle not in line for needle in self._needles):
             return False
         record = _parse(line)
         if record is None:
             return False
-        if self._request_id is not None and record.get("request_id") != self._request_id:
-            return False
-        of_tenant = self._tenant is None or self._belongs(record)
-        return of_tenant and (self._kind is None or record.get("kind") == self._kind) and self._timely(record.get("time", 0.0))
+        wanted, kind = self._wanted, record.get("kind")
+        return (
+            (wanted.request_id is None or record.get("request_id") == wanted.request_id)
+            and (not self._subject or self._belongs(record))
+            and (wanted.kind is None or kind == wanted.kind)
+            and (wanted.event is None or _named(str(record.get("event", "")), wanted.event))
+            and (wanted.outcome is None or record.get("outcome", "ok" if kind == "event" else "") == wanted.outcome)
+            and self._timely(record.get("time", 0.0))
+        )
 
     def _belongs(self, record: dict[str, Any]) -> bool:
         request_id = str(record.get("request_id", ""))
-        if record.get("tenant") == self._tenant:
+        if all(record.get(name) == value for name, value in self._subject.items()):
             if record.get("kind") == "intent":
                 self._open.add(request_id)
             return True
         if record.get("kind") == "outcome" and request_id in self._open:
             self._open.discard(request_id)
-            return not record.get("tenant")
+            return not any(record.get(name) for name in self._subject)
         return False
 
     def _timely(self, time: float) -> bool:
-        return (self._since is None or time >= self._since) and (self._until is None or time < self._until)
+        since, until = self._wanted.since, self._wanted.until
+        return (since is None or time >= since) and (until is None or time < until)
+
+
+def _named(event: str, wanted: str) -> bool:
+    return event.startswith(wanted[:-1]) if wanted.endswith("*") else event == wanted
+
+
+def _by_time(writer: str, records: list[dict[str, Any]]) -> list[tuple[float, str, dict[str, Any]]]:
+    """With the time at which each has its place: its own, but never before the records in front of it."""
+    times = accumulate((float(record.get("time", 0.0)) for record in records), max)
+    return [(time, writer, record) for time, record in zip(times, records, strict=True)]
 
 
 def _in_time(segments: list[Path], since: float | None, until: float | None) -> Iterator[Path]:

@@ -25,7 +25,7 @@ from gateway.audit.neighbours import holder, writers_in
 from gateway.audit.report import JournalReport, Problem, Report
 from gateway.audit.sinks.file import checkpoints_name, list_segments
 from gateway.audit.walk import Walk, Walked
-from gateway.core.ports import AuditScope
+from gateway.core.audit_questions import AuditScope
 
 PATIENCE: Final = 0.5
 """Seconds in which a writer at work chains what its journal held when the verification began."""

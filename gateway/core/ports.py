@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
-import msgspec
-
+from gateway.core.audit_questions import AuditFilter, AuditScope
 from gateway.core.modelfiles import UploadSettings
 from gateway.core.slices import Steps
 from gateway.core.types import (
@@ -147,38 +146,19 @@ class AuditLog(Protocol):
     async def aclose(self) -> None: ...
 
 
-class AuditScope(msgspec.Struct, frozen=True):
-    """What of an audit log must be there and is verified: of each writer everything from the segment `first` on, or from its own in
-    `starts` on (older ones were archived). archived: writers whose files may be gone as a whole."""
-
-    first: int = 1
-    starts: dict[str, int] = {}
-    archived: tuple[str, ...] = ()
-
-    def start(self, writer: str) -> int:
-        """The oldest segment of a writer that must be there."""
-        return self.starts.get(writer, self.first)
-
-
 class AuditReader(Protocol):
     """Reads the local audit log for `gatehouse audit tail|verify|export` and the admin API."""
 
-    def tail(self, count: int) -> list[dict[str, Any]]: ...
+    def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
+        """The newest records of one writer or of all, by time, each with its `writer`."""
+        ...
 
     def verify(self, scope: AuditScope = ...) -> dict[str, Any]:
         """scope: what must be there; by default everything."""
         ...
 
-    def export(
-        self,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        kind: str | None = None,
-        since: float | None = None,
-        until: float | None = None,
-    ) -> Iterator[bytes]:
-        """The lines that match all filters, exactly as in the log. Blocks, like all methods here."""
+    def export(self, wanted: AuditFilter = ...) -> Iterator[bytes]:
+        """The lines that match, exactly as in the log, writer by writer. Blocks, like all methods here."""
         ...
 
     def public_keys(self) -> list[dict[str, Any]]:

@@ -1,24 +1,50 @@
-"""`gatehouse audit verify` says what it did not verify."""
+"""`gatehouse audit verify` says what it did not verify, and takes what must be there writer by writer."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
+from admin.audit_scope import scope_of
 from admin.cli import audit
+from gateway.core.audit_questions import AuditScope
+
+
+def run(tmp_path: Path, writer: dict[str, Any], *options: str) -> tuple[Result, list[AuditScope]]:
+    asked: list[AuditScope] = []
+
+    def verify(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
+        asked.append(scope)
+        return {"ok": True, "first_problem": None, "writers": [{"writer": "0", "skipped": None, "journal": None, **writer}]}
+
+    arguments = ["verify", "--dir", str(tmp_path), "--public-key", str(tmp_path), *options, "--output", "table"]
+    return CliRunner().invoke(audit.make(verify), arguments, env={"XDG_CONFIG_HOME": str(tmp_path), "COLUMNS": "400"}), asked
 
 
 @pytest.mark.parametrize(("checkpoint", "proof"), [(7, "checkpoint 7 proves"), (None, "the first checkpoint after it proves")])
 def test_what_was_not_verified_is_named(tmp_path: Path, checkpoint: int | None, proof: str) -> None:
-    asked: list[int] = []
-
-    def verify(directory: Path, public_key: Path, first_segment: int) -> dict[str, Any]:
-        asked.append(first_segment)
-        skipped = {"segment": 3, "line": 120, "hash": "ab" * 32, "checkpoint": checkpoint}
-        return {"ok": True, "first_problem": None, "writers": [{"writer": "0", "skipped": skipped, "journal": None}]}
-
-    arguments = ["verify", "--dir", str(tmp_path), "--public-key", str(tmp_path), "--from-segment", "4", "--output", "table"]
-    done = CliRunner().invoke(audit.make(verify), arguments, env={"XDG_CONFIG_HOME": str(tmp_path), "COLUMNS": "400"})
-    assert (done.exit_code, asked) == (0, [4]), done.output
+    skipped = {"segment": 3, "line": 120, "hash": "ab" * 32, "checkpoint": checkpoint}
+    done, asked = run(tmp_path, {"skipped": skipped}, "--from-segment", "4")
+    assert (done.exit_code, asked) == (0, [AuditScope(4)]), done.output
     assert f"not verified: segments 1 to 3 (lines 1 to 120). They must end with the hash {'ab' * 32}, which {proof}" in done.stderr
+
+
+def test_an_archived_writer_is_named_with_what_its_archive_must_hold(tmp_path: Path) -> None:
+    options = ("--archived", "gw-3", "--from-segment", "gw-1=4", "--from-segment", "gw=2", "--archived", "gw-4")
+    done, asked = run(tmp_path, {"archived": {"number": 9, "covers": 120, "head": "cd" * 32}}, *options)
+    assert (done.exit_code, asked) == (0, [AuditScope(1, {"gw-1": 4, "gw": 2}, ("gw-3", "gw-4"))]), done.output
+    assert f"archived as a whole. Its checkpoint 9 must cover line 120 with the hash {'cd' * 32}" in done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["x", "0", "-1", "gw=", "=3", "gw=x", "1.5", "٣", "999999999"])
+def test_a_segment_that_is_none_is_refused_with_what_would_be_right(tmp_path: Path, wrong: str) -> None:
+    done, asked = run(tmp_path, {}, f"--from-segment={wrong}")
+    assert done.exit_code == 1 and not asked and "a number from 1 on, or WRITER=NUMBER" in done.stderr
+    with pytest.raises(ValueError, match="WRITER=NUMBER"):
+        scope_of(wrong, "")
+
+
+def test_nothing_said_means_everything() -> None:
+    assert scope_of("", "") == AuditScope()

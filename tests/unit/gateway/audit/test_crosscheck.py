@@ -13,7 +13,7 @@ from gateway.audit import verify
 from gateway.audit.crypto import load_verifier
 from gateway.audit.neighbours import writers_in
 from gateway.audit.verify import WORTH_A_PROCESS, Report, verify_log
-from gateway.core.ports import AuditScope
+from gateway.core.audit_questions import AuditScope
 
 NAMES = ("gw", "gw-1", "gw-2")
 Tamper = Callable[[Path], object]

@@ -140,3 +140,49 @@ def test_verify_returns_the_report(reader: LogReader, log_bench: Any) -> None:
 def test_a_missing_log_is_not_ok(tmp_path: Any, log_bench: Any) -> None:
     reader = LogReader(tmp_path / "none", log_bench.signer.verifier)
     assert reader.tail(5) == [] and list(reader.records()) == [] and reader.verify()["ok"] is False
+
+
+@pytest.fixture
+def several(log_bench: Any, make: Any) -> LogReader:
+    """Two writers at work at the same time; an intent may be a little older than the record before it."""
+    writers = [log_bench.writer(writer=name, segment_bytes=1500) for name in ("gw-1", "gw-2")]
+    for writer in writers:
+        writer.open()
+    for n in range(8):
+        log_bench.clock.advance(1.0)
+        now = log_bench.clock.wall()
+        model, principal = ("big", "ci") if n % 2 else ("small", "dev")
+        fields = {name: getattr(make.intent(), name) for name in IntentRecord.__struct_fields__}
+        intent = IntentRecord(**{**fields, "time": now - 0.7, "request_id": f"r{n}", "model": model, "principal": principal})
+        writers[n % 2].write([OutcomeRecord(time=now, request_id=f"d{n}", outcome="denied", status=403, tenant="acme", model=model)])
+        writers[n % 2].write([intent, OutcomeRecord(time=now + 0.1, request_id=f"r{n}", outcome="ok", status=200)])
+    for writer in writers:
+        writer.close()
+    return LogReader(log_bench.directory, log_bench.signer.verifier)
+
+
+def test_a_tail_over_several_writers_keeps_each_ones_order_and_says_whose_a_record_is(several: LogReader) -> None:
+    tail = several.tail(1000)
+    for name in ("gw-1", "gw-2"):
+        numbers = [record["seq"] for record in tail if record["writer"] == name]
+        assert numbers == sorted(numbers) and numbers[0] == 1
+        assert several.tail(1000, name) == [record for record in tail if record["writer"] == name]
+    requests = [record["request_id"] for record in tail if record["kind"] == "intent"]
+    assert requests == [f"r{n}" for n in range(8)]
+    assert all(several.tail(count) == tail[-count:] for count in (1, 7, 20)), "the newest are the same, however many are asked for"
+    assert several.tail(5, "gw-9") == []
+
+
+def test_records_are_found_by_what_they_are_about(several: LogReader) -> None:
+    assert ids(several.records(principal="ci")) == [(kind, f"r{n}") for n in (1, 3, 5, 7) for kind in ("intent", "outcome")]
+    assert ids(several.records(model="small", outcome="denied")) == [("outcome", f"d{n}") for n in (0, 2, 4, 6)]
+    assert ids(several.records(model="small", outcome="ok")) == [("outcome", f"r{n}") for n in (0, 2, 4, 6)]
+    assert ids(several.records(outcome="denied", writer="gw-2")) == [("outcome", f"d{n}") for n in (1, 3, 5, 7)]
+    events = [record["event"] for record in several.records(event="audit.*", outcome="ok")]
+    assert events == ["audit.opened", "audit.closed"] * 2
+    assert len(list(several.records(event="audit.opened"))) == 2 and not list(several.records(event="audit"))
+
+
+def test_an_export_goes_writer_by_writer(several: LogReader, log_bench: Any) -> None:
+    whole = b"".join(path.read_bytes() for path in sorted(log_bench.directory.glob("audit-gw-*.jsonl")))
+    assert b"".join(several.export()) == whole

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gateway.audit.chain import Chain
 from gateway.audit.crypto import load_verifier
 from gateway.audit.verify import Report, verify_log
-from gateway.core.ports import AuditScope
+from gateway.core.audit_questions import AuditScope
 
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
