@@ -7,10 +7,10 @@ is a new principal and is decided anew.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from gateway.core.specs import ModelSpec
-from gateway.core.types import Decision, InferenceRequest, Principal
+from gateway.core.types import Decision, InferenceRequest, Peer, Principal
 from policies.patterns import names
 
 MEMO_SIZE: Final = 16384
@@ -20,7 +20,7 @@ MEMO_VERSION: Final = 64
 
 _DENIED: Final = Decision(False, "This credential may not use the requested model.", "default-deny")
 _OPERATION: Final = Decision(False, "This credential may not call this operation.", "operations")
-_UNKNOWN: Final = Decision(False, "This credential has no model of this name.", "unknown-model")
+UNKNOWN: Final = Decision(False, "This credential has no model of this name.", "unknown-model")
 
 
 class ModelAccess:
@@ -37,19 +37,17 @@ class ModelAccess:
         self._memo: dict[tuple[Principal, str, str], Decision] = {}
         self._memo_size = memo_size
 
-    def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
-        """The decision, memoised. Unknown models and long versions are not remembered: callers choose them freely."""
+    def decide(self, principal: Principal, request: InferenceRequest, peer: Peer | None = None, size: int = 0) -> Decision:
+        """The decision, memoised; peer and size do not matter here. Unknown models and long versions are not remembered: callers choose
+        them freely."""
         version = request.version
         key = (principal, request.model, f"{request.operation}:{version}" if version else request.operation)
         decision = self._memo.get(key)
         if decision is not None:
             return decision
         if request.model not in self._names:
-            return _UNKNOWN
-        if principal.operations and request.operation not in principal.operations:
-            decision = _OPERATION
-        else:
-            decision = self._evaluate(principal, request.model, version)
+            return UNKNOWN
+        decision = self.evaluate(principal, request.model, request.operation, version)
         if len(version) > MEMO_VERSION:
             return decision
         if len(self._memo) >= self._memo_size:
@@ -57,9 +55,20 @@ class ModelAccess:
         self._memo[key] = decision
         return decision
 
+    def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
+        """What the credential itself says, as the one rule that counts."""
+        decision = self.decide(principal, request, peer, size)
+        return [{"rule": decision.rule, "effect": "allow" if decision.allow else "deny", "when": None, "holds": True}]
+
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model (or this version of it) exists for this principal."""
         return model in self._names and self._evaluate(principal, model, version).allow
+
+    def evaluate(self, principal: Principal, model: str, operation: str, version: str) -> Decision:
+        """The decision on a known model, not memoised."""
+        if principal.operations and operation not in principal.operations:
+            return _OPERATION
+        return self._evaluate(principal, model, version)
 
     def _evaluate(self, principal: Principal, model: str, version: str = "") -> Decision:
         for name in self._names[model]:

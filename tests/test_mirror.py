@@ -47,7 +47,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/files.py": ("tests/e2e/test_model_files.py", "model-files"),
     "admin/resources/keys.py": ("tests/e2e/test_admin.py", "/keys"),
     "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
-    "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies/test"),
+    "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies:explain"),
     "admin/resources/status.py": ("tests/e2e/test_admin.py", "/status"),
     "admin/resources/stored_engines.py": ("tests/e2e/test_admin_fleet.py", "api_key"),
     "admin/resources/stored_fleet.py": ("tests/e2e/test_admin_fleet.py", "in_use"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from admin.cli import completion
 from admin.cli.apply import apply_all, read
-from admin.cli.client import name
+from admin.cli.client import Client, name
 from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
@@ -68,20 +68,75 @@ def apply(
     session.out.rows(done, ("kind", "name", "action", "diff"))
 
 
-@group.command("test")
+@group.command("explain")
 @connected
-def test(
+def explain(
     session: Session,
-    key_id: Annotated[str, typer.Option("--key-id", help="The id of an API key.", autocompletion=completion.keys)],
     model: Annotated[str, typer.Option("--model", help="A model.", autocompletion=completion.models)],
+    key_id: Annotated[str | None, typer.Option("--key-id", help="The id of an API key.", autocompletion=completion.keys)] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Instead of a key: the tenant of a supposed caller.")] = None,
+    user: Annotated[str, typer.Option("--user", help="Its user.")] = "",
+    groups: Annotated[list[str] | None, typer.Option("--group", help="One of its groups; may be repeated.")] = None,
+    agent: Annotated[str, typer.Option("--agent", help="The agent that acts for it.")] = "",
     operation: Annotated[
         str,
         typer.Option("--operation", help="chat, completions, embeddings, rerank, classify or infer.", autocompletion=completion.operations),
     ] = "chat",
+    source: Annotated[str, typer.Option("--source", help="The address that the request comes from.")] = "192.0.2.1",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="The request's max_tokens.", min=0)] = 0,
+    tools: Annotated[list[str] | None, typer.Option("--tool", help="A tool that the request offers; may be repeated.")] = None,
 ) -> None:
-    """Says whether a key may use a model, and which limits and guardrails apply. Exit code 1 when it may not."""
+    """Says whether a caller may use a model, and why: each rule, and whether it counts. Exit code 1 when it may not."""
+    if (key_id is None) == (tenant is None):
+        raise UsageError("say either --key-id, or --tenant with --user, --group, --agent")
+    request = {"model": model, "operation": operation, "source": source, "max_tokens": max_tokens, "tools": tools or []}
+    caller = {"tenant": tenant, "user": user, "groups": groups or [], "agent": agent}
+    question = {"request": request, **({"key": key_id} if key_id is not None else {"principal": caller})}
     with session.client() as client:
-        answer = client.get("/policies/test", key=key_id, model=model, operation=operation)
-    session.out.one({"decision": "allow" if answer["allow"] else "deny", **answer} if session.out.for_people else answer)
+        answer = client.post("/policies:explain", question)
+    if session.out.for_people:
+        rules = answer.pop("rules")
+        session.out.one({"decision": "allow" if answer["allow"] else "deny", **answer})
+        session.out.rows(rules, ("rule", "effect", "holds", "when"))
+    else:
+        session.out.one(answer)
     if not answer["allow"]:
         raise typer.Exit(1)
+
+
+@group.command("test")
+@connected
+def test(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `cases`, a list.")],
+) -> None:
+    """Compares decisions with a file of cases. Exit code 1 when one is different.
+
+    A case has `principal` (a supposed caller) or `key` (an id), `request`, `expect` (allow or deny), and may have `name` and `rule`.
+    """
+    cases = read(file, ("cases",))["cases"]
+    with session.client() as client:
+        results = [_judged(client, number, case) for number, case in enumerate(cases)]
+    session.out.rows(results, ("case", "expected", "decision", "rule", "result"))
+    if any(result["result"] != "as expected" for result in results):
+        raise typer.Exit(1)
+
+
+def _judged(client: Client, number: int, case: dict[str, Any]) -> dict[str, str]:
+    """Raises CommandError."""
+    called = str(case.get("name", f"cases[{number}]"))
+    if unknown := set(case) - {"name", "principal", "key", "request", "expect", "rule"}:
+        raise UsageError(f"cases[{number}]: unknown key {min(unknown)!r}; there are name, principal, key, request, expect, rule")
+    if case.get("expect") not in ("allow", "deny"):
+        raise UsageError(f"cases[{number}].expect: write allow or deny")
+    answer = client.post("/policies:explain", {name: case[name] for name in ("principal", "key", "request") if name in case})
+    decision = "allow" if answer["allow"] else "deny"
+    same = decision == case["expect"] and case.get("rule", answer["rule"]) == answer["rule"]
+    expected = case["expect"] + (f" by {case['rule']}" if "rule" in case else "")
+    return {
+        "case": called,
+        "expected": expected,
+        "decision": decision,
+        "rule": answer["rule"],
+        "result": "as expected" if same else "different",
+    }

@@ -1,47 +1,86 @@
-"""The data plane's decision for a key and a model, and the limits and guardrails that would apply."""
+"""The data plane's decision for a caller and a request that is only supposed, with the rules that led to it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import msgspec
 
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
-from gateway.core.errors import NotFound
+from gateway.core.errors import NotFound, RequestError
+from gateway.core.ports import Trial
 from gateway.core.types import Principal
+from gateway.wire.table import OPERATIONS
 
 
-class PolicyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """key: an API key's id. model: a public name or an alias."""
+class Supposed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A caller that is only supposed: what its credential would say. kind: how it would have logged in."""
 
-    key: Tenant
-    model: Tenant
-    operation: Literal["chat", "completions", "embeddings", "rerank", "classify", "infer"] = "chat"
+    tenant: Tenant
+    id: str = "supposed"
+    kind: str = "oidc"
+    models: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    agent: str = ""
+    session: str = ""
 
 
-class PolicyResult(msgspec.Struct, kw_only=True):
-    """rule: the one that decided. limits and guardrails: the names of those that would apply."""
+class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """key: an API key's id; or principal: a supposed caller. request: what it asks for."""
 
-    key: str
+    request: Trial
+    key: Tenant | None = None
+    principal: Supposed | None = None
+
+
+class Considered(msgspec.Struct, kw_only=True):
+    """A rule that concerns the request. when: its condition. holds: whether it counts for this request."""
+
+    rule: str
+    effect: str
+    when: str | None
+    holds: bool
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """rule: the one that decided. rules: all that concern the request. limits, guardrails: the names of those that would apply."""
+
     tenant: str
     model: str
     operation: str
     allow: bool
     reason: str
     rule: str
+    rules: list[Considered]
     limits: list[str]
     guardrails: list[str]
 
 
-async def test(call: Call) -> Answer:
-    query: PolicyQuery = call.query
-    principal, refusal = await _principal(call, query.key)
-    call.seen("policies:test", principal.tenant, "key", query.key)
-    shown = {"key": query.key, "tenant": principal.tenant, "model": query.model, "operation": query.operation}
+async def explain(call: Call) -> Answer:
+    asked: Question = call.body
+    trial = asked.request
+    if trial.operation not in OPERATIONS:
+        raise RequestError(f"request.operation: {trial.operation[:40]!r} is none of {', '.join(OPERATIONS)}.", param="request.operation")
+    if (asked.key is None) == (asked.principal is None):
+        raise RequestError("Say either 'key', the id of an API key, or 'principal', a supposed caller.", param="key")
+    refusal = ""
+    if asked.key is not None:
+        principal, refusal = await _principal(call, asked.key)
+        call.seen("policies:test", principal.tenant, "key", asked.key)
+    else:
+        assert asked.principal is not None
+        principal = Principal(**msgspec.structs.asdict(asked.principal))
+        call.access.require("policies:test", principal.tenant)
+    shown: dict[str, Any] = {"tenant": principal.tenant, "model": trial.model, "operation": trial.operation}
     if refusal:
-        return Answer({**shown, "allow": False, "reason": f"The key is {refusal}.", "rule": "credential", "limits": [], "guardrails": []})
-    return Answer({**shown, **call.ports.policies.test(principal, query.model, query.operation)})
+        denied = {"allow": False, "reason": f"The key is {refusal}.", "rule": "credential", "rules": [], "limits": [], "guardrails": []}
+        return Answer({**shown, **denied})
+    return Answer({**shown, **call.ports.policies.explain(principal, trial)})
 
 
 async def _principal(call: Call, id: str) -> tuple[Principal, str]:
@@ -69,5 +108,8 @@ async def _principal(call: Call, id: str) -> tuple[Principal, str]:
 
 def operations() -> list[Operation]:
     return [
-        Operation("GET", "policies/test", "policies:test", "Say what would be decided", test, PolicyResult, query=PolicyQuery, finds=True)
-    ]
+        Operation(
+            "POST", "policies:explain", "policies:test", "Say what would be decided, and why", explain, Explanation, body=Question,
+            quiet=True, finds=True,
+        )
+    ]  # fmt: skip

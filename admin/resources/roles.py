@@ -1,4 +1,4 @@
-"""The built-in roles, to look at."""
+"""The roles, to look at: the built-in ones of the admin API, and those of the configuration for inference."""
 
 from __future__ import annotations
 
@@ -28,15 +28,24 @@ def _view(role: Role) -> RoleView:
     return RoleView(role.name, role.description, sorted(role.permissions), role.confined)
 
 
+def _views(call: Call) -> dict[str, RoleView]:
+    configured = call.ports.config.current()["roles"]
+    mine = {
+        name: RoleView(name, role["description"], list(role["permissions"]), confined=False, source="file")
+        for name, role in sorted(configured.items())
+    }
+    return {**{name: _view(ROLES[name]) for name in sorted(ROLES)}, **mine}
+
+
 async def index(call: Call) -> Answer:
-    return Answer(RolePage([_view(ROLES[name]) for name in sorted(ROLES)]))
+    return Answer(RolePage(list(_views(call).values())))
 
 
 async def show(call: Call) -> Answer:
-    role = ROLES.get(call.path["name"])
+    role = _views(call).get(call.path["name"])
     if role is None:
         raise NotFound(f"There is no role {call.path['name']!r}.")
-    return Answer(_view(role))
+    return Answer(role)
 
 
 def operations() -> list[Operation]:

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Raw, json
+
 from engines.host.supervisor import Supervisor
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.core.audit_questions import AuditFilter, AuditScope
-from gateway.core.ports import Authenticator
+from gateway.core.ports import Authenticator, Trial
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import AuditSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal
@@ -19,6 +21,7 @@ from gateway.core.waiting import Maybe
 from gateway.core.wire import WireApi
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.registry import EndpointRegistry
+from gateway.wire.table import APIS
 from policies.limits import LimitRules
 from policies.patterns import matches
 
@@ -74,17 +77,25 @@ class PolicyTrial:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
 
-    def test(self, principal: Principal, model: str, operation: str) -> dict[str, Any]:
+    def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
         snapshot = self._plane.current()
-        entry = snapshot.models.get(model)
-        name = model if entry is None else entry.name
-        decision = snapshot.authorizer.decide(principal, InferenceRequest(WireApi(operation), b"", model, {}, None))
+        entry = snapshot.models.get(trial.model)
+        name = trial.model if entry is None else entry.name
+        api = next((api for api in APIS if api.operation == trial.operation), WireApi(trial.operation))
+        tools = {"tools": Raw(json.encode([{"name": tool} for tool in trial.tools]))} if trial.tools else {}
+        request = InferenceRequest(
+            api, b"", trial.model, tools, None, stream=trial.stream, max_tokens=trial.max_tokens, version=trial.version
+        )
+        asked = (principal, request, Peer(trial.source), trial.bytes)
+        decision = snapshot.authorizer.decide(*asked)
+        considered = snapshot.authorizer.explain(*asked)
         rules = LimitRules(snapshot.spec.limits)
         if missing := rules.missing(principal):
             return {
                 "allow": False,
                 "reason": f"the limit {missing[0]!r} of this key is not in force",
                 "rule": "",
+                "rules": considered,
                 "limits": [],
                 "guardrails": [],
             }
@@ -93,6 +104,7 @@ class PolicyTrial:
             "allow": decision.allow,
             "reason": decision.reason,
             "rule": decision.rule,
+            "rules": considered,
             "limits": [limit.name for limit, _ in rules.applying(principal, name)],
             "guardrails": reading,
         }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from gateway.app.access import AccessBuilder
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
 from gateway.core.isolation import Salts
@@ -25,7 +26,6 @@ from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.wire import table
 from policies.patterns import matches
-from policies.rbac import ModelAccess
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Assembler:
     ) -> None:
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
         self._limiter, self._salts = limiter, salts
+        self._access = AccessBuilder()
         self.plugins = PluginOwner()
 
     async def aclose(self) -> None:
@@ -94,14 +95,13 @@ class Assembler:
                 entry = entries[model.name]
                 entry.fallbacks = tuple(entries[name].in_place_of(entry) for name in model.fallbacks)
                 yield
-        access = ModelAccess(spec.models)
-        yield
+        authorizer = yield from self._access.steps(spec)
         depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes
         snapshot = Snapshot(
             version,
             spec,
             chain(tuple(parts.logins.values())),
-            access,
+            authorizer,
             self._limiter(spec),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,

@@ -93,7 +93,9 @@ MODULES = (
     "gateway.wire.unique",
     "policies.limits",
     "policies.patterns",
+    "policies.permissions",
     "policies.rbac",
+    "policies.roles",
 )
 """What a request with a key, limits and guardrails runs through. Modules that define msgspec Structs cannot be compiled, and an interpreted
 class must not inherit from a compiled one: compiled code would not see what it overrides."""

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TextIO
 
+from admin.permissions import ROLES
 from gateway.app.events import Events
 from gateway.app.store_link import StoreLink
 from gateway.core.errors import AlreadyExists, StoreUnavailable
@@ -21,7 +22,7 @@ FILE = "bootstrap-admin.key"
 async def make_first_key(spec: ConfigSpec, link: StoreLink, events: Events) -> str | None:
     """Returns the key, which is printed once and kept nowhere. None if there is an administrator already, or if the store does not
     answer."""
-    if link.has_keys or any(key.roles for key in spec.identity.api_keys.static):
+    if link.has_keys or any(role in ROLES for key in spec.identity.api_keys.static for role in key.roles):
         return None
     settings = KeySettings(roles=("admin",), description="made at the first start")
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import gateway.telemetry.exporters
 import policies.guardrails
 from admin.permissions import ROLES
 from engines.runtimes import RUNTIMES, RuntimeRow
+from gateway.app import access
 from gateway.audit.sinks import SINKS
 from gateway.config.convert import PluginSchemas
 from gateway.core.errors import ConfigError
@@ -78,6 +80,7 @@ class Plugins:
             hooks=self.hooks.schemas(),
             exporters=self.exporters.schemas(),
             roles=ROLES.keys(),
+            access=partial(access.check, built_in=ROLES.keys()),
         )
 
     # --- from settings to what they describe

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from engines.host.reconciler import Target
+from gateway.app import access
 from gateway.app.assembly import Assembler
 from gateway.app.parts import NONE, Parts, PartsBuilder
 from gateway.app.store_link import StoreLink
@@ -77,12 +78,14 @@ class SnapshotBuilder:
     async def build(self, plan: Plan, before: Built | None) -> Built:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError; then all of it is undone."""
         spec = plan.in_force()
+        access.models_there(spec, strict=before is None or before.file is not plan.file)
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))
         return Built(made.snapshot, made.router, plan.file, plan.merged, made.parts, plan.sidecars)
 
     async def check(self, merged: Merged, before: Built) -> None:
         """What `build` would refuse, as far as that shows without starting anything. Raises ConfigError."""
+        access.models_there(merged.spec, strict=True)
         await self._assembler.try_out(merged.spec, before.parts)
 
     def _insist_on_logins(self, spec: ConfigSpec, parts: Parts) -> None:

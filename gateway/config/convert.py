@@ -23,6 +23,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import (
     DURATIONS,
+    ConfigSpec,
     EngineSpec,
     ExporterSpec,
     GuardrailSpec,
@@ -59,7 +60,8 @@ class PluginSchemas:
 
     authenticators: those without a section of their own are configured under `identity.plugins`. engines: `options` by runtime, without
     `external`; if empty, options are not checked. selectors: `settings` by routing policy; if empty, they are not checked. roles: the names
-    that a key's `roles` may have, or None to accept any.
+    of the built-in roles, which a key's `roles` may have beside those of the configuration, or None to accept any. access: checks roles and
+    bindings; gets the settings, and what makes an error of a path and a message.
     """
 
     authenticators: Mapping[str, type[Spec]] = field(default_factory=dict)
@@ -70,6 +72,7 @@ class PluginSchemas:
     hooks: Mapping[str, type[Spec]] = field(default_factory=dict)
     exporters: Mapping[str, type[Spec]] = field(default_factory=dict)
     roles: Collection[str] | None = None
+    access: Callable[[ConfigSpec, Callable[[str, str], ConfigError]], None] | None = None
 
 
 NO_PLUGINS: Final = PluginSchemas()

@@ -82,7 +82,13 @@ def _parsed(
     environment.override(root, environ)
     converter = Converter(environ, folder or (Path(file).parent if file else Path()), schemas)
     spec = converter.convert(root, ConfigSpec)
-    validate.check(spec, lambda path, message: converter.error(path, message, root.origin), schemas.roles)
+
+    def error(path: str, message: str) -> ConfigError:
+        return converter.error(path, message, root.origin)
+
+    validate.check(spec, error, schemas.roles)
+    if schemas.access is not None:
+        schemas.access(spec, error)
     return spec, converter.places
 
 

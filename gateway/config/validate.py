@@ -41,7 +41,7 @@ _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 
 def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None) -> None:
-    """Raises ConfigError for the first contradiction. roles: the names of all roles, or None to accept any."""
+    """Raises ConfigError for the first contradiction. roles: the names of the built-in roles, or None to accept any."""
     _unavailable(spec, error)
     _listeners(spec, error)
     _upstreams(spec, error)
@@ -49,7 +49,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     for index, settings in enumerate(spec.engines):
         engine(settings, f"engines[{index}]", error)
     _models(spec, error)
-    _static_keys(spec, error, roles)
+    _static_keys(spec, error, None if roles is None else {*roles, *spec.roles})
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
     for index, limit in enumerate(spec.limits):
         bounds(limit, f"limits[{index}]", error)
@@ -65,8 +65,6 @@ def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
         ("identity.ldap", identity.ldap, "LDAP login"),
         ("identity.mtls", identity.mtls is not None, "login by client certificate"),
         ("identity.gateway_tokens", identity.gateway_tokens, "gateway tokens"),
-        ("roles", spec.roles, "roles"),
-        ("bindings", spec.bindings, "bindings of roles"),
         ("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),
         ("redis", spec.redis is not None, "sharing limits over Redis"),
     ):

@@ -8,7 +8,9 @@ implementation in a task that it owns (gateway.core.tasks.TaskOwner).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from msgspec import Meta, Struct
 
 from gateway.core.audit_questions import AuditFilter, AuditScope
 from gateway.core.modelfiles import UploadSettings
@@ -45,7 +47,14 @@ class Authenticator(Protocol):
 class Authorizer(Protocol):
     """Decides whether a principal may do this. Default deny; memoised by implementation; never raises for a denial."""
 
-    def decide(self, principal: Principal, request: InferenceRequest) -> Decision: ...
+    def decide(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Decision:
+        """peer: where the request comes from. size: bytes of its body."""
+        ...
+
+    def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
+        """The rules that concern the request, in the order in which they count: {"rule", "effect", "when": the condition's text or None,
+        "holds": whether it counts for this request}. For operators, never for callers."""
+        ...
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model is listed for this principal."""
@@ -340,11 +349,24 @@ class ModelControl(Protocol):
         ...
 
 
+class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A request that is only supposed. source: the caller's address. bytes: of the body. tools: names."""
+
+    model: str
+    operation: str = "chat"
+    version: str = ""
+    source: str = "192.0.2.1"
+    max_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    bytes: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    stream: bool = False
+    tools: Annotated[tuple[str, ...], Meta(max_length=1024)] = ()
+
+
 class PolicyTester(Protocol):
     """The data plane's decisions, without a request."""
 
-    def test(self, principal: Principal, model: str, operation: str) -> dict[str, Any]:
-        """{"allow", "reason", "rule", "limits": names of those that apply, "guardrails": names}."""
+    def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
+        """{"allow", "reason", "rule", "rules": as `Authorizer.explain`, "limits": names of those that apply, "guardrails": names}."""
         ...
 
 

@@ -292,6 +292,28 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     plugins: dict[str, Any] = {}
 
 
+class RoleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What its holders may do: permissions such as `infer:chat:model/demo-*`."""
+
+    permissions: Annotated[tuple[str, ...], Meta(min_length=1)]
+    description: str = ""
+
+
+class BindingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who has a role, or (effect `deny`) from whom its permissions are taken; where the condition `when` (CEL) is true.
+
+    subjects: `key/ID`, `user/NAME`, `group/NAME`, `tenant/NAME`, `agent/NAME`; names are patterns with `*`. tenant: of the callers that
+    it applies to. name: as the audit log names it.
+    """
+
+    role: Name
+    subjects: Annotated[tuple[str, ...], Meta(min_length=1)]
+    effect: Literal["allow", "deny"] = "allow"
+    when: str | None = None
+    tenant: str = "*"
+    name: Name | None = None
+
+
 class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A token bucket: `rate` units in every `per` seconds, never more than `burst` (default: `rate`) at once."""
 
@@ -411,8 +433,8 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     model_dirs: tuple[str, ...] = ()
     uploads: UploadsSpec = UploadsSpec()
     identity: IdentitySpec = IdentitySpec()
-    roles: dict[str, Any] = {}
-    bindings: tuple[dict[str, Any], ...] = ()
+    roles: dict[Name, RoleSpec] = {}
+    bindings: tuple[BindingSpec, ...] = ()
     limits: tuple[LimitSpec, ...] = ()
     guardrails: tuple[GuardrailSpec, ...] = ()
     hooks: tuple[HookSpec, ...] = ()

@@ -28,9 +28,27 @@ class Principal:
 
     id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
     operations: those it may call; empty: all. limits: names of limits that apply to it besides those that match it.
+    user, groups, scopes: of a person or service that logged in. agent: who acts for them (RFC 8693's `act`). session: of the agent's work.
     """
 
-    __slots__ = ("expires", "id", "key_salt", "kind", "limits", "models", "operations", "priority", "roles", "tenant", "tenant_salt")
+    __slots__ = (
+        "agent",
+        "expires",
+        "groups",
+        "id",
+        "key_salt",
+        "kind",
+        "limits",
+        "models",
+        "operations",
+        "priority",
+        "roles",
+        "scopes",
+        "session",
+        "tenant",
+        "tenant_salt",
+        "user",
+    )
 
     def __init__(
         self,
@@ -43,10 +61,18 @@ class Principal:
         expires: float | None = None,
         operations: tuple[str, ...] = (),
         limits: tuple[str, ...] = (),
+        *,
+        user: str = "",
+        groups: tuple[str, ...] = (),
+        scopes: tuple[str, ...] = (),
+        agent: str = "",
+        session: str = "",
     ) -> None:
         self.id, self.tenant, self.kind, self.models = id, tenant, kind, models
         self.priority, self.roles, self.expires = priority, roles, expires
         self.operations, self.limits = operations, limits
+        self.user, self.groups, self.scopes = user, groups, scopes
+        self.agent, self.session = agent, session
         self.key_salt = self.tenant_salt = b""  # kept here by gateway.core.isolation
 
     def __repr__(self) -> str:

@@ -270,6 +270,10 @@ class WireApi:
         """The text that a request without turns begins with: a string, or a list of strings, token ids and parts; None without texts."""
         return None
 
+    def tools(self, request: InferenceRequest) -> list[str]:
+        """The names of the tools that the request offers to the model, in order; a tool without a name by its type."""
+        return []
+
     def user(self, request: InferenceRequest) -> str:
         """The user named by the request; "" when it names none."""
         return ""

@@ -145,7 +145,7 @@ def _place(path: bytes) -> codec.ModelPath:
 def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
     """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     entry = x.snapshot.models.get(request.model)
-    decision = x.snapshot.authorizer.decide(principal, request)
+    decision = x.snapshot.authorizer.decide(principal, request, x.peer, 0)
     x.decision_rule = decision.rule
     if entry is None or not x.snapshot.authorizer.may_see(principal, request.model, request.version):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")

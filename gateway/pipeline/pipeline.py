@@ -107,7 +107,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     snapshot = x.snapshot
     entry = snapshot.models.get(request.model)
-    decision = snapshot.authorizer.decide(principal, request)
+    decision = snapshot.authorizer.decide(principal, request, x.peer, len(x.body or b""))
     x.decision_rule = decision.rule
     if entry is None or (not decision.allow and not snapshot.authorizer.may_see(principal, request.model)):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
@@ -197,7 +197,7 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
     bound = fallback.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         return False
-    if not x.snapshot.authorizer.decide(x.principal, request).allow:  # type: ignore[arg-type]
+    if not x.snapshot.authorizer.decide(x.principal, request, x.peer, len(x.body or b"")).allow:  # type: ignore[arg-type]
         return False
     if fallback.request_guardrails:
         try:

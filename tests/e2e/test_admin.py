@@ -56,8 +56,8 @@ def attempt(client: httpx.Client, operation: Operation) -> int:
     """The status of a request that can change nothing: names that are not there, bodies that are wrong."""
     path = "/" + operation.path.replace("{name}", "not-there").replace("{id}", "not-there")
     options: dict[str, Any] = {"params": {"dry_run": "maybe"}} if operation.writes and operation.path != "config/reload" else {}
-    if operation.path == "policies/test":
-        options = {"params": {"key": "not-there", "model": "m1"}}
+    if operation.path == "policies:explain":
+        options = {"json": {"key": "not-there", "request": {"model": "m1"}}}
     with client.stream(operation.method, path, **options) as response:
         return response.status_code
 
@@ -365,14 +365,17 @@ def test_engines_are_drained_resumed_and_breakers_held(running: Gatehouse, root:
 
 
 def test_policies_are_tested_without_a_request(root: httpx.Client) -> None:
-    allowed = root.get("/policies/test", params={"key": "test", "model": "m1"}).json()
+    def explained(key: str, operation: str = "chat") -> Any:
+        return root.post("/policies:explain", json={"key": key, "request": {"model": "m1", "operation": operation}}).json()
+
+    allowed = explained("test")
     assert (allowed["allow"], allowed["tenant"], allowed["rule"]) == (True, "acme", "models:*")
-    denied = root.get("/policies/test", params={"key": "narrow", "model": "m1"}).json()
+    denied = explained("narrow")
     assert denied["allow"] is False and denied["reason"]
     made = root.post("/keys", json={**KEY, "operations": ["embeddings"]}).json()["id"]
-    assert root.get("/policies/test", params={"key": made, "model": "m1"}).json()["allow"] is False
+    assert explained(made)["allow"] is False
     root.post(f"/keys/{made}/revoke")
-    answer = root.get("/policies/test", params={"key": made, "model": "m1", "operation": "embeddings"}).json()
+    answer = explained(made, "embeddings")
     assert (answer["allow"], answer["rule"]) == (False, "credential")
 
 

@@ -46,7 +46,7 @@ def test_a_limit_of_the_store_is_in_force_and_goes_again(running: Gatehouse) -> 
         assert running.chat("one").status_code == 200
         refused = running.chat("two")
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        answer = client.get("/policies/test", params={"key": "test", "model": "m1"}).json()
+        answer = client.post("/policies:explain", json={"key": "test", "request": {"model": "m1"}}).json()
         assert (answer["allow"], answer["limits"]) == (True, ["few"])
         assert client.delete("/limits/few").status_code == 200
         until(lambda: names(running) == [])

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.errors import EngineError, GatehouseError, RequestError
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error, unreadable
@@ -20,6 +20,7 @@ from gateway.wire.openai.stream import DONE, OpenAiReader
 from gateway.wire.openai.structure import Structure, in_order, settle_unknown
 from gateway.wire.openai.usage import usage_of
 from gateway.wire.openai.views import (
+    TOOLS,
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,
@@ -189,6 +190,17 @@ class ChatApi(OpenAiApi):
 
     def _texts(self, request: InferenceRequest, at_once: bool) -> OpenAiTexts:
         return ChatTexts(request, self.read, at_once)
+
+    def tools(self, request: InferenceRequest) -> list[str]:
+        found: list[str] = []
+        for field in ("tools", "functions"):
+            given = request.fields.get(field)
+            if given is not None:
+                try:
+                    found += [tool.called for tool in TOOLS.decode(given) or ()]
+                except msgspec.DecodeError as error:
+                    raise RequestError(f"{field}: {error}.", param=field, code="invalid_value") from None
+        return found
 
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
         messages: list[Any] = request.view.messages

@@ -6,9 +6,9 @@ Everything else passes through untouched.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
 
 from gateway.wire.openai.parts import joined, separated
 
@@ -114,6 +114,26 @@ class ChatRequest(Generation, gc=False, kw_only=True):
                     call.function.arguments = next(new)
 
 
+class ToolFunction(Struct, gc=False):
+    name: str = ""
+
+
+class Tool(Struct, gc=False):
+    """A tool that a request offers, in the current form (`tools`) or the old one (`functions`)."""
+
+    type: str = ""
+    name: str = ""
+    function: ToolFunction | None = None
+    custom: ToolFunction | None = None
+
+    @property
+    def called(self) -> str:
+        """The name under which the model calls it; its type where it has none."""
+        inner = self.function or self.custom
+        return (inner.name if inner is not None else self.name) or self.type
+
+
+TOOLS: Final = json.Decoder(list[Tool] | None)
 Prompt = str | list[str | int | list[int]]
 """One text, or several texts and token lists."""
 

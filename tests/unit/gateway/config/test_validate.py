@@ -113,8 +113,6 @@ def read(text: str) -> ConfigSpec:
         ("limits: [{name: a, requests: {rate: 0.5}}]", "limits[0].requests: allows 0.5 requests at once, so none would ever pass"),
         ("limits: [{name: a, tokens: {rate: 5, burst: 0.5}}]", "limits[0].tokens: allows 0.5 tokens at once"),
         ("identity2: {}", "identity2: unknown key"),
-        ("roles: {a: {}}", "roles: roles is not available in this version"),
-        ("bindings: [{}]", "bindings: bindings of roles is not available"),
         ("audit: {encryption: {key: a}}", "audit.encryption: encryption of the audit log is not available"),
         ("redis: {url: 'redis://h'}", "redis: sharing limits over Redis is not available"),
         ("audit: {sinks: []}", "audit.sinks: is empty: the audit log cannot be off"),

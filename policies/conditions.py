@@ -1,0 +1,239 @@
+"""Conditions of bindings: boolean expressions in CEL, the Common Expression Language (github.com/google/cel-spec).
+
+An expression is checked against the types of what it may read when the configuration is loaded, so that a misspelt name or a comparison of
+a number with a text is an error with its place, and is evaluated once for each request that it decides. CEL has no loops but those over
+lists, each evaluation is bounded in steps, and regular expressions (`matches`) are RE2's. What a condition reads:
+
+    request.operation, .model (the public name), .version, .stream, .max_tokens, .bytes (of the body), .tools (names)
+    principal.id, .tenant, .kind, .user, .groups, .roles, .scopes, .agent, .session
+    source.address
+    now (UTC; `now.getHours("Europe/Berlin")`, `now.getDayOfWeek()` with Sunday 0)
+    cidr("10.0.0.0/8").containsIP(source.address)
+
+The library is Google's own implementation, loaded when the first condition is compiled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import import_module
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import re2
+
+from gateway.core.errors import ConfigError
+
+MAX_LENGTH: Final = 4096
+MAX_ITEMS: Final = 128
+"""Items of a list that a caller chooses (tools). A condition is not evaluated on a longer one, and counts as failed: some of CEL's macros
+take time in the square of a list's length."""
+_TEXT, _INTEGER, _BOOLEAN, _TEXTS = "text", "integer", "boolean", "texts"
+_FIELDS: Final[dict[str, dict[str, str]]] = {
+    "Request": {
+        "operation": _TEXT,
+        "model": _TEXT,
+        "version": _TEXT,
+        "stream": _BOOLEAN,
+        "max_tokens": _INTEGER,
+        "bytes": _INTEGER,
+        "tools": _TEXTS,
+    },
+    "Principal": {
+        "id": _TEXT,
+        "tenant": _TEXT,
+        "kind": _TEXT,
+        "user": _TEXT,
+        "groups": _TEXTS,
+        "roles": _TEXTS,
+        "scopes": _TEXTS,
+        "agent": _TEXT,
+        "session": _TEXT,
+    },
+    "Source": {"address": _TEXT},
+}
+_PLACE: Final = re.compile(r"<input>:(\d+):(\d+): (.*)")
+_CIDR: Final = re.compile(r"""\bcidr\(\s*(['"])(.*?)\1\s*\)""")
+_ZONE: Final = re.compile(r"""\.get[A-Z][A-Za-z]*\(\s*(['"])(.*?)\1\s*\)""")
+_OFFSET: Final = re.compile(r"[+-][0-9]{2}:[0-9]{2}")
+_PATTERN: Final = re.compile(r"""\.matches\(\s*(['"])(.*?)\1\s*\)""")
+
+
+class Facts:
+    """What conditions read of one request. Made only when there is a condition to evaluate.
+
+    principal, request, source: messages of the environment. now: seconds since the epoch.
+    """
+
+    __slots__ = ("data", "too_long")
+
+    def __init__(self, data: dict[str, Any], too_long: bool = False) -> None:
+        self.data, self.too_long = data, too_long
+
+
+class Condition:
+    """One compiled expression. Immutable."""
+
+    __slots__ = ("_expression", "text")
+
+    def __init__(self, text: str, expression: Any) -> None:
+        self.text, self._expression = text, expression
+
+    def holds(self, facts: Facts, otherwise: bool) -> bool:
+        """Whether it is true; `otherwise` where it cannot be evaluated (a division by zero, too many steps, too long a list)."""
+        if facts.too_long:
+            return otherwise
+        try:
+            found = self._expression.eval(data=facts.data).value()
+        except (RuntimeError, ValueError):
+            return otherwise
+        return found if isinstance(found, bool) else otherwise
+
+
+class Language:
+    """The environment in which conditions are compiled and facts are made. Loads the library: about 12 MiB."""
+
+    def __init__(self) -> None:
+        self._cel: Any = import_module("cel_expr_python.cel")
+        pool, messages = _messages()
+        self._request, self._principal, self._source = (messages[name] for name in ("Request", "Principal", "Source"))
+        self._environment = self._cel.NewEnv(pool, variables=self._variables(), extensions=[self._network()])
+
+    def compile(self, text: str) -> Condition:
+        """Raises ConfigError with the place in the text for an expression that is wrong, or that is not a yes or no."""
+        if len(text) > MAX_LENGTH:
+            raise ConfigError(f"has {len(text)} characters; a condition has at most {MAX_LENGTH}")
+        self._literals(text)
+        try:
+            expression = self._environment.compile(text)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(_readable(str(error))) from None
+        if expression.return_type() != self._cel.Type.BOOL:
+            raise ConfigError("is not a condition: it must be true or false, such as request.max_tokens <= 1000")
+        return Condition(text, expression)
+
+    def _literals(self, text: str) -> None:
+        """Checks texts in an expression that CEL itself reads only when it evaluates them. Raises ConfigError."""
+        for found in _CIDR.finditer(text):
+            try:
+                _network_of(found[2])
+            except ValueError:
+                raise ConfigError(f"cidr({found[2][:60]!r}) is not a network; write such as 10.0.0.0/8") from None
+        for found in _ZONE.finditer(text):
+            try:
+                ZoneInfo(found[2])
+            except (ValueError, KeyError, OSError):
+                if not _OFFSET.fullmatch(found[2]):
+                    raise ConfigError(f"{found[2][:60]!r} is not a time zone; write such as Europe/Berlin or +02:00") from None
+        for found in _PATTERN.finditer(text):
+            try:
+                re2.compile(found[2].encode().decode("unicode_escape", "replace"))
+            except re2.error as error:
+                raise ConfigError(f"matches({found[2][:60]!r}) is not a regular expression of RE2: {error}") from None
+
+    def request(
+        self,
+        operation: str,
+        model: str,
+        version: str = "",
+        stream: bool = False,
+        max_tokens: int = 0,
+        size: int = 0,
+        tools: Sequence[str] = (),
+    ) -> Any:
+        """The message for `request`. size: bytes of the body."""
+        return self._request(
+            operation=operation, model=model, version=version, stream=stream, max_tokens=max_tokens, bytes=size, tools=tools[:MAX_ITEMS]
+        )
+
+    def principal(self, **fields: Any) -> Any:
+        """The message for `principal`; kept for as long as the credential."""
+        return self._principal(**fields)
+
+    def facts(self, request: Any, principal: Any, address: str, now: float, *, too_long: bool = False) -> Facts:
+        return Facts(
+            {
+                "request": request,
+                "principal": principal,
+                "source": self._source(address=address),
+                "now": datetime.fromtimestamp(now, UTC),
+            },
+            too_long,
+        )
+
+    def _variables(self) -> dict[str, Any]:
+        kind = self._cel.Type
+        return {
+            "request": kind("gatehouse.Request"),
+            "principal": kind("gatehouse.Principal"),
+            "source": kind("gatehouse.Source"),
+            "now": kind.TIMESTAMP,
+        }
+
+    def _network(self) -> Any:
+        """`cidr` and `containsIP`, named as in Kubernetes' library. A network is a text to the evaluator."""
+        cel = self._cel
+        text, truth = cel.Type.STRING, cel.Type.BOOL
+        return cel.CelExtension(
+            "gatehouse.network",
+            [
+                cel.FunctionDecl("cidr", [cel.Overload("cidr_string", return_type=text, parameters=[text], impl=_checked)]),
+                cel.FunctionDecl(
+                    "containsIP",
+                    [cel.Overload("cidr_contains_ip_string", return_type=truth, parameters=[text, text], is_member=True, impl=_contains)],
+                ),
+            ],
+        )
+
+
+def _messages() -> tuple[Any, dict[str, Any]]:
+    """A pool with the three messages, and their classes by name."""
+    descriptor = import_module("google.protobuf.descriptor_pb2")
+    pools = import_module("google.protobuf.descriptor_pool")
+    factory = import_module("google.protobuf.message_factory")
+    field = descriptor.FieldDescriptorProto
+    types = {_TEXT: field.TYPE_STRING, _TEXTS: field.TYPE_STRING, _INTEGER: field.TYPE_INT64, _BOOLEAN: field.TYPE_BOOL}
+    file = descriptor.FileDescriptorProto(name="gatehouse.proto", package="gatehouse", syntax="proto3")
+    for name, fields in _FIELDS.items():
+        message = file.message_type.add(name=name)
+        for number, (key, kind) in enumerate(fields.items(), 1):
+            label = field.LABEL_REPEATED if kind == _TEXTS else field.LABEL_OPTIONAL
+            message.field.add(name=key, number=number, type=types[kind], label=label)
+    pool = pools.DescriptorPool()
+    pool.Add(file)
+    return pool, {name: factory.GetMessageClass(pool.FindMessageTypeByName(f"gatehouse.{name}")) for name in _FIELDS}
+
+
+def _readable(message: str) -> str:
+    """The first error of the compiler in one line."""
+    found = _PLACE.search(message)
+    if found is None:
+        return f"cannot be compiled: {message[:200]}"
+    what = found[3].partition(" [")[0].replace("gatehouse.", "").replace(" (in container '')", "")
+    what = what.replace("not found in struct", "is not a field of")
+    if what.startswith("undeclared reference to"):
+        what += "; there are request, principal, source, now, cidr"
+    where = f"column {found[2]}" if found[1] == "1" else f"line {found[1]}, column {found[2]}"
+    return f"{where}: {what[:200]}"
+
+
+@lru_cache(maxsize=4096)
+def _network_of(text: str) -> IPv4Network | IPv6Network:
+    return ip_network(text, strict=False)
+
+
+@lru_cache(maxsize=4096)
+def _contains(network: str, address: str) -> bool:
+    """Raises ValueError for texts that are neither; the condition then counts as failed."""
+    found = ip_address(address.partition("%")[0])
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (found if mapped is None else mapped) in _network_of(network)
+
+
+def _checked(text: str) -> str:
+    _network_of(text)
+    return text

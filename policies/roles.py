@@ -1,0 +1,249 @@
+"""Roles, and who has them: authorisation where the configuration has `roles` and `bindings`.
+
+A binding gives subjects a role, or (effect `deny`) takes what the role permits from them; it may have a condition. Of all that apply:
+
+1. A deny whose role covers the request and whose condition is true, or cannot be evaluated, denies. Deny wins.
+2. What the credential itself says (its models and operations) bounds everything: roles never grant more than it.
+3. A caller who has any role through a binding or its credential needs one that covers the request with a true condition. A condition
+   that cannot be evaluated is false.
+4. A caller without a role keeps what its credential says.
+
+What depends on the caller, the model, its version and the operation alone is decided once and remembered; conditions are evaluated for
+each request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import time
+from typing import Any, Final
+
+from gateway.core.specs import ModelSpec
+from gateway.core.types import Decision, InferenceRequest, Peer, Principal
+from policies.conditions import MAX_ITEMS, Condition, Facts, Language
+from policies.patterns import matches
+from policies.permissions import Permission
+from policies.rbac import MEMO_SIZE, MEMO_VERSION, UNKNOWN, ModelAccess
+
+SUBJECTS: Final = ("key", "user", "group", "tenant", "agent")
+"""Kinds of subjects: `key/ci`, `user/alice`, `group/engineers`, `tenant/acme`, `agent/*`."""
+_NO_ROLE: Final = Decision(False, "No role of this credential allows this request.", "default-deny")
+_DENIED: Final = "A policy denies this request."
+_CONDITIONS: Final = "A policy allows this only under conditions that the request does not meet."
+
+
+class Grant:
+    """One binding, or a role that a credential has by itself. rule: how the audit log and `explain` name it."""
+
+    __slots__ = ("condition", "deny", "permissions", "rule", "tenant")
+
+    def __init__(
+        self, rule: str, permissions: Sequence[Permission], deny: bool = False, condition: Condition | None = None, tenant: str = "*"
+    ) -> None:
+        self.rule, self.permissions, self.deny, self.condition, self.tenant = rule, tuple(permissions), deny, condition, tenant
+
+    def covers(self, operation: str, names: tuple[str, ...], version: str) -> bool:
+        return any(permission.covers(operation, names, version) for permission in self.permissions)
+
+    def hides(self, names: tuple[str, ...], version: str) -> bool:
+        """Whether it denies every operation on the model, always."""
+        if not self.deny or self.condition is not None:
+            return False
+        return any(permission.operation == "*" and permission.covers("", names, version) for permission in self.permissions)
+
+    def shown(self, facts: Facts | None) -> dict[str, Any]:
+        """For operators: see `Authorizer.explain`."""
+        holds = self.condition is None or (facts is not None and self.condition.holds(facts, otherwise=self.deny))
+        when = None if self.condition is None else self.condition.text
+        return {"rule": self.rule, "effect": "deny" if self.deny else "allow", "when": when, "holds": holds}
+
+
+class Plan:
+    """What is left to decide for each request: conditions. denies: those with a condition, in order. allows: the same, or one without."""
+
+    __slots__ = ("allows", "denies", "granted")
+
+    def __init__(self, denies: tuple[Grant, ...], allows: tuple[Grant, ...], granted: Decision | None) -> None:
+        self.denies, self.allows, self.granted = denies, allows, granted
+
+    def decide(self, facts: Facts) -> Decision:
+        for grant in self.denies:
+            assert grant.condition is not None
+            if grant.condition.holds(facts, otherwise=True):
+                return Decision(False, _DENIED, grant.rule)
+        if self.granted is not None:
+            return self.granted
+        for grant in self.allows:
+            assert grant.condition is not None
+            if grant.condition.holds(facts, otherwise=False):
+                return Decision(True, "", grant.rule)
+        return Decision(False, _CONDITIONS, self.allows[0].rule)
+
+
+class Grants:
+    """All bindings, found by subject. Patterns among the subjects are looked through; exact ones are looked up."""
+
+    def __init__(self) -> None:
+        self._exact: dict[tuple[str, str], list[tuple[int, Grant]]] = {}
+        self._patterns: dict[str, list[tuple[str, int, Grant]]] = {kind: [] for kind in SUBJECTS}
+        self._count = 0
+
+    def add(self, subjects: Iterable[str], grant: Grant) -> None:
+        """subjects: as in a binding, of known kinds."""
+        self._count += 1
+        for subject in subjects:
+            kind, _, name = subject.partition("/")
+            if "*" in name:
+                self._patterns[kind].append((name, self._count, grant))
+            else:
+                self._exact.setdefault((kind, name), []).append((self._count, grant))
+
+    def of(self, principal: Principal) -> list[Grant]:
+        """Those that apply to a caller, in the configuration's order, each once."""
+        found: dict[int, Grant] = {}
+        for kind, name in _subjects(principal):
+            for number, grant in self._exact.get((kind, name), ()):
+                found[number] = grant
+            for pattern, number, grant in self._patterns[kind]:
+                if matches(pattern, name):
+                    found[number] = grant
+        return [found[number] for number in sorted(found) if matches(found[number].tenant, principal.tenant)]
+
+
+def _subjects(principal: Principal) -> list[tuple[str, str]]:
+    found = [("tenant", principal.tenant), *(("group", group) for group in principal.groups)]
+    if principal.kind == "api_key":
+        found.append(("key", principal.id))
+    if principal.user:
+        found.append(("user", principal.user))
+    if principal.agent:
+        found.append(("agent", principal.agent))
+    return found
+
+
+class RoleAccess:
+    """The Authorizer over roles and bindings. roles: what each permits. language: None where no binding has a condition.
+
+    wall: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[ModelSpec],
+        roles: Mapping[str, tuple[Permission, ...]],
+        grants: Grants,
+        language: Language | None = None,
+        *,
+        wall: Callable[[], float] = time,
+        memo_size: int = MEMO_SIZE,
+    ) -> None:
+        models = tuple(models)
+        self._own = ModelAccess(models)
+        self._names: dict[str, tuple[str, ...]] = {model.name: (model.name,) for model in models}
+        self._names.update({alias: (alias, model.name) for model in models for alias in model.aliases})
+        self._wall, self._memo_size = wall, memo_size
+        self._roles, self._grants, self._language = roles, grants, language
+        self._memo: dict[tuple[Principal, str, str], Decision | Plan] = {}
+        self._callers: dict[Principal, tuple[list[Grant], Any]] = {}
+
+    # --- the port
+
+    def decide(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Decision:
+        """The decision about one request of a caller. size: bytes of the body."""
+        version = request.version
+        key = (principal, request.model, f"{request.operation}:{version}" if version else request.operation)
+        plan = self._memo.get(key)
+        if plan is None:
+            plan = self._plan(principal, request.model, request.operation, version)
+            if plan is not UNKNOWN and len(version) <= MEMO_VERSION:
+                if len(self._memo) >= self._memo_size:
+                    del self._memo[next(iter(self._memo))]
+                self._memo[key] = plan
+        return plan if isinstance(plan, Decision) else plan.decide(self._facts(principal, request, peer, size))
+
+    def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
+        """Whether the model (or this version of it) exists for this caller, under whatever conditions and for whatever operation."""
+        names = self._names.get(model)
+        if names is None:
+            return False
+        grants, _ = self._caller(principal)
+        if any(grant.hides(names, version) for grant in grants):
+            return False
+        if _bounded(principal) and not self._own.may_see(principal, model, version):
+            return False
+        allows = [grant for grant in grants if not grant.deny]
+        if not allows:
+            return _bounded(principal)
+        return any(permission.sees(names) for grant in allows for permission in grant.permissions)
+
+    def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
+        """Denials first, then what the credential itself says, then what allows."""
+        names = self._names.get(request.model)
+        if names is None:
+            return self._own.explain(principal, request, peer, size)
+        facts = None if self._language is None else self._facts(principal, request, peer, size)
+        covering = [grant for grant in self._caller(principal)[0] if grant.covers(request.operation, names, request.version)]
+        own = self._own.explain(principal, request, peer, size) if _bounded(principal) else []
+        denies, allows = ([grant.shown(facts) for grant in covering if grant.deny is deny] for deny in (True, False))
+        return [*denies, *own, *allows]
+
+    # --- deciding
+
+    def _plan(self, principal: Principal, model: str, operation: str, version: str) -> Decision | Plan:
+        names = self._names.get(model)
+        if names is None:
+            return UNKNOWN
+        grants, _ = self._caller(principal)
+        covering = [grant for grant in grants if grant.covers(operation, names, version)]
+        for grant in covering:
+            if grant.deny and grant.condition is None:
+                return Decision(False, _DENIED, grant.rule)
+        own = self._own.evaluate(principal, model, operation, version) if _bounded(principal) else None
+        if own is not None and not own.allow:
+            return own
+        denies = tuple(grant for grant in covering if grant.deny)
+        granted = own
+        allows: tuple[Grant, ...] = ()
+        if any(not grant.deny for grant in grants):
+            allows = tuple(grant for grant in covering if not grant.deny)
+            if not allows:
+                return _NO_ROLE
+            always = next((grant for grant in allows if grant.condition is None), None)
+            granted = None if always is None else Decision(True, "", always.rule)
+        if granted is None and not allows:
+            return _NO_ROLE
+        if granted is not None and not denies:
+            return granted
+        return Plan(denies, allows, granted)
+
+    def _caller(self, principal: Principal) -> tuple[list[Grant], Any]:
+        """What applies to a caller, and the caller as conditions read it; remembered for as long as the credential."""
+        known = self._callers.get(principal)
+        if known is None:
+            own = [Grant(f"role:{role}", self._roles[role]) for role in principal.roles if role in self._roles]
+            known = (self._grants.of(principal) + own, self._message(principal))
+            if len(self._callers) >= self._memo_size:
+                del self._callers[next(iter(self._callers))]
+            self._callers[principal] = known
+        return known
+
+    def _message(self, principal: Principal) -> Any:
+        if self._language is None:
+            return None
+        fields = ("id", "tenant", "kind", "user", "groups", "roles", "scopes", "agent", "session")
+        return self._language.principal(**{name: getattr(principal, name) for name in fields})
+
+    def _facts(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Facts:
+        language = self._language
+        assert language is not None
+        tools = request.api.tools(request)
+        names = self._names.get(request.model, (request.model,))
+        message = language.request(
+            request.operation, names[-1], request.version, request.stream, max(request.max_tokens, 0), size, tools[:MAX_ITEMS]
+        )
+        return language.facts(message, self._caller(principal)[1], peer.address, self._wall(), too_long=len(tools) > MAX_ITEMS)
+
+
+def _bounded(principal: Principal) -> bool:
+    """Whether the credential itself says which models it may use. An API key always does; others may leave it to roles."""
+    return principal.kind == "api_key" or bool(principal.models)

@@ -1,0 +1,110 @@
+"""Conditions of bindings, in CEL."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gateway.core.errors import ConfigError
+from policies.conditions import Facts, Language
+
+LANGUAGE = Language()
+NOON = 1_790_000_000.0  # Monday, 2026-09-21 14:13:20 UTC
+
+
+def facts(
+    *, address: str = "10.1.2.3", now: float = NOON, too_long: bool = False, groups: tuple[str, ...] = ("staff",), **request: object
+) -> Facts:
+    asked = LANGUAGE.request(**{"operation": "chat", "model": "demo-chat", "max_tokens": 100, "size": 2048, **request})  # type: ignore[arg-type]
+    caller = LANGUAGE.principal(id="ci", tenant="acme", kind="api_key", groups=groups)
+    return LANGUAGE.facts(asked, caller, address, now, too_long=too_long)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ('request.max_tokens <= 1000 && cidr("10.0.0.0/8").containsIP(source.address)', True),
+        ("request.max_tokens > 100", False),
+        ("request.bytes == 2048 && !request.stream", True),
+        ("!has(request.tools)", True),
+        ('request.model.startsWith("demo-") && request.operation in ["chat", "embeddings"]', True),
+        ('"staff" in principal.groups && principal.tenant == "acme"', True),
+        ('principal.kind == "oidc"', False),
+        ('now.getHours("Europe/Berlin") == 16 && now.getHours() == 14 && now.getDayOfWeek() == 1', True),
+        ('now < timestamp("2026-01-01T00:00:00Z")', False),
+        ('["10.0.0.0/8", "fd00::/8"].exists(net, cidr(net).containsIP(source.address))', True),
+        ('cidr("10.1.2.0/25").containsIP(source.address)', True),
+        ('cidr("10.1.3.0/24").containsIP(source.address)', False),
+        ('request.model.matches("^demo-[a-z]+$")', True),
+    ],
+)
+def test_conditions(text: str, holds: bool) -> None:
+    for otherwise in (True, False):
+        assert LANGUAGE.compile(text).holds(facts(), otherwise) is holds
+
+
+def test_tools_are_read_by_name() -> None:
+    condition = LANGUAGE.compile('has(request.tools) && request.tools.all(t, t in ["search", "read_file"])')
+    assert condition.holds(facts(tools=["search"]), False)
+    assert not condition.holds(facts(tools=["search", "shell"]), True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("request.maxtokens > 1", "column 8: undefined field 'maxtokens'"),
+        ("requests.model == 'x'", "column 9: undeclared reference to 'requests.model'; there are request, principal"),
+        ("request.max_tokens > 'a'", "column 20: found no matching overload"),
+        ("request.model", "must be true or false"),
+        ("a &&", "Syntax error"),
+        ("", "Syntax error"),
+        ('cidr("10.0.0.0/99").containsIP(source.address)', "is not a network"),
+        ("false && cidr('ten').containsIP(source.address)", "is not a network"),
+        ('now.getHours("Europe/Berlinn") > 3', "is not a time zone"),
+        ('true || request.model.matches("(a")', "is not a regular expression"),
+        ("true || " * 1000 + "true", "at most 4096"),
+        ("request.model == 'x'\n&& request.nothing", "line 2, column 11"),
+    ],
+)
+def test_a_wrong_condition_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LANGUAGE.compile(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["1 / (request.max_tokens - 100) == 1", 'cidr("10.0.0.0/8").containsIP(source.address)'])
+def test_what_cannot_be_evaluated_counts_as_the_caller_says(text: str) -> None:
+    condition = LANGUAGE.compile(text)
+    unreadable = facts(address="a unix socket")
+    for otherwise in (True, False):
+        assert condition.holds(unreadable, otherwise) is otherwise
+
+
+def test_a_list_that_is_too_long_is_not_looked_at() -> None:
+    condition = LANGUAGE.compile("request.tools.size() >= 0")
+    assert condition.holds(facts(tools=["t"] * 128), False)
+    assert not condition.holds(facts(tools=["t"] * 128, too_long=True), False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "request.tools.all(a, request.tools.all(b, request.tools.all(c, request.tools.all(d, a + b + c + d != 'x'))))",
+        "request.tools.map(a, request.tools.map(b, a + b)).size() > 0",
+        "request.tools.exists(a, a.matches('^(a+)+$'))",
+        "request.model.matches('(a|a)*(a|aa)+$')",
+    ],
+)
+def test_an_evaluation_is_bounded(text: str) -> None:
+    condition = LANGUAGE.compile(text)
+    read = facts(tools=["a" * 64] * 128, model="a" * 256)
+    began = time.thread_time()
+    condition.holds(read, False)
+    assert time.thread_time() - began < 0.05  # it takes 1 to 4 ms
+
+
+def test_an_ipv4_address_in_ipv6_is_that_address() -> None:
+    condition = LANGUAGE.compile('cidr("10.0.0.0/8").containsIP(source.address)')
+    assert condition.holds(facts(address="::ffff:10.0.0.1"), False)
+    assert not condition.holds(facts(address="fd00::1%eth0"), True)

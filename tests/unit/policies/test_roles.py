@@ -1,0 +1,201 @@
+"""Roles and bindings: who may do what."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
+from gateway.core.types import InferenceRequest, Peer, Principal
+from gateway.core.wire import WireApi
+from policies.conditions import Language
+from policies.permissions import parse
+from policies.roles import Grant, Grants, RoleAccess
+
+MODELS = (ModelSpec(name="demo-chat", pool=("a",), aliases=("gpt-small",)), ModelSpec(name="secret", pool=("a",)))
+OPERATIONS = ("chat", "completions", "embeddings", "infer")
+LANGUAGE = Language()
+PEER = Peer("10.0.0.1")
+
+
+def access(roles: dict[str, list[str]], *bindings: dict[str, Any]) -> RoleAccess:
+    compiled = {name: tuple(parse(text, OPERATIONS) for text in texts) for name, texts in roles.items()}
+    grants = Grants()
+    for number, binding in enumerate(bindings):
+        when = binding.get("when")
+        grants.add(
+            binding["subjects"],
+            Grant(
+                f"binding:{number}",
+                compiled[binding["role"]],
+                binding.get("effect") == "deny",
+                None if when is None else LANGUAGE.compile(when),
+                binding.get("tenant", "*"),
+            ),
+        )
+    return RoleAccess(MODELS, compiled, grants, LANGUAGE, wall=lambda: 0.0)
+
+
+def ask(model: str = "demo-chat", operation: str = "chat", max_tokens: int = 10, version: str = "") -> InferenceRequest:
+    return InferenceRequest(WireApi(operation), b"/", model, {}, None, max_tokens=max_tokens, version=version)
+
+
+def key(*models: str, id: str = "ci", **more: Any) -> Principal:
+    return Principal(id, more.pop("tenant", "acme"), "api_key", models, **more)
+
+
+def person(user: str = "alice", **more: Any) -> Principal:
+    return Principal(user, more.pop("tenant", "acme"), "oidc", user=user, **more)
+
+
+CHATTER = {"chatter": ["infer:chat:model/demo-*"], "all": ["infer:*"]}
+
+
+def rule(of: RoleAccess, caller: Principal, request: InferenceRequest | None = None, peer: Peer = PEER) -> tuple[bool, str]:
+    decision = of.decide(caller, request or ask(), peer, 100)
+    again = of.decide(caller, request or ask(), peer, 100)
+    assert decision == again
+    return decision.allow, decision.rule
+
+
+class TestCallersWithoutRoles:
+    def test_a_key_keeps_what_it_says(self) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": ["group/engineers"]})
+        assert rule(policy, key("*")) == (True, "models:*")
+        assert rule(policy, key("secret")) == (False, "default-deny")
+        assert policy.may_see(key("*"), "secret") and not policy.may_see(key("demo-*"), "secret")
+
+    def test_a_person_may_do_nothing(self) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": ["group/engineers"]})
+        assert rule(policy, person()) == (False, "default-deny")
+        assert not policy.may_see(person(), "demo-chat")
+
+
+class TestRoles:
+    @pytest.mark.parametrize(
+        ("subject", "caller", "allowed"),
+        [
+            ("user/alice", person(), True),
+            ("user/bob", person(), False),
+            ("group/engineers", person(groups=("staff", "engineers")), True),
+            ("group/engineers", person(groups=("staff",)), False),
+            ("group/eng*", person(groups=("engineers",)), True),
+            ("tenant/acme", person(), True),
+            ("tenant/other", person(), False),
+            ("agent/*", person(agent="coder"), True),
+            ("agent/*", person(), False),
+            ("user/*", person(), True),
+            ("key/alice", person(), False),
+        ],
+    )
+    def test_subjects(self, subject: str, caller: Principal, allowed: bool) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": [subject]})
+        assert rule(policy, caller)[0] is allowed
+        assert policy.may_see(caller, "demo-chat") is allowed
+        assert not policy.may_see(caller, "secret")
+
+    def test_a_role_of_the_credential_itself(self) -> None:
+        assert rule(access(CHATTER), person(roles=("chatter",))) == (True, "role:chatter")
+        assert rule(access(CHATTER), person(roles=("admin",))) == (False, "default-deny")
+
+    def test_a_role_never_grants_more_than_the_key_says(self) -> None:
+        policy = access(CHATTER, {"role": "all", "subjects": ["key/ci"]})
+        assert rule(policy, key("demo-*")) == (True, "binding:0")
+        assert rule(policy, key("demo-*"), ask("secret")) == (False, "default-deny")
+        assert rule(policy, key("*", operations=("embeddings",))) == (False, "operations")
+        assert rule(policy, key()) == (False, "default-deny")
+
+    def test_a_key_with_a_role_needs_the_role(self) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": ["key/ci"]})
+        assert rule(policy, key("*"), ask("secret")) == (False, "default-deny")
+        assert rule(policy, key("*"), ask(operation="embeddings")) == (False, "default-deny")
+        assert not policy.may_see(key("*"), "secret")
+
+    def test_a_binding_for_one_tenant(self) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": ["user/alice"], "tenant": "acme"})
+        assert rule(policy, person())[0] and not rule(policy, person(tenant="other"))[0]
+
+    def test_an_alias_needs_the_right_to_its_model(self) -> None:
+        policy = access({"r": ["infer:chat:model/demo-chat"]}, {"role": "r", "subjects": ["user/*"]})
+        assert rule(policy, person(), ask("gpt-small"))[0] and policy.may_see(person(), "gpt-small")
+
+    def test_versions(self) -> None:
+        policy = access({"r": ["infer:infer:model/secret@2"]}, {"role": "r", "subjects": ["user/*"]})
+        assert rule(policy, person(), ask("secret", "infer", version="2"))[0]
+        assert not rule(policy, person(), ask("secret", "infer", version="3"))[0]
+        assert not rule(policy, person(), ask("secret", "infer"))[0]
+
+    def test_unknown_models_are_not_remembered(self) -> None:
+        policy = access(CHATTER)
+        for number in range(100):
+            assert rule(policy, key("*"), ask(f"m{number}")) == (False, "unknown-model")
+        assert not policy._memo
+
+
+class TestDeny:
+    def test_deny_wins(self) -> None:
+        policy = access(
+            CHATTER, {"role": "all", "subjects": ["user/alice"]}, {"role": "chatter", "subjects": ["agent/*"], "effect": "deny"}
+        )
+        assert rule(policy, person())[0]
+        assert rule(policy, person(agent="coder")) == (False, "binding:1")
+        assert rule(policy, person(agent="coder"), ask("secret"))[0]
+
+    def test_deny_counts_for_a_key_without_roles_too(self) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": ["tenant/acme"], "effect": "deny"})
+        assert rule(policy, key("*")) == (False, "binding:0")
+        assert policy.may_see(key("*"), "demo-chat")  # other operations are left
+
+    def test_a_model_that_is_denied_altogether_is_hidden(self) -> None:
+        policy = access({"r": ["infer:*:model/secret"]}, {"role": "r", "subjects": ["tenant/*"], "effect": "deny"})
+        assert not policy.may_see(key("*"), "secret") and policy.may_see(key("*"), "demo-chat")
+
+    def test_a_reason_says_nothing_of_the_policy(self) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": ["tenant/acme"], "effect": "deny", "when": "request.max_tokens > 5"})
+        assert policy.decide(key("*"), ask(), PEER, 0).reason == "A policy denies this request."
+
+
+class TestConditions:
+    SMALL: ClassVar[dict[str, Any]] = {"role": "chatter", "subjects": ["user/*"], "when": "request.max_tokens <= 100"}
+
+    def test_each_request_is_decided_by_its_own_facts(self) -> None:
+        policy = access(CHATTER, self.SMALL)
+        assert rule(policy, person()) == (True, "binding:0")
+        assert rule(policy, person(), ask(max_tokens=101)) == (False, "binding:0")
+        assert policy.may_see(person(), "demo-chat")
+
+    def test_any_true_condition_allows(self) -> None:
+        near = {"role": "chatter", "subjects": ["user/*"], "when": 'cidr("10.0.0.0/8").containsIP(source.address)'}
+        policy = access(CHATTER, self.SMALL, near)
+        assert rule(policy, person(), ask(max_tokens=101)) == (True, "binding:1")
+        assert rule(policy, person(), ask(max_tokens=101), Peer("192.0.2.1"))[0] is False
+
+    def test_a_condition_that_fails_denies_either_way(self) -> None:
+        broken = "1 / request.bytes == 1 || 1 / (request.max_tokens - 10) == 1"
+        allow, deny = {**self.SMALL, "when": broken}, {**self.SMALL, "subjects": ["key/*"], "when": broken, "effect": "deny"}
+        assert rule(access(CHATTER, allow), person())[0] is False
+        assert rule(access(CHATTER, deny), key("*")) == (False, "binding:0")
+
+    def test_a_conditional_deny_leaves_the_rest(self) -> None:
+        policy = access(CHATTER, {**self.SMALL, "subjects": ["tenant/acme"], "effect": "deny", "when": "request.max_tokens > 100"})
+        assert rule(policy, key("*")) == (True, "models:*")
+        assert rule(policy, key("*"), ask(max_tokens=101)) == (False, "binding:0")
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from(["chatter", "all"]), st.sampled_from(["true", "false", None])), max_size=6))
+def test_deny_wins_in_whatever_order(rules: list[tuple[bool, str, str | None]]) -> None:
+    """Against the rules read one by one."""
+    bindings = [
+        {"role": role, "subjects": ["user/alice"], "effect": "deny" if deny else "allow", "when": when} for deny, role, when in rules
+    ]
+    got = access(CHATTER, *bindings).decide(person(), ask(), PEER, 0).allow
+    holding = [deny for deny, _, when in rules if when != "false"]
+    assert got is (bool(holding) and not any(holding))
+
+
+def test_the_settings() -> None:
+    spec = ConfigSpec(version=1, roles={"r": RoleSpec(permissions=("infer:*",))}, bindings=(BindingSpec(role="r", subjects=("key/a",)),))
+    assert spec.bindings[0].effect == "allow" and spec.bindings[0].when is None
