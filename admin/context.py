@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, ModelFiles, PolicyTester
+from gateway.core.modelfiles import ModelFiles
+from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.storage import ControlStore
 from gateway.core.types import EventRecord
 from gateway.core.waiting import Signal

@@ -9,8 +9,7 @@ import msgspec
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
 from gateway.core.errors import NotFound, RequestError
-from gateway.core.ports import Trial
-from gateway.core.types import Principal
+from gateway.core.types import Principal, Trial
 from gateway.wire.table import OPERATIONS
 
 

@@ -13,10 +13,10 @@ from gateway.audit.crypto import PUBLIC_KEY, load_verifier
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.core.audit_questions import AuditFilter, AuditScope
-from gateway.core.ports import Authenticator, Trial
+from gateway.core.ports import Authenticator
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import AuditSpec
-from gateway.core.types import Headers, InferenceRequest, Peer, Principal
+from gateway.core.types import Headers, InferenceRequest, Peer, Principal, Trial
 from gateway.core.waiting import Maybe
 from gateway.core.wire import WireApi
 from gateway.pipeline.plane import DataPlane

@@ -1,4 +1,4 @@
-"""Names of model files, of uploads, and of files in a model's folder. Strict: everything else is refused.
+"""Names of model files, uploads and files in a model's folder (strict: all others are refused), and `ModelFiles`, the port to them.
 
 A name that ends in .gguf or .onnx is a file; every other name is a folder (an ONNX model with its tokenizer and configuration), which
 travels as a tar archive.
@@ -7,7 +7,8 @@ travels as a tar archive.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from msgspec import Meta, Struct
 
@@ -77,3 +78,41 @@ def model_of(name: str) -> str:
     """The model that a file belongs to: the first part of a split model, otherwise the name itself."""
     split = split_of(name)
     return name if split is None else split_name(split[0], 1, split[2])
+
+
+class ModelFiles(Protocol):
+    """Model files on this machine and how new ones arrive: plain dictionaries, ready for JSON. Raises GatehouseErrors."""
+
+    async def models(self) -> dict[str, Any]:
+        """All models: {"items": as `model`, without their parts; "remarks": what was left out and why}."""
+        ...
+
+    async def model(self, name: str) -> dict[str, Any]:
+        """One model: metadata, checksums as far as known, engines that use it, `version` for ETags. Raises NotFound."""
+        ...
+
+    async def checksum(self, name: str) -> dict[str, Any]:
+        """As `model`, every checksum computed; reads all of its bytes."""
+        ...
+
+    async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
+        """Deletes a model that no engine uses and returns it. version: deletes only this version."""
+        ...
+
+    def uploads(self) -> list[dict[str, Any]]: ...
+
+    def upload(self, id: str) -> dict[str, Any]:
+        """One upload: its declaration, `offset`, `state`. Raises NotFound."""
+        ...
+
+    async def begin(self, settings: UploadSettings, *, actor: str, dry_run: bool) -> dict[str, Any]: ...
+
+    async def append(self, id: str, offset: int, length: int | None, parts: AsyncIterator[bytes]) -> dict[str, Any]:
+        """Appends bytes from an offset on, `length` of them if known. Keeps the bytes that arrived if the rest does not come."""
+        ...
+
+    async def complete(self, id: str, *, dry_run: bool) -> dict[str, Any]:
+        """Verifies an upload, adds it to the models and returns the model."""
+        ...
+
+    async def abandon(self, id: str, *, dry_run: bool) -> dict[str, Any]: ...

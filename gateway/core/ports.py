@@ -7,13 +7,10 @@ implementation in a task that it owns (gateway.core.tasks.TaskOwner).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal, Protocol
-
-from msgspec import Meta, Struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
 
 from gateway.core.audit_questions import AuditFilter, AuditScope
-from gateway.core.modelfiles import UploadSettings
 from gateway.core.slices import Steps
 from gateway.core.types import (
     AuditRecord,
@@ -25,6 +22,7 @@ from gateway.core.types import (
     Peer,
     Principal,
     ResponseHead,
+    Trial,
     Usage,
     Verdict,
 )
@@ -349,19 +347,6 @@ class ModelControl(Protocol):
         ...
 
 
-class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request that is only supposed. source: the caller's address. bytes: of the body. tools: names."""
-
-    model: str
-    operation: str = "chat"
-    version: str = ""
-    source: str = "192.0.2.1"
-    max_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
-    bytes: Annotated[int, Meta(ge=0, le=2**40)] = 0
-    stream: bool = False
-    tools: Annotated[tuple[str, ...], Meta(max_length=1024)] = ()
-
-
 class PolicyTester(Protocol):
     """The data plane's decisions, without a request."""
 
@@ -390,44 +375,6 @@ class ConfigApplier(Protocol):
     async def reload(self) -> dict[str, Any]:
         """Reads the configuration file again."""
         ...
-
-
-class ModelFiles(Protocol):
-    """Model files on this machine and how new ones arrive: plain dictionaries, ready for JSON. Raises GatehouseErrors."""
-
-    async def models(self) -> dict[str, Any]:
-        """All models: {"items": as `model`, without their parts; "remarks": what was left out and why}."""
-        ...
-
-    async def model(self, name: str) -> dict[str, Any]:
-        """One model: metadata, checksums as far as known, engines that use it, `version` for ETags. Raises NotFound."""
-        ...
-
-    async def checksum(self, name: str) -> dict[str, Any]:
-        """As `model`, every checksum computed; reads all of its bytes."""
-        ...
-
-    async def remove(self, name: str, *, version: str | None, dry_run: bool) -> dict[str, Any]:
-        """Deletes a model that no engine uses and returns it. version: deletes only this version."""
-        ...
-
-    def uploads(self) -> list[dict[str, Any]]: ...
-
-    def upload(self, id: str) -> dict[str, Any]:
-        """One upload: its declaration, `offset`, `state`. Raises NotFound."""
-        ...
-
-    async def begin(self, settings: UploadSettings, *, actor: str, dry_run: bool) -> dict[str, Any]: ...
-
-    async def append(self, id: str, offset: int, length: int | None, parts: AsyncIterator[bytes]) -> dict[str, Any]:
-        """Appends bytes from an offset on, `length` of them if known. Keeps the bytes that arrived if the rest does not come."""
-        ...
-
-    async def complete(self, id: str, *, dry_run: bool) -> dict[str, Any]:
-        """Verifies an upload, adds it to the models and returns the model."""
-        ...
-
-    async def abandon(self, id: str, *, dry_run: bool) -> dict[str, Any]: ...
 
 
 class KeyStore(Protocol):

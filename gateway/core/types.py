@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.core.values import Headers, Peer, Principal, Priority, ResponseHead, Usage
 from gateway.core.wire import InferenceRequest
@@ -22,6 +22,7 @@ __all__ = [
     "Principal",
     "Priority",
     "ResponseHead",
+    "Trial",
     "Usage",
     "Verdict",
 ]
@@ -45,6 +46,19 @@ class Verdict(Struct, frozen=True):
 
 
 ALLOW = Verdict("allow")
+
+
+class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A request that is only supposed. source: the caller's address. bytes: of the body. tools: names."""
+
+    model: str
+    operation: str = "chat"
+    version: str = ""
+    source: str = "192.0.2.1"
+    max_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    bytes: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    stream: bool = False
+    tools: Annotated[tuple[str, ...], Meta(max_length=1024)] = ()
 
 
 class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -9,7 +9,7 @@ import pytest
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, PolicyTrial
 from gateway.app.gateway import Gateway
 from gateway.core.errors import AuthenticationError
-from gateway.core.types import Peer, Principal
+from gateway.core.types import Peer, Principal, Trial
 from tests.unit.gateway.app.making import KEY, config
 
 PEER = Peer("192.0.2.1")
@@ -29,9 +29,9 @@ async def test_a_trial_names_what_would_apply(gateway: Gateway, tmp_path: Path) 
     await gateway.changes.reloader.apply(config(tmp_path, limits=[{"name": "l", "concurrent": 5}]), source="test")
     trial = PolicyTrial(gateway.plane)
     principal = Principal(id="k", tenant="t", kind="api_key", models=("*",))
-    assert trial.test(principal, "n", "chat")["limits"] == ["l"]
+    assert trial.explain(principal, Trial(model="n"))["limits"] == ["l"]
     named = Principal(id="k", tenant="t", kind="api_key", models=("*",), limits=("gone",))
-    refused = trial.test(named, "n", "chat")
+    refused = trial.explain(named, Trial(model="n"))
     assert (refused["allow"], refused["reason"]) == (False, "the limit 'gone' of this key is not in force")
 
 
