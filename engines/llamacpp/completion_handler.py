@@ -44,7 +44,9 @@ class CompletionHandler:
             room = engine.context_size - len(tokens)
             wanted = min(limit, room) if body.max_tokens is None and room > 0 else limit
             prompted.append(Prompted(tokens, body.n or 1, engine.check_length(len(tokens), wanted, "prompt")))
-        params = sampling_params(body, engine.defaults, engine.model.n_vocab, body.seed or 0, grammar_of(body))
+        params = sampling_params(
+            body, engine.defaults, engine.model.n_vocab, body.seed or 0, grammar_of(body, engine.grammars.of(request.cache_salt))
+        )
         return build(
             engine, request, prompted, params, stops=body.stops(), seeded=body.seed is not None, logprobs=body.logprobs,
             ignore_eos=bool(body.ignore_eos), score_prompt=bool(body.echo) and body.logprobs is not None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from engines.llamacpp import schema, tools
 from engines.llamacpp.chat import ChatTemplate, normalise
+from engines.llamacpp.gbnf import Check
 from engines.llamacpp.native import Model
 from engines.llamacpp.output import REASONING_TAGS, Dialect
 from engines.llamacpp.params import ChatRequest, Common, unsupported
@@ -44,8 +45,8 @@ class Converser:
         visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}
         self._reasoning = next((tags for tags in REASONING_TAGS if tags[1] in source or tags[1] in visible), None)
 
-    def prepare(self, body: ChatRequest) -> Conversation:
-        """Render, tokenize, choose grammar and dialect. Raises ApiError 400."""
+    def prepare(self, body: ChatRequest, check: Check) -> Conversation:
+        """Render, tokenize, choose grammar and dialect. check: of grammars. Raises ApiError 400."""
         template = self._template
         if template is None:
             raise ApiError(400, "this model has no chat template; use /v1/completions", param="messages", code="no_chat_template")
@@ -66,7 +67,8 @@ class Converser:
         inside = self._reasoning is not None and text.rstrip().endswith(self._reasoning[0])
         constrained = choice.required or generic
         dialect = Dialect(self._family if names_allowed else None, names_allowed, self._reasoning, inside and not constrained)
-        return Conversation(self._tokens(text, texts), self._grammar(body, choice, constrained, parallel), dialect, parallel)
+        grammar = self._grammar(body, choice, constrained, parallel, check)
+        return Conversation(self._tokens(text, texts), grammar, dialect, parallel)
 
     def beginning(self, system: str) -> list[int]:
         """The tokens that every conversation with this system prompt starts with. Raises ApiError if the template refuses it."""
@@ -84,11 +86,11 @@ class Converser:
             extra["reasoning_effort"] = body.reasoning_effort
         return extra
 
-    def _grammar(self, body: ChatRequest, choice: tools.Choice, constrained: bool, parallel: bool) -> str | None:
-        own = grammar_of(body)
+    def _grammar(self, body: ChatRequest, choice: tools.Choice, constrained: bool, parallel: bool, check: Check) -> str | None:
+        own = grammar_of(body, check)
         if choice.tools and own is not None:
             raise unsupported("tools", "they cannot be combined with response_format or grammar")
-        return tools.call_grammar(self._family, choice, parallel=parallel) if constrained else own
+        return tools.call_grammar(self._family, choice, parallel=parallel, check=check) if constrained else own
 
     def _protect(self, value: Any, texts: list[str]) -> Any:
         """The value with the text of every control token in its strings replaced: a client's text is never a control token."""
@@ -122,7 +124,7 @@ class Converser:
         return tokens
 
 
-def grammar_of(body: Common) -> str | None:
+def grammar_of(body: Common, check: Check) -> str | None:
     """The grammar of `grammar` or `response_format`. Raises ApiError 400."""
     form = body.response_format
     kind = form.get("type") if form is not None else "text"
@@ -131,7 +133,7 @@ def grammar_of(body: Common) -> str | None:
         if kind != "text":
             raise ApiError(400, "grammar and response_format cannot be combined", param="grammar")
         try:
-            schema.check_grammar(body.grammar)
+            schema.check_grammar(body.grammar, check)
         except schema.SchemaError as exc:
             raise ApiError(400, str(exc), param="grammar", code="invalid_grammar") from None
         return body.grammar
@@ -146,7 +148,7 @@ def grammar_of(body: Common) -> str | None:
         raise ApiError(400, "response_format.json_schema.schema is required", param="response_format.json_schema")
     _only(described, {"name", "description", "schema", "strict"}, "response_format.json_schema")
     try:
-        return schema.json_schema(described["schema"])
+        return schema.json_schema(described["schema"], check)
     except schema.SchemaError as exc:
         raise ApiError(400, str(exc), param="response_format.json_schema.schema", code="unsupported_schema") from None
 

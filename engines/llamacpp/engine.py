@@ -7,11 +7,12 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from engines.llamacpp.batcher import Batcher, Mailbox, SequenceJob, new_seed
 from engines.llamacpp.conversation import Converser
+from engines.llamacpp.gbnf import Refusals
 from engines.llamacpp.generation import Generation
 from engines.llamacpp.native import Context, Model
 from engines.llamacpp.options import Defaults
@@ -38,6 +39,7 @@ class Engine:
     defaults: Defaults
     context_size: int
     executor: ThreadPoolExecutor
+    grammars: Refusals = field(default_factory=Refusals)
 
     async def prepare(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """Run blocking work in the executor. If the caller is cancelled meanwhile, `undo` receives the result."""

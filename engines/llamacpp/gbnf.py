@@ -13,13 +13,16 @@ more ways than there are atoms, so a client's grammar is read here first and ref
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from threading import Lock
 from typing import Any
 
 MAX_WAYS = 1000
 """As many as the values of an `enum` may be."""
+MAX_CHARACTERS = 128 * 1024
+"""Longest grammar, those made of schemas included: reading this much takes a second."""
 MAX_DEPTH = 48
 """Deepest nesting of groups: llama.cpp's parser recurses."""
 MAX_REPEAT = 1000
@@ -383,9 +386,14 @@ class _Search:
         return sorted(characters, key=weight, reverse=True)[:3]
 
 
-@lru_cache(maxsize=64)
+Check = Callable[[str], str | None]
+"""`refusal`, or one that remembers."""
+
+
 def refusal(text: str) -> str | None:
-    """Why a grammar is not taken, or None. Pure; remembered, as clients ask with the same grammar again and again."""
+    """Why a grammar is refused, or None. Pure."""
+    if len(text) > MAX_CHARACTERS:
+        return f"the grammar is longer than {MAX_CHARACTERS} characters"
     if "\x00" in text:
         return "the grammar holds a NUL character"
     try:
@@ -395,3 +403,42 @@ def refusal(text: str) -> str | None:
     except GrammarRefused as refused:
         return str(refused)
     return None
+
+
+class Refusals:
+    """What `refusal` said: clients ask with the same grammar again and again, and a check may take 50 ms and more.
+
+    Each domain of callers has its own memory. So the time that a check takes tells nobody which grammars others use, and nobody can crowd
+    out what is remembered for others. Bounded: digests and sentences, EACH for a domain, DOMAINS of them. Thread-safe.
+    """
+
+    EACH = 32
+    DOMAINS = 256
+
+    def __init__(self) -> None:
+        self._domains: OrderedDict[bytes, OrderedDict[bytes, str | None]] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, domain: bytes) -> Check:
+        """The check for callers of a domain (b"": those that share everything)."""
+
+        def check(text: str) -> str | None:
+            digest = sha256(text.encode("utf-8", "surrogatepass")).digest()
+            with self._lock:
+                known = self._domains.get(domain)
+                if known is not None and digest in known:
+                    known.move_to_end(digest)
+                    self._domains.move_to_end(domain)
+                    return known[digest]
+            said = refusal(text)
+            with self._lock:
+                known = self._domains.setdefault(domain, OrderedDict())
+                known[digest] = said
+                self._domains.move_to_end(domain)
+                if len(known) > self.EACH:
+                    known.popitem(last=False)
+                if len(self._domains) > self.DOMAINS:
+                    self._domains.popitem(last=False)
+            return said
+
+        return check

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from engines.llamacpp.gbnf import refusal
+from engines.llamacpp.gbnf import Check, refusal
 
 MAX_RULES = 2000
 MAX_DEPTH = 48
@@ -327,16 +327,16 @@ def json_object() -> str:
     return grammar.text(grammar.primitive("object"))
 
 
-def json_schema(schema: Any) -> str:
+def json_schema(schema: Any, check: Check = refusal) -> str:
     """The grammar of a schema. Raises SchemaError."""
     grammar = Grammar()
     text = grammar.text(grammar.schema(schema))
-    check_grammar(text)
+    check_grammar(text, check)
     return text
 
 
-def check_grammar(text: str) -> None:
+def check_grammar(text: str, check: Check = refusal) -> None:
     """Bounds on what a grammar costs, so that llama.cpp is safe from it. Raises SchemaError."""
-    refused = refusal(text)
+    refused = check(text)
     if refused is not None:
         raise SchemaError(refused)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engines.llamacpp.gbnf import Check, refusal
 from engines.llamacpp.output import Family
 from engines.llamacpp.schema import Grammar, SchemaError, check_grammar, literal
 from engines.sidecar.shell import ApiError
@@ -89,11 +90,11 @@ def choose(tools: tuple[Tool, ...], choice: str | Mapping[str, Any] | None) -> C
     return Choice(chosen, True)
 
 
-def call_grammar(family: Family, choice: Choice, *, parallel: bool) -> str:
+def call_grammar(family: Family, choice: Choice, *, parallel: bool, check: Check = refusal) -> str:
     """The grammar of a message that consists of calls. Raises ApiError 400 for parameters that it cannot express."""
     text = _call_grammar(family, choice, parallel)
     try:
-        check_grammar(text)
+        check_grammar(text, check)
     except SchemaError as exc:
         raise ApiError(400, f"the parameters of the tools make a bad grammar: {exc}", param="tools", code="unsupported_schema") from None
     return text

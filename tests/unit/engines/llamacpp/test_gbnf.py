@@ -1,8 +1,11 @@
 """A grammar that would cost llama.cpp more than a request may is refused before it sees it; ordinary ones are not."""
 
+from time import process_time
+
 import pytest
 
-from engines.llamacpp.gbnf import MAX_WAYS, refusal
+from engines.llamacpp import gbnf
+from engines.llamacpp.gbnf import MAX_CHARACTERS, MAX_WAYS, Refusals, refusal
 from engines.llamacpp.schema import SchemaError, json_object, json_schema
 
 ARITHMETIC = r"""
@@ -86,3 +89,43 @@ def test_references_that_double_are_refused() -> None:
     rules = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(20)}
     with pytest.raises(SchemaError, match="ways"):
         json_schema({"$defs": {**rules, "a20": {"type": "string"}}, "$ref": "#/$defs/a0"})
+
+
+def test_long_ones_are_refused_before_they_are_read() -> None:
+    long = {"const": "a" * MAX_CHARACTERS}
+    begun = process_time()
+    with pytest.raises(SchemaError, match="longer than"):
+        json_schema(long)
+    assert process_time() - begun < 0.5  # a second for each 128 KiB if it is read
+
+
+def test_verdicts_are_remembered_for_each_domain_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(text: str) -> str | None:
+        asked.append(text)
+        return "no" if text == "bad" else None
+
+    monkeypatch.setattr(gbnf, "refusal", counted)
+    memory = Refusals()
+    assert [memory.of(b"a")("bad"), memory.of(b"a")("bad"), memory.of(b"a")("good")] == ["no", "no", None]
+    assert asked == ["bad", "good"]
+    assert memory.of(b"b")("bad") == "no" and asked == ["bad", "good", "bad"]  # as slow as if nobody had asked before
+    for number in range(10 * Refusals.EACH):
+        memory.of(b"b")(str(number))
+    asked.clear()
+    memory.of(b"a")("bad")
+    assert asked == []  # another domain cannot crowd it out
+    memory.of(b"b")("bad")
+    assert asked == ["bad"]
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    memory = Refusals()
+    for domain in range(2 * Refusals.DOMAINS):
+        memory.of(b"%d" % domain)('root ::= "a"')
+    for number in range(2 * Refusals.EACH):
+        memory.of(b"a")(f'root ::= "{number}"')
+    assert len(memory._domains) == Refusals.DOMAINS
+    assert max(map(len, memory._domains.values())) == Refusals.EACH
+    assert memory.of(b"a")("root ::= \ud800") is not None  # a surrogate is no reason to fail
