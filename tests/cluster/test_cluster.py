@@ -84,8 +84,8 @@ def test_traffic_goes_on_while_postgresql_restarts(cluster: Cluster) -> None:
 
 
 def test_a_replica_without_a_way_to_postgresql_says_so_and_serves(cluster: Cluster) -> None:
-    id, secret = cluster.b.make_key()
-    assert cluster.chat(secret, url=cluster.a.url).status_code == 200
+    id, secret = cluster.a.make_key()
+    assert cluster.chat(secret, url=cluster.a.url).status_code == 200  # remembered
     with load(cluster) as running:
         cluster.a.ways["postgres"].partition()
         store_at(cluster.a, False)
