@@ -84,6 +84,14 @@ class Breaker:
         """Becomes half-open when the opening is over."""
         return self.state == "open" and now >= self.until and self._enter("half_open")
 
+    def adopt(self, state: Literal["open", "closed"], until: float, openings: int) -> bool:
+        """Takes over what another process of this gateway has learnt about the engine. until, openings: of its opening."""
+        if state == "closed":
+            self.failures = 0
+            return self.state != "closed" and self._enter("closed")
+        self.until, self.openings = until, openings
+        return self.state != "open" and self._enter("open")
+
     def reset(self) -> bool:
         """Forgets everything: there is a new process behind the endpoint."""
         self.openings = 0

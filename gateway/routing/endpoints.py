@@ -42,6 +42,16 @@ LOADING_SECONDS: Final = 2.0
 class Waiters(Protocol):
     """A pool with requests that wait for a slot."""
 
+    @property
+    def queued(self) -> int:
+        """How many wait."""
+        ...
+
+    @property
+    def places(self) -> list[Endpoint]:
+        """The endpoints whose slots they wait for."""
+        ...
+
     def pump(self) -> bool:
         """Grants one free slot; False without a free slot or a request that it can serve."""
         ...
@@ -67,6 +77,10 @@ class Effects(Protocol):
     def tick_soon(self) -> None: ...
 
     def suspect(self, endpoint: Endpoint) -> None: ...
+
+    def learnt(self, endpoint: Endpoint) -> None:
+        """The result of a request has opened or closed its breaker."""
+        ...
 
     def close(self, client: EngineClient) -> None: ...
 
@@ -122,11 +136,13 @@ class Endpoint:
         "reserve",
         "retry_at",
         "said_slots",
+        "share",
         "shift",
         "slots",
         "spec",
         "state",
         "tripped",
+        "turn",
         "waiting",
     )
 
@@ -135,6 +151,8 @@ class Endpoint:
         self.address: str | None = None
         self.client: EngineClient | None = None
         self.said_slots: int | None = None
+        self.share: int | None = None
+        """In a data worker: how many of the engine's slots it may use. None: all."""
         self.slots = spec.start_slots
         self.in_flight = 0
         self.limit = 0
@@ -144,6 +162,8 @@ class Endpoint:
         self.half_open = False
         self.probing = False
         """Whether the breaker waits for the result of a probe request, which counts whatever the endpoint's state is by then."""
+        self.turn = True
+        """Whether the probe request of a half-open breaker may be sent from this process; of several workers one has the turn."""
         self.epoch = 0
         """The breaker's epoch, which each attempt notes at its start."""
         self.state: State = "starting"
@@ -220,7 +240,9 @@ class Endpoint:
             reason = "connections are refused" if self.refused else f"{count} consecutive failures" if count > 1 else "a request failed"
             self._effects.suspect(self)
         if changed or self.probing:
-            self._judge(reason)
+            self.judge(reason)
+        if changed:
+            self._effects.learnt(self)
 
     # -- what the supervisor, the probes, the clock and operators do ----------------------------------------------------------------
 
@@ -244,8 +266,8 @@ class Endpoint:
             self.load_seconds, self._starting_at = now - self._starting_at, None
         self.process, self.code, self.awaited = "ready", None, False
         self.said_slots = slots
-        self._count_slots()
-        self._judge("the engine is ready")
+        self.count_slots()
+        self.judge("the engine is ready")
         if self.waiting:
             self._effects.wake(self)  # the limit may not have changed, but all slots of a new process are free
 
@@ -256,7 +278,7 @@ class Endpoint:
         elif self._starting_at is None:
             self._starting_at = self._effects.now()
         self.process, self.code, self.awaited, self.retry_at = process, code, awaited, retry_at
-        self._judge(reason)
+        self.judge(reason)
 
     def begin(self, shift: Shift) -> None:
         """Sends a share of the requests to a second process, which counts their results."""
@@ -288,32 +310,32 @@ class Endpoint:
             changed = self.breaker.due(self.breaker.until) or changed
         if result.slots is not None:
             self.said_slots = result.slots
-            changed = self._count_slots() or changed
+            changed = self.count_slots() or changed
         if changed or refusing != (self.refused, self.health.refused):
-            self._judge(result.reason or "the probes succeed")
+            self.judge(result.reason or "the probes succeed")
 
     def tick(self, now: float) -> bool:
         """Applies changes due to time; True while more are to come (an open breaker, a slow start)."""
         if self.breaker.due(now):
-            self._judge("the breaker lets one request through")
+            self.judge("the breaker lets one request through")
         elif self._ramp_from is not None:
-            self._judge("")
+            self.judge("")
         return self.breaker.state == "open" or self._ramp_from is not None
 
     def drain(self, on: bool) -> None:
         self.drained = on
-        self._judge("drained by an operator" if on else "resumed by an operator")
+        self.judge("drained by an operator" if on else "resumed by an operator")
 
     def force(self, state: Forced | None) -> None:
         """Overrides the breaker, and with `closed` the probes too; None ends that."""
         self.breaker.forced = state
-        self._judge(f"forced {state} by an operator" if state else "no longer forced by an operator")
+        self.judge(f"forced {state} by an operator" if state else "no longer forced by an operator")
 
     def reconfigure(self, spec: EngineSpec, breaker: BreakerSpec) -> None:
         """Applies settings that need no new connections."""
         self.spec, self.health.spec, self.breaker.spec = spec, spec.health, breaker
-        self._count_slots()
-        self._judge("")
+        self.count_slots()
+        self.judge("")
 
     def when_idle(self) -> Signal[None]:
         """Completes when no request is in flight here."""
@@ -373,37 +395,17 @@ class Endpoint:
         if not self.in_flight:
             self._emptied()
 
-    def view(self) -> dict[str, Any]:
-        """What operators see."""
-        breaker = self.breaker
-        return {
-            "name": self.name,
-            "engine": self.spec.name,
-            "runtime": self.spec.runtime,
-            "state": self.state,
-            "reason": self.reason,
-            "address": self.address,
-            "slots": self.slots,
-            "limit": self.limit,
-            "in_flight": self.in_flight,
-            "drained": self.drained,
-            "shift": round(self.shift.share, 4) if self.shift is not None else None,
-            "healthy": self.health.healthy,
-            "breaker": {"state": breaker.effective, "forced": breaker.forced, "failures": breaker.failures, "openings": breaker.openings},
-            "health": dict(self.details),
-        }
-
     # -- inside ---------------------------------------------------------------------------------------------------------------------
 
-    def _count_slots(self) -> bool:
-        """The setting counts for an external engine (others may share it), and for a sidecar what it reports. True when
-        the number changed."""
+    def count_slots(self) -> bool:
+        """The setting counts for an external engine (others may share it), and for a sidecar what it reports; in a data worker its share
+        of them. True when the number changed."""
         spec, before = self.spec, self.slots
         configured = spec.slots if spec.runtime == "external" else None
-        self.slots = configured or self.said_slots or spec.start_slots
+        self.slots = self.share if self.share is not None else configured or self.said_slots or spec.start_slots
         return self.slots != before
 
-    def _judge(self, reason: str) -> None:
+    def judge(self, reason: str) -> None:
         """Derives the state and the limits from the reports of the three sources."""
         old, old_slots, spared = self.state, self.limit, self.reserve > 0
         state, why = self._verdict()
@@ -417,7 +419,7 @@ class Endpoint:
             self._ramp_from = None
             soft = state in ("open", "unhealthy") and not (self.refused or self.health.refused) and self.breaker.forced is None
             if state == "half_open":
-                self.limit = self.slots if self.breaker.admits else 0  # the first request takes it back to 0, see `admitted`
+                self.limit = self.slots if self.turn and self.breaker.admits else 0  # the first request takes it back to 0, see `admitted`
             if state == "half_open" or soft:
                 self.reserve = self.slots
         self.state = state
@@ -452,7 +454,7 @@ class Endpoint:
         if share >= 1:
             self._ramp_from = None
             return self.slots
-        return max(1, ceil(self.slots * max(SLOW_START_FROM, share)))
+        return min(self.slots, max(1, ceil(self.slots * max(SLOW_START_FROM, share))))
 
     def _emptied(self) -> None:
         """The last request in flight here has ended."""

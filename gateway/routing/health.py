@@ -8,6 +8,7 @@ connection counts at once. `Prober` owns one task per endpoint; what a probe doe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -100,8 +101,9 @@ class Prober:
     that hangs is out soon after the first request to it timed out.
     """
 
-    def __init__(self, probe: Probe, entropy: Entropy) -> None:
-        self._probe = probe
+    def __init__(self, probe: Probe, entropy: Entropy, heard: Callable[[Probed, ProbeResult, bool], None] | None = None) -> None:
+        """heard: called with each result after its endpoint, and whether it is decisive. Must not raise."""
+        self._probe, self._heard = probe, heard
         self._entropy = entropy
         self._owner = TaskOwner("prober")
         self._watched: dict[Probed, asyncio.Task[None]] = {}
@@ -154,4 +156,6 @@ class Prober:
             return True
         if endpoint.address == address and endpoint in self._watched:  # otherwise the result is about an earlier process
             endpoint.probed(result, decisive=decisive)
+            if self._heard is not None:
+                self._heard(endpoint, result, decisive)
         return result.ok

@@ -8,6 +8,9 @@
 
 It implements `EngineTraffic` (the supervisor's reports, and what it asks) and the `endpoints` half of `FleetView`. Reports about engines
 that are not configured yet are kept until they are.
+
+Where requests are routed in several worker processes, each has a registry of its own, which follows that of the control process
+(gateway.routing.mirror, gateway.routing.follower).
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.waiting import Signal, as_future
 from gateway.routing.breaker import Forced
 from gateway.routing.endpoints import Endpoint, OnChange, Process, State, Waiters, identity
-from gateway.routing.health import Probe, Probed, Prober
+from gateway.routing.health import Probe, Probed, Prober, ProbeResult
 from gateway.routing.shift import Shift
+from gateway.routing.view import view
 
 ClientFactory = Callable[[EngineSpec, str], EngineClient]
 """(engine, address) -> a client."""
@@ -59,8 +63,36 @@ class Fleet(Protocol):
     def members(self) -> Mapping[str, tuple[Endpoint, EngineSpec, BreakerSpec]]: ...
 
 
-class _Report:
-    """The supervisor's last report about an engine."""
+class Outward(Protocol):
+    """What a data worker's registry tells, for the other workers and the control process."""
+
+    def suspected(self, endpoint: Endpoint) -> None:
+        """A request failed there: it should be probed."""
+        ...
+
+    def learnt(self, endpoint: Endpoint) -> None:
+        """The result of a request has opened or closed its breaker."""
+        ...
+
+    def queued(self, pool: Waiters) -> None:
+        """Requests begin to wait for slots."""
+        ...
+
+    def ticked(self) -> None:
+        """Called with each tick, and so while requests wait."""
+        ...
+
+    def wanted(self, engine: str) -> None:
+        """A request waits for an engine that is not loaded."""
+        ...
+
+    def activated(self) -> None:
+        """Other endpoints are in force."""
+        ...
+
+
+class Report:
+    """The supervisor's last report about an engine. retry_at: monotonic seconds. address, slots: of the last process that was ready."""
 
     __slots__ = ("address", "awaited", "code", "process", "reason", "retry_at", "slots")
 
@@ -94,12 +126,17 @@ class EndpointRegistry:
         self.shedding = 0
         """Load shedding (gateway.routing.shedding): 0 nothing, 1 batch, 2 standard too, 3 everything."""
         self.active: Fleet | None = None
+        self.outward: Outward | None = None
+        """Set in a data worker."""
+        self.shares: dict[tuple[str, str], int] | None = None
+        """In a data worker: (engine, address) -> how many of its slots this worker may use."""
+        self.reports: dict[str, Report] = {}
+        """Engine -> the supervisor's last report about it."""
         self._client_factory = client_factory
         self._on_change, self._on_wanted = on_change, on_wanted
         self._scheduler = scheduler or LoopScheduler()
         self._endpoints: dict[str, Endpoint] = {}
         self._leaving: dict[Endpoint, None] = {}
-        self._reports: dict[str, _Report] = {}
         self._woken: dict[Waiters, None] = {}
         self._queues: dict[Waiters, None] = {}
         self._ticking = False
@@ -113,7 +150,9 @@ class EndpointRegistry:
         known = self._endpoints.get(spec.name)
         if known is not None and identity(known.spec) == identity(spec):
             return known
-        return Endpoint(spec, self, breaker)
+        made = Endpoint(spec, self, breaker)
+        made.turn = self.shares is None
+        return made
 
     def activate(self, fleet: Fleet) -> None:
         """Puts a router's endpoints into force; removed ones finish their attempts."""
@@ -128,10 +167,12 @@ class EndpointRegistry:
                 self._leaving[endpoint] = None
                 endpoint.leave()
         self._watch()
+        if self.outward is not None:
+            self.outward.activated()
 
-    def start_probing(self, probe: Probe) -> None:
-        """Probes every endpoint until closed. Call it once, on a running loop."""
-        self._prober = Prober(probe, self.entropy)
+    def start_probing(self, probe: Probe, heard: Callable[[Probed, ProbeResult, bool], None] | None = None) -> None:
+        """Probes every endpoint until closed. Call it once, on a running loop. heard: see Prober."""
+        self._prober = Prober(probe, self.entropy, heard)
         self._watch()
 
     async def aclose(self) -> None:
@@ -147,7 +188,7 @@ class EndpointRegistry:
     # -- EngineTraffic: the supervisor's reports, and what it asks ------------------------------------------------------------------
 
     def engine_ready(self, engine: str, address: str, slots: int) -> None:
-        report = self._reports.setdefault(engine, _Report())
+        report = self.reports.setdefault(engine, Report())
         report.address, report.slots, report.process = address, slots, "ready"
         if (endpoint := self._endpoints.get(engine)) is not None:
             self._connect(endpoint)
@@ -178,9 +219,12 @@ class EndpointRegistry:
         return made
 
     async def drained(self, engine: str, address: str) -> None:
-        for endpoint in (*self._endpoints.values(), *self._leaving):
-            if endpoint.name == engine:
-                await as_future(endpoint.when_gone(address))
+        for signal in self.gone(engine, address):
+            await as_future(signal)
+
+    def gone(self, engine: str, address: str) -> list[Signal[None]]:
+        """Signals that complete when no request is under way at this address."""
+        return [endpoint.when_gone(address) for endpoint in (*self._endpoints.values(), *self._leaving) if endpoint.name == engine]
 
     def idle_seconds(self, engine: str) -> float | None:
         endpoint = self._endpoints.get(engine)
@@ -191,7 +235,15 @@ class EndpointRegistry:
     # -- operators: FleetView and controls -------------------------------------------------------------------------------------------
 
     def endpoints(self) -> list[dict[str, Any]]:
-        return [endpoint.view() for endpoint in self._endpoints.values()]
+        return [view(endpoint) for endpoint in self._endpoints.values()]
+
+    def find(self, name: str) -> Endpoint | None:
+        """The endpoint in force of this name."""
+        return self._endpoints.get(name)
+
+    def in_force(self) -> list[Endpoint]:
+        """Every endpoint in force."""
+        return list(self._endpoints.values())
 
     def drain(self, endpoint: str) -> Signal[None]:
         """Sends no new requests there; completes when the last one under way has ended. Raises GatehouseError for an unknown name."""
@@ -226,6 +278,8 @@ class EndpointRegistry:
         """A pool has waiting requests: watches their deadlines until `expire` says that none is left."""
         self._queues[pool] = None
         self.tick_soon()
+        if self.outward is not None:
+            self.outward.queued(pool)
 
     def tick_soon(self) -> None:
         if not self._ticking:
@@ -246,10 +300,18 @@ class EndpointRegistry:
             endpoint.leave()
         if again or self._queues:
             self.tick_soon()
+        if self.outward is not None:
+            self.outward.ticked()
 
     def suspect(self, endpoint: Endpoint) -> None:
         if self._prober is not None:
             self._prober.suspect(endpoint)
+        elif self.outward is not None:
+            self.outward.suspected(endpoint)
+
+    def learnt(self, endpoint: Endpoint) -> None:
+        if self.outward is not None:
+            self.outward.learnt(endpoint)
 
     def close(self, client: EngineClient) -> None:
         self._tasks.spawn(client.aclose(), name="close")
@@ -262,6 +324,8 @@ class EndpointRegistry:
         self._report(endpoint.name, "starting", "a request asks for its engine", awaited=True)
         if self._on_wanted is not None:
             self._on_wanted(endpoint.name)
+        if self.outward is not None:
+            self.outward.wanted(endpoint.name)
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------
 
@@ -277,7 +341,7 @@ class EndpointRegistry:
     def _report(
         self, engine: str, process: Process, reason: str, code: str | None = None, *, awaited: bool = False, retry_at: float = 0.0
     ) -> None:
-        report = self._reports.setdefault(engine, _Report())
+        report = self.reports.setdefault(engine, Report())
         report.process, report.reason, report.code, report.awaited, report.retry_at = process, reason, code, awaited, retry_at
         endpoint = self._endpoints.get(engine)
         if (
@@ -301,13 +365,15 @@ class EndpointRegistry:
         slots: int | None = None
         if spec.runtime == "external" and spec.url is not None:
             address = spec.url.rstrip("/").removesuffix("/v1")  # paths bring their own /v1
-        elif (report := self._reports.get(spec.name)) is None:
+        elif (report := self.reports.get(spec.name)) is None:
             return
         elif report.process != "ready" or report.address is None:
             endpoint.set_process(report.process, report.reason, report.code, awaited=report.awaited, retry_at=report.retry_at)
             return
         else:
             address, slots = report.address, report.slots
+        if self.shares is not None:
+            endpoint.share = self.shares.get((spec.name, address), 0)
         endpoint.ready(address, slots, self._client_to(endpoint, address))
 
     def _client_to(self, endpoint: Endpoint, address: str) -> EngineClient:

@@ -177,6 +177,11 @@ class PoolRoute:
         """Requests waiting for a slot."""
         return len(self._waiting)
 
+    @property
+    def places(self) -> list[Endpoint]:
+        """The endpoints of its members."""
+        return [member.endpoint for member in self.members]
+
     def equals(self, spec: ModelSpec, members: tuple[Member, ...]) -> bool:
         """Whether a route made of these would differ only in its counters and its queue."""
         mine, theirs = ([member.settings for member in pool] for pool in (self.members, members))

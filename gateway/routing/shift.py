@@ -18,12 +18,27 @@ PARTS = 10_000
 class Shift:
     """See gateway.core.ports.TrafficShift. client, address, slots: the second process's. end: called when the shift is given up."""
 
-    __slots__ = ("_end", "_parts", "_sum", "address", "client", "failures", "in_flight", "max_failures", "over", "requests", "slots")
+    __slots__ = (
+        "_end",
+        "_parts",
+        "_sum",
+        "address",
+        "client",
+        "failures",
+        "heard",
+        "in_flight",
+        "max_failures",
+        "over",
+        "requests",
+        "slots",
+    )
 
     def __init__(self, client: EngineClient, address: str, slots: int, max_failures: int, end: Callable[[Shift], None]) -> None:
         self.client, self.address, self.slots, self.max_failures, self._end = client, address, slots, max_failures, end
         self.in_flight = self.requests = self.failures = 0
         self.over: Signal[None] = Signal()
+        self.heard: Callable[[], None] | None = None
+        """Called when an attempt there has failed."""
         self._parts = self._sum = 0
 
     @property
@@ -54,6 +69,8 @@ class Shift:
         """Takes the result of an attempt there: success, failure, refused or neutral."""
         if result in ("failure", "refused"):
             self.failures += 1
+            if self.heard is not None:
+                self.heard()
             if self.failures > self.max_failures:
                 self.over.set(None)
 

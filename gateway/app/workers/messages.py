@@ -23,6 +23,7 @@ from gateway.core.messages import Ask, Done, Message
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
+from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
 
 # --- control -> worker
 
@@ -157,6 +158,8 @@ class Scraped(Message, frozen=True):
 
 
 MESSAGES: Final[tuple[type[Message], ...]] = (
+    *TO_WORKER,
+    *TO_CONTROL,
     Done,
     State,
     ConfigChanged,

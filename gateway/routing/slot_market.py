@@ -1,0 +1,100 @@
+"""The slots of every process of every engine, shared among the data workers: the ledgers (gateway.routing.slots) and their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from gateway.core.messages import Message
+from gateway.routing import mirror_messages as m
+from gateway.routing.registry import Scheduler
+from gateway.routing.slots import LENT_SECONDS, Given, Ledger
+
+
+class SlotMarket:
+    """Control process only. tell: (worker, message)."""
+
+    def __init__(self, tell: Callable[[str, Message], None], now: Callable[[], float], scheduler: Scheduler) -> None:
+        self._tell, self._now, self._scheduler = tell, now, scheduler
+        self._ledgers: dict[str, dict[str, Ledger]] = {}
+        """Engine -> address -> the ledger of the process there."""
+        self._lent: dict[tuple[str, str], None] = {}
+        """Where a slot is lent and has to go on when its time is over."""
+        self._due = False
+
+    @property
+    def engines(self) -> set[str]:
+        return set(self._ledgers)
+
+    def join(self, worker: str) -> None:
+        now = self._now()
+        for engine, address, ledger in self._all():
+            self._send(engine, address, ledger, [one for one in ledger.join(worker, now) if one.worker != worker])
+
+    def leave(self, worker: str) -> None:
+        now = self._now()
+        for engine, address, ledger in self._all():
+            self._send(engine, address, ledger, ledger.leave(worker, now))
+
+    def gone(self, worker: str) -> None:
+        now = self._now()
+        for engine, address, ledger in self._all():
+            self._send(engine, address, ledger, ledger.gone(worker, now))
+
+    def of(self, worker: str) -> list[m.SlotsGiven]:
+        """Everything that a worker was given."""
+        return [
+            m.SlotsGiven(engine, address, given.number, given.slots)
+            for engine, address, ledger in self._all()
+            if (given := ledger.given(worker)) is not None
+        ]
+
+    def sync(self, engine: str, totals: Mapping[str, int], workers: Iterable[str]) -> None:
+        """The engine has processes at these addresses, with so many slots each."""
+        now = self._now()
+        known = self._ledgers.pop(engine, {})
+        if totals:
+            kept = self._ledgers[engine] = {address: ledger for address, ledger in known.items() if address in totals}
+            for address, total in totals.items():
+                ledger = kept.get(address)
+                if ledger is None:
+                    ledger = kept[address] = Ledger(total)
+                    self._send(engine, address, ledger, ledger.begin(workers, now))
+                else:
+                    self._send(engine, address, ledger, ledger.resize(total, now))
+
+    def used(self, worker: str, use: m.SlotsUse) -> None:
+        """A worker says what it uses."""
+        if (ledger := self._ledgers.get(use.engine, {}).get(use.address)) is not None:
+            self._send(use.engine, use.address, ledger, ledger.used(worker, use.number, use.in_flight, use.waiting, self._now()))
+
+    def seen(self, worker: str, use: m.EndpointUse) -> None:
+        """A worker's report at intervals: what it uses of its only process; with two, `used` alone tells them apart."""
+        ledgers = self._ledgers.get(use.endpoint, {})
+        if len(ledgers) == 1:
+            for address, ledger in ledgers.items():
+                self._send(use.endpoint, address, ledger, ledger.used(worker, -1, use.in_flight, use.waiting, self._now()))
+
+    def look(self) -> None:
+        """Moves what is due."""
+        now = self._now()
+        for engine, address, ledger in self._all():
+            self._send(engine, address, ledger, ledger.look(now))
+
+    def _all(self) -> list[tuple[str, str, Ledger]]:
+        return [(engine, address, ledger) for engine, ledgers in self._ledgers.items() for address, ledger in ledgers.items()]
+
+    def _send(self, engine: str, address: str, ledger: Ledger, given: list[Given]) -> None:
+        for one in given:
+            self._tell(one.worker, m.SlotsGiven(engine, address, one.number, one.slots))
+        if ledger.scarce:
+            self._lent[engine, address] = None
+            if not self._due:
+                self._due = True
+                self._scheduler.later(LENT_SECONDS, self._lent_out)
+
+    def _lent_out(self) -> None:
+        self._due = False
+        lent, self._lent = self._lent, {}
+        for engine, address in lent:
+            if (ledger := self._ledgers.get(engine, {}).get(address)) is not None:
+                self._send(engine, address, ledger, ledger.look(self._now()))
