@@ -23,11 +23,12 @@ def worker_writer(replica: str, number: int) -> str:
     return f"{replica}-{number}"
 
 
-def claim(spec: AuditSpec, state_dir: str, replica: str) -> FileSink:
-    """The sink of the worker's writer with the lowest number that no process has, locked: for `AuditBroker(sink=...)`. Raises
-    ConfigError."""
-    for number in range(1, HIGHEST + 1):
-        sink = local_sink(spec, state_dir, worker_writer(replica, number))
+def claim(spec: AuditSpec, state_dir: str, replica: str, wanted: str | None = None) -> FileSink:
+    """The sink of a worker's writer that no process has, locked: for `AuditBroker(sink=...)`. It is `wanted` if that is free, otherwise
+    that with the lowest number: a worker of a control process that was killed may still finish what it has. Raises ConfigError."""
+    numbered = (worker_writer(replica, number) for number in range(1, HIGHEST + 1))
+    for writer in (wanted, *numbered) if wanted else numbered:
+        sink = local_sink(spec, state_dir, writer)
         if sink.take():
             return sink
     raise ConfigError(f"all {HIGHEST} writers of the replica {replica!r} are in use in {sink.directory}", path="audit.sinks")

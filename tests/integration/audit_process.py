@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import uvloop
 
@@ -50,17 +51,20 @@ def exchange(broker: AuditBroker, prefix: str, number: int, again: "asyncio.Queu
     signal.add_callback(acknowledged)
 
 
-async def main() -> None:
-    state_dir, durability, prefix = sys.argv[1:]
-    sink = SinkSpec(type="file", segment_bytes=40_000)
+def settings(durability: str, every: float = 0.02) -> tuple[AuditSpec, dict[str, Any]]:
+    """Small segments and many checkpoints; and what the broker is given besides."""
     journal = durability == "journal"
-    spec = AuditSpec(durability="write" if journal else durability, sinks=(sink,), checkpoint=CheckpointSpec(every=0.02))  # type: ignore[arg-type]
-    broker = AuditBroker(spec, state_dir, tick=0.01, cpu=(lambda: 0.0) if journal else time.thread_time, steady=1 if journal else STEADY)
-    await broker.start()
+    sink = SinkSpec(type="file", segment_bytes=40_000)
+    spec = AuditSpec(durability="write" if journal else durability, sinks=(sink,), checkpoint=CheckpointSpec(every=every))  # type: ignore[arg-type]
+    return spec, {"tick": 0.01, "cpu": (lambda: 0.0) if journal else time.thread_time, "steady": 1 if journal else STEADY}
+
+
+async def load(broker: AuditBroker, prefix: str, connections: int = CONNECTIONS) -> None:
+    """Exchanges, one after the other on each connection, until SIGTERM."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     again: asyncio.Queue[None] = asyncio.Queue()
-    for _ in range(CONNECTIONS):
+    for _ in range(connections):
         again.put_nowait(None)
     number = 0
     while not ended.is_set():
@@ -70,6 +74,14 @@ async def main() -> None:
             continue
         number += 1
         exchange(broker, prefix, number, again)
+
+
+async def main() -> None:
+    state_dir, durability, prefix = sys.argv[1:]
+    spec, more = settings(durability)
+    broker = AuditBroker(spec, state_dir, **more)
+    await broker.start()
+    await load(broker, prefix)
     await broker.aclose()
 
 

@@ -17,6 +17,14 @@ def test_a_worker_takes_the_lowest_number_that_no_process_has(tmp_path: object) 
         sink.close()
 
 
+def test_a_worker_gets_the_writer_of_its_own_id_while_that_is_free(tmp_path: object) -> None:
+    mine = claim(AuditSpec(), str(tmp_path), "gw", "gw-3")
+    other = claim(AuditSpec(), str(tmp_path), "gw", "gw-3")
+    assert (mine.writer, other.writer) == ("gw-3", "gw-1")
+    mine.close()
+    other.close()
+
+
 def test_there_is_an_end_to_numbers(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "HIGHEST", 2)
     sinks = [claim(AuditSpec(), str(tmp_path), "gw") for _ in range(2)]
