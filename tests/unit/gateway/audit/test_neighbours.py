@@ -1,6 +1,8 @@
 """Several writers in one directory: each names the others' checkpoints, and keeps out who does not belong there."""
 
+import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -159,15 +161,18 @@ def test_a_gateway_of_an_older_version_is_kept_apart(log_bench: Any) -> None:
 
 
 def test_a_lock_that_somebody_only_looked_at_is_waited_for(log_bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(log_bench, "gw").close()
+    looking = os.open(log_bench.directory / "audit-gw.lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        fcntl.flock(looking, fcntl.LOCK_UN)
+
+    monkeypatch.setattr(time, "sleep", pause)
     sink = log_bench.sink(writer="gw")
-    asked: list[bool] = []
-    take = sink.take
-
-    def late() -> bool:
-        asked.append(True)
-        return len(asked) > 2 and take()
-
-    monkeypatch.setattr(sink, "take", late)
     sink.open()
-    assert len(asked) == 3 and os.listdir(log_bench.directory) == ["audit-gw.lock"]
     sink.close()
+    os.close(looking)
+    assert len(pauses) == 1
