@@ -161,6 +161,14 @@ def test_who_may_not_install_system_packages_is_told_which_are_missing(tmp_path:
     assert not (tmp_path / "bin/apt-get.was-run").exists()
 
 
+def test_what_is_installed_is_not_asked_for(tmp_path: Path) -> None:
+    program(tmp_path / "bin/haproxy", "exit 0")
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share/initdb-15").touch()
+    asked = 'needs haproxy haproxy; needs postgresql "$PWD/share/initdb-*" no-initdb; needs redis-server no-redis; echo "${MISSING[@]}"'
+    assert shell(f'cd "{tmp_path}"; PATH="{tmp_path}/bin:$PATH"; {asked}', tmp_path).stdout.strip() == "redis-server"
+
+
 def test_nothing_missing_needs_no_rights(tmp_path: Path) -> None:
     assert shell('PATH=""; install_packages', tmp_path).returncode == 0
 

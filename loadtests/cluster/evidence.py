@@ -120,7 +120,7 @@ class Usage:
     def _now(self) -> Counter[str]:
         cluster, found = self._cluster, Counter[str]()
         for replica in cluster.replicas.values():
-            if replica.process is not None and replica.process.poll() is None:
+            if replica.runs():
                 found["control"] += processor([replica.pid]) if replica.expected else 0.0  # type: ignore[assignment]
                 found["workers"] += processor(replica.workers())  # type: ignore[assignment]
         for name, server in (("haproxy", cluster.haproxy), ("engine", cluster.engine)):
@@ -140,7 +140,7 @@ class Usage:
 def resident(cluster: Cluster) -> list[dict[str, Any]]:
     """Resident memory of each process of the gateways, MiB."""
     rows = []
-    for replica in cluster.replicas.values():
+    for replica in (one for one in cluster.replicas.values() if one.runs()):
         workers = [memory(pid) / 2**20 for pid in replica.workers()]
         control = memory(replica.pid) / 2**20
         rows.append({"resident, MiB": replica.name, "control": control, "workers": " / ".join(f"{value:.0f}" for value in workers)})

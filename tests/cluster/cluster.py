@@ -54,6 +54,9 @@ class Replica(Gatehouse):
         assert self.process is not None
         return self.process.pid
 
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def workers(self) -> list[int]:
         """Process ids of the data workers; without workers, of the one process."""
         if self.expected is None:
@@ -180,8 +183,7 @@ class Cluster:
         self.redis.thaw()
         self.engine.thaw()
         for replica in self.replicas.values():
-            assert replica.process is not None
-            if replica.process.poll() is not None:
+            if not replica.runs():
                 replica.start()
 
     def _ways(self) -> list[Proxy]:
@@ -194,7 +196,7 @@ class Cluster:
         def stop(replica: Replica) -> None:
             if replica.process is not None:
                 killed = replica.process.poll() == -signal.SIGKILL
-                if replica.process.poll() is None:
+                if replica.runs():
                     replica.process.send_signal(signal.SIGINT)  # with the one that follows, it does not wait for load balancers
                 code = replica.stop(seconds=30)
                 if code != 0 and not killed:
