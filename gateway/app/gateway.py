@@ -61,7 +61,7 @@ class Gateway:
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, plugins)
-        self.replicas = Replicas(self.store_link.store, self.replica, self.events.record)
+        self.replicas = Replicas(self.store_link, self.replica, self.events.record)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes)
         self._owner = TaskOwner("gateway")
         self._floods = FloodTable()
@@ -85,7 +85,7 @@ class Gateway:
             self.replica,
             self.replicas.members,
         )
-        self.metrics.gauges.append(gauges.collect)
+        self.metrics.gauges += (gauges.collect, self.replicas.hints.collect)
 
     # --- life
 

@@ -7,6 +7,7 @@ which one is wrong only an operator can tell.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 import socket
@@ -43,7 +44,9 @@ class Membership:
         """Other processes that have this replica's id at the same time."""
         self.skew = 0.0
         """Seconds by which this machine's clock is ahead of the database's."""
-        self._off = self._joined = False
+        self.call: Callable[[], None] = lambda: None
+        """Asks the other replicas to write their rows now."""
+        self._off = self._joined = self._answering = False
         self._tasks = TaskOwner("membership")
 
     @property
@@ -64,8 +67,23 @@ class Membership:
         except GatehouseError as error:
             log.debug("the roll of replicas could not be written: %s", error.message)
             return
-        self._joined = True
+        first, self._joined = not self._joined, True
         self._look(roll)
+        if first and any(one.id == self.replica and one.incarnation != self.incarnation for one in roll.replicas):
+            self.call()  # is it a process that ended, or another one that serves?
+
+    def called(self) -> None:
+        """Another replica asks who serves; answered at most once a second."""
+        if self._joined and not self._answering:
+            self._answering = True
+            self._tasks.spawn(self._answer(), name="answer")
+
+    async def _answer(self) -> None:
+        try:
+            await self.beat()
+            await asyncio.sleep(1.0)
+        finally:
+            self._answering = False
 
     def _look(self, roll: Roll) -> None:
         mine = next(one for one in roll.replicas if one.incarnation == self.incarnation)
@@ -128,9 +146,9 @@ class Membership:
 
     @staticmethod
     def _contend(one: ReplicaRecord, other: ReplicaRecord) -> bool:
-        """Whether both were written after both had started."""
-        started = max(one.started, other.started)
-        return one.id == other.id and one.incarnation != other.incarnation and min(one.seen, other.seen) > started
+        """Whether the older one was seen after the newer one had started: it was not replaced."""
+        older, newer = sorted((one, other), key=lambda record: record.started)
+        return one.id == other.id and one.incarnation != other.incarnation and older.seen > newer.started
 
     async def aclose(self) -> None:
         """Leaves the roll."""

@@ -1,14 +1,15 @@
-"""What this process has to do with the other replicas on the same store: the roll of replicas, and the jobs that one does for all."""
+"""What this process has to do with the other replicas on the same store: the roll of replicas, the jobs that one does for all, hints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from gateway.app.hints import Hints
 from gateway.app.jobs import Job, Jobs
 from gateway.app.membership import Membership
 from gateway.app.release import release
-from gateway.store.store import Store
+from gateway.app.store_link import StoreLink
 
 PRUNE_SECONDS: Final = 600.0
 """Between two times that one replica clears the store of what is over."""
@@ -18,16 +19,31 @@ class Replicas:
     """record: (event, target, detail) for the audit log. Life: `start` once the addresses of the listeners are known; `aclose` before the
     store closes."""
 
-    def __init__(self, store: Store, replica: str, record: Callable[[str, str, dict[str, Any]], None]) -> None:
+    def __init__(self, link: StoreLink, replica: str, record: Callable[[str, str, dict[str, Any]], None]) -> None:
+        store, poller = link.store, link.poller
         self.members = Membership(store, replica, release(), record)
         self._jobs = Jobs(store, self.members.holder, (Job("prune", PRUNE_SECONDS, store.prune),))
+        self.hints = Hints(self.members.incarnation, poller.hinted, self.members.called, self._endpoints, self._sure)
+        self._poller = poller
+        self.members.call = lambda: self.hints.send(roll=True)
+        poller.unhinted = self.hints.verify
+        if (carrier := store.hints(self.members.incarnation, self.hints.heard, self.hints.changed)) is not None:
+            self.hints.add(carrier)
 
     def start(self, data: str, admin: str, workers: int = 0) -> None:
         """data, admin: the addresses of the listeners."""
+        self.hints.start()
         self.members.start(data, admin, workers)
         self._jobs.start()
 
+    def _sure(self, sure: bool) -> None:
+        self._poller.relaxed = sure
+        self._poller.look()
+
+    def _endpoints(self, digests: Sequence[str]) -> None: ...
+
     async def aclose(self) -> None:
         """Gives back what it holds, and leaves the roll."""
+        await self.hints.aclose()
         await self._jobs.aclose()
         await self.members.aclose()

@@ -45,11 +45,11 @@ class StoreLink:
         self._tasks = TaskOwner("store")
         self.keys = StoredKeys(self.store.find_key, self._tasks)
         self.usage = UsageLedger()
-        self._poller = ChangePoller(self.store, feed, spec.store.poll_interval)
+        self.poller = ChangePoller(self.store, feed, spec.store.poll_interval)
         self._used: dict[str, float] = {}
         self.additions = StoreAdditions(self.store, lambda name, body: engine_of(name, body, environ, self.store.unseal), plugins.schemas())
         self._started = self._any_key = False
-        self.store.subscribe(self._poller.written)
+        self.store.subscribe(self.poller.written)
         feed.subscribe(self._heard)
 
     @property
@@ -60,14 +60,14 @@ class StoreLink:
     async def start(self) -> None:
         """Brings the schema up to date and follows the changes from now on. Raises StoreUnavailable, ConfigError."""
         await self.store.start()
-        await self._poller.start()
+        await self.poller.start()
         self._any_key = bool((await self.store.list_keys(limit=1)).items)
         self._tasks.every(WRITE_SECONDS, self.write, name="write usage")
         self._started = True
 
     async def aclose(self) -> None:
         """Writes what was counted, and closes. Requests must have ended before."""
-        await self._poller.aclose()
+        await self.poller.aclose()
         await self._tasks.aclose()
         if self._started:
             await self.write(0.0)

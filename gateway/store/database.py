@@ -25,6 +25,7 @@ from sqlalchemy import event, exc
 
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.plugins import StoreContext, StoreRow, Table, built
+from gateway.store.notify import CONNECT_ARGUMENTS
 
 T = TypeVar("T")
 log = logging.getLogger("gatehouse.store")
@@ -146,6 +147,7 @@ def _postgresql(url: sa.URL, statement_timeout: float) -> sa.Engine:
         max_overflow=0,
         pool_recycle=1800,
         json_serializer=_dumps,
+        execution_options={CONNECT_ARGUMENTS: connect_args},
     )
 
 

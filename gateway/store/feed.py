@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.errors import GatehouseError
@@ -22,6 +23,12 @@ CHANGE = "store"
 RESYNC = "resync"
 """Kind on the feed: changes were missed. The payload is the newest sequence number."""
 PAGE = 1000
+RELAXED = 4.0
+"""Where hints are sure to arrive, the poller asks this many times less often..."""
+LONGEST = 10.0
+"""...but at least every so many seconds, unless `interval` itself is longer."""
+GAP = 0.005
+"""The least seconds between two polls for hints, doubled with each that finds nothing, up to the interval."""
 
 
 class Changes(Protocol):
@@ -31,14 +38,18 @@ class Changes(Protocol):
 
 
 class ChangePoller:
-    """Asks for new changes every `interval` seconds and publishes them. `position`: the last number that was published.
+    """Asks for new changes every `interval` seconds, and when a hint says that there are some, and publishes them.
 
+    `position`: the last number that was published. `relaxed`: hints are sure to arrive, so it asks less often by itself. `unhinted`:
+    called when it finds changes although no hint came.
     Life: `start`, before anything that must be kept up to date is read from the store; `aclose`.
     """
 
     def __init__(self, store: Changes, feed: Feed, interval: float) -> None:
         self._store, self._feed, self._interval = store, feed, interval
         self.position = 0
+        self.relaxed = False
+        self.unhinted: Callable[[], None] = lambda: None
         self._missed = False
         self._wake = asyncio.Event()
         self._tasks = TaskOwner("store feed")
@@ -50,6 +61,15 @@ class ChangePoller:
 
     async def aclose(self) -> None:
         await self._tasks.aclose()
+
+    def look(self) -> None:
+        """Asks now: hints may have been missed, or are no longer sure."""
+        self._wake.set()
+
+    def hinted(self, seq: int) -> None:
+        """Somebody says that the change of this number was committed. Only the store tells whether that is true."""
+        if seq > self.position:
+            self._wake.set()
 
     def written(self, change: StoreChange) -> None:
         """A write of this process was committed. If it is the next in order, it is published at once. A higher number shows that other
@@ -72,16 +92,25 @@ class ChangePoller:
             self._missed = True
 
     async def _run(self) -> None:
+        gap = GAP
         while True:
             try:
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(max(self._interval, min(self._interval * RELAXED, LONGEST)) if self.relaxed else self._interval):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+            hinted, before = self._wake.is_set(), self.position
             self._wake.clear()
             try:
                 while await self.poll():
                     pass
+                if self.position != before:
+                    gap = GAP
+                    if not hinted and self.relaxed:
+                        self.unhinted()
+                elif hinted:
+                    gap = min(gap * 2, self._interval)
+                await asyncio.sleep(gap if hinted else 0.0)
             except GatehouseError as error:
                 log.debug("changes could not be fetched: %s", error.message)  # the store itself logs when it is lost and found
             except Exception:  # boundary: no change was skipped; the next poll asks for the same ones

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 
 from gateway.core.errors import NotFound, RequestError, VersionMismatch
 from gateway.core.storage import StoreChange
+from gateway.store.hints import CHANNEL, Hint, encode
+from gateway.store.notify import NOTIFY
 from gateway.store.tables import NAME_LENGTH, changes, counters
 
 MAX_PAGE = 1000
@@ -62,6 +64,8 @@ class Transaction:
             _INSERT,
             [{"seq": c.seq, "kind": c.kind, "name": c.name, "action": c.action, "time": c.time} for c in numbered],
         )
+        if self.connection.dialect.name == "postgresql":
+            self.connection.execute(NOTIFY, {"channel": CHANNEL, "payload": encode(Hint(seq=head))})
         return numbered
 
 

@@ -35,8 +35,10 @@ from gateway.core.storage import (
 )
 from gateway.store import change_rows, key_rows, leases, replica_rows, resources, rows, usage_rows
 from gateway.store.database import STORES, Database, make_engine
+from gateway.store.hints import CHANNEL, Hint
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
+from gateway.store.notify import NOTIFY, PostgresHints, arguments
 from gateway.store.pepper import choose_pepper, peppers
 from gateway.store.rows import Transaction
 from gateway.store.seal import Sealer
@@ -294,6 +296,18 @@ class Store:
 
     async def changes_since(self, seq: int, limit: int = 1000) -> ChangePage:
         return await self._database.run(lambda connection: change_rows.since(connection, seq, limit))
+
+    async def notify(self, payload: str) -> None:
+        """Sends a hint to the other replicas, where the database can (PostgreSQL)."""
+        await self._database.run(
+            lambda connection: connection.execute(NOTIFY, {"channel": CHANNEL, "payload": payload}).close(), write=True
+        )
+
+    def hints(self, incarnation: str, hear: Callable[[Hint], None], changed: Callable[[], None]) -> PostgresHints | None:
+        """The database's own way of carrying hints, not started; None where it has none."""
+        if self._database.engine.dialect.name != "postgresql":
+            return None
+        return PostgresHints(arguments(self._database.engine), incarnation, self.notify, hear, changed, self._entropy)
 
     async def prune(self, lease: Lease | None = None) -> None:
         """Deletes old changes, expired idempotency keys, ended secrets and replicas that are gone. Raises LeaseLost, and deletes nothing,

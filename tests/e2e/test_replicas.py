@@ -48,6 +48,11 @@ def test_each_sees_both_and_says_which_it_is(replicas: list[Gatehouse]) -> None:
     ]
 
 
+def test_hints_arrive_at_both(replicas: list[Gatehouse]) -> None:  # noqa: F811
+    for gateway in replicas:
+        until(lambda gateway=gateway: gateway.metric("gatehouse_hints_sure", carrier="postgresql") == 1, what="hints")
+
+
 def test_the_store_is_cleared_by_one(replicas: list[Gatehouse]) -> None:  # noqa: F811
     def jobs(gateway: Gatehouse) -> list[dict[str, Any]]:
         with admin(gateway) as client:

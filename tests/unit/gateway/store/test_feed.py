@@ -193,3 +193,60 @@ async def test_a_change_that_somebody_failed_to_take_is_fetched_anew_until_all_h
     await poller.poll()
     assert heard.changes == [(CHANGE, 1), (RESYNC, 1), (RESYNC, 1)]
     await poller.aclose()
+
+
+# --- hints
+
+
+async def test_a_hint_has_the_next_change_fetched_now() -> None:
+    log = Log()
+    poller, heard = await started(log)  # would not poll for an hour
+    log.write()
+    poller.hinted(1)
+    await reached(lambda: heard.changes == [(CHANGE, 1)])
+    await poller.aclose()
+
+
+async def test_a_hint_at_what_is_known_costs_nothing() -> None:
+    log = Log()
+    poller, _ = await started(log)
+    poller.written(log.write())
+    reads = log.reads
+    for seq in (1, 0, -5):
+        poller.hinted(seq)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert log.reads == reads
+    await poller.aclose()
+
+
+async def test_false_hints_are_looked_at_less_and_less_often() -> None:
+    log = Log()
+    poller, heard = await started(log, 0.2)
+    loop = asyncio.get_running_loop()
+    began, reads = loop.time(), log.reads
+    while (took := loop.time() - began) < 0.5:
+        poller.hinted(10**9)
+        await asyncio.sleep(0)
+    assert 4 <= log.reads - reads <= 7 + took / 0.2  # pauses of 10, 20, 40, 80, 160 and then 200 ms
+    log.write()
+    poller.hinted(1)
+    await reached(lambda: heard.changes == [(CHANGE, 1)])
+    await poller.aclose()
+
+
+async def test_while_hints_are_sure_it_asks_less_often_and_doubts_what_it_finds() -> None:
+    log, doubts = Log(), list[int]()
+    poller, heard = await started(log, 0.05)
+    poller.relaxed = True
+    poller.unhinted = lambda: doubts.append(poller.position)
+    await reached(lambda: log.reads > 3)
+    assert not doubts
+    log.write()
+    await reached(lambda: heard.changes == [(CHANGE, 1)] and doubts == [1])
+    log.write()
+    poller.hinted(2)
+    await reached(lambda: heard.changes == [(CHANGE, 1), (CHANGE, 2)])
+    await asyncio.sleep(0)
+    assert doubts == [1]
+    await poller.aclose()
