@@ -5,7 +5,7 @@ themselves. What it takes to add one:
    `class EngineDown(Message, frozen=True): engine: str; reason: str = ""`. A question is an `Ask` of its answer:
    `class TakeShares(Ask[Shares], frozen=True): wanted: list[Share]`; `Shares` is a `Message` too.
 2. Add each class (an Ask and its answer) to MESSAGES below.
-3. Register what happens where it arrives: in `control_handlers` (hub.py) or `worker_handlers` (worker.py), `handlers.on(EngineDown, f)`
+3. Register what happens where it arrives: in `control_handlers` (control.py) or `worker_handlers` (worker.py), `handlers.on(EngineDown, f)`
    or `handlers.answer(TakeShares, g)`. Both call `f(peer, message)`, in the order of arrival, on the loop; peer is the worker's id, or
    `control`. `g` returns the answer or an awaitable of it, and refuses by raising a GatehouseError, which is raised again by the asker.
 4. Send it. In a worker: `channel.tell(message)` never waits; `await channel.ask(message, seconds)` waits at most so long. In the control
@@ -31,13 +31,14 @@ from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
 class State(Message, frozen=True, kw_only=True):
     """Everything that a worker starts with. It is in force once the worker says `Ready`.
 
-    number: of the last change that it contains. worker: the worker's id. count: how many workers share the memory settings. base: the
-    configuration file's folder. salts: the secret of the salts (gateway.core.isolation). spec, version: the configuration in force with
+    number: of the last change that it contains. worker: the worker's id. replica: the replica's. count: how many workers share the memory
+    settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation). spec, version: the configuration in force with
     the store's part. What other parts tell a new worker (`hub.openings`) follows as messages of their own.
     """
 
     number: int
     worker: str
+    replica: str
     count: int
     base: str
     salts: Secret
@@ -52,7 +53,6 @@ class ConfigChanged(Message, frozen=True, kw_only=True):
 
     spec: ConfigSpec
     version: int
-    has_keys: bool = False
 
 
 class KeyChanged(Message, frozen=True):
@@ -73,14 +73,12 @@ class Pulse(Ask["Beat"], frozen=True):
     store_available: bool = True
 
 
-class Leaving(Message, frozen=True):
-    """The worker says in /readyz that it is leaving, and goes on serving."""
-
-
 class Drain(Message, frozen=True):
-    """The worker takes no new connections, finishes what runs within so many seconds, and ends."""
+    """The worker finishes what runs and ends; told again: at once. delay: seconds for which it first goes on serving, not ready any more.
+    others: other workers accept on the same socket, so that it can leave each connection after its last answer."""
 
-    seconds: float
+    delay: float = 0.0
+    others: bool = False
 
 
 class Scrape(Ask["Scraped"], frozen=True):
@@ -154,6 +152,8 @@ class Family(Message, frozen=True):
 
 
 class Scraped(Message, frozen=True):
+    """Everything counted; told once more at the end of a worker."""
+
     families: list[Family]
 
 
@@ -167,7 +167,6 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     KeysMissed,
     Pulse,
     Beat,
-    Leaving,
     Drain,
     Scrape,
     Scraped,

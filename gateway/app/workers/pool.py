@@ -1,0 +1,214 @@
+"""Keeps so many workers serving: starts them, replaces one that leaves, ends all.
+
+Each of the N places has one worker that serves or is about to. A worker that dies is replaced at once, after several quick deaths after a
+growing pause (states.pause). One that still finishes what it has keeps its id until its process has ended; its successor takes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.app.workers import states
+from gateway.app.workers.hub import PULSE_SECONDS, Hub, Process, Worker
+from gateway.app.workers.messages import Drain
+from gateway.core.errors import GatehouseError
+from gateway.core.specs import ListenSpec
+from gateway.core.tasks import TaskOwner
+
+log = logging.getLogger("gatehouse.workers")
+
+START_SECONDS: Final = 120.0
+"""A worker that is not ready by then is ended."""
+END_SECONDS: Final = 15.0
+"""What a worker may take beyond its deadlines to close the audit log and everything else."""
+Spawn = Callable[[int, int], Process]
+"""(descriptor of the feed, of the listening socket) -> the process that has inherited both. Raises OSError."""
+Record = Callable[[str, str, dict[str, Any], str], None]
+"""(event, worker, detail, outcome): for the audit log."""
+
+
+class Place:
+    """One of the N. worker: the one that serves there or is about to."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.quick_deaths = 0
+        self.replacing = asyncio.Lock()
+
+
+class Pool:
+    """data: the listening socket, which is never closed here. replica: beginning of the workers' ids. listen: the settings in force. Life:
+    `start`, `leave`, `aclose`."""
+
+    def __init__(
+        self, count: int, replica: str, data: socket.socket, hub: Hub, spawn: Spawn, record: Record, listen: Callable[[], ListenSpec]
+    ) -> None:
+        self._replica, self._data, self._hub, self._spawn, self._record = replica, data, hub, spawn, record
+        self._listen = listen
+        self._places = [Place() for _ in range(count)]
+        self._tasks = TaskOwner("workers")
+        self._leaving = False
+        self._keepers: list[asyncio.Task[None]] = []
+        self.restarts = 0
+        """Workers that were started in the place of one that died."""
+        self.failed = ""
+        """Why the last worker that could not put its state into force could not."""
+
+    @property
+    def count(self) -> int:
+        return len(self._places)
+
+    # --- life
+
+    def start(self) -> None:
+        """Starts all workers; `ready` waits for them."""
+        self._tasks.every(PULSE_SECONDS, self._hub.beat, name="pulse")
+        for place in self._places:
+            self._keepers.append(self._tasks.spawn(self._keep(place), name="keep a worker"))
+
+    async def ready(self) -> None:
+        """Returns once every place has a worker that serves. Raises GatehouseError with the reason when the first one of a place fails."""
+        for place in self._places:
+            while place.worker is None:
+                await asyncio.sleep(0.01)
+            worker = place.worker
+            await worker.ready.wait()
+            if worker.state == "failed":
+                raise GatehouseError(f"worker {worker.id} did not start: {worker.reason}")
+
+    async def leave(self, delay: float) -> None:
+        """Ends all workers: each goes on serving for `delay` seconds, then finishes what runs. Returns when all processes have ended."""
+        self._leaving = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        workers = list(self._hub.workers.values())
+        for worker in workers:
+            if worker.channel is None:  # it has not been told anything yet
+                worker.child.kill()
+            else:
+                self.drain(worker, delay)
+        for worker in workers:
+            await worker.over.wait()
+
+    def hurry(self) -> None:
+        """A second wish to leave: everything that is under way ends now."""
+        for worker in list(self._hub.workers.values()):
+            self._hub.tell(worker.id, Drain())
+
+    async def aclose(self) -> None:
+        """Ends every process that is left, and waits for their end."""
+        self._leaving = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        for worker in list(self._hub.workers.values()):
+            worker.child.kill()
+            await worker.over.wait()
+        await self._tasks.aclose()
+
+    # --- one worker
+
+    async def replace(self, id: str) -> None:
+        """Starts another worker in the place of this one, and has this one finish once the other serves.
+
+        Raises GatehouseError when there is no such worker or its successor does not start; then this one goes on.
+        """
+        place = next((place for place in self._places if place.worker is not None and place.worker.id == id), None)
+        if place is None:
+            raise GatehouseError(f"there is no worker named {id!r}", code="not_found", status=404)
+        async with place.replacing:
+            old = place.worker
+            if self._leaving or old is None or old.id != id or not old.live:
+                return  # it is being replaced already
+            new = await self._launch()
+            await new.ready.wait()
+            if new.state != "ready":
+                raise GatehouseError(f"the worker that was to replace {id} did not start: {new.reason}", code="worker_failed", status=502)
+            place.worker = new
+            self.drain(old, 0.0, others=True)
+
+    def drain(self, worker: Worker, delay: float, *, others: bool = False) -> None:
+        """Has a worker finish. others: other workers go on accepting. It is ended if it takes longer than its deadlines allow."""
+        if worker.live:
+            listen = self._listen()
+            finishing = listen.request_timeout + listen.keep_alive_timeout if others else delay + listen.drain_timeout
+            worker.grace = finishing + END_SECONDS
+            worker.move("drain")
+            self._hub.tell(worker.id, Drain(delay, others))
+
+    async def _keep(self, place: Place) -> None:
+        """Keeps one place served until cancelled."""
+        while True:
+            try:
+                worker = place.worker = await self._launch()
+            except OSError as error:
+                log.error("a worker could not be started: %s", error)
+                place.quick_deaths += states.QUICK_DEATHS
+            else:
+                while worker is place.worker:
+                    await worker.left.wait()
+                    if worker is place.worker:
+                        break
+                    worker = place.worker  # it was replaced
+                quick = time.monotonic() - worker.started < states.QUICK_SECONDS
+                place.quick_deaths = place.quick_deaths + 1 if quick else 0
+            self.restarts += 1
+            await asyncio.sleep(states.pause(place.quick_deaths))
+
+    async def _launch(self) -> Worker:
+        """Starts a process and connects it. Raises OSError."""
+        taken = {worker.number for worker in self._hub.workers.values()}
+        number = next(n for n in range(1, len(taken) + 2) if n not in taken)
+        ours, theirs = socket.socketpair()
+        try:
+            child = self._spawn(theirs.fileno(), self._data.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        worker = Worker(f"{self._replica}-{number}", number, child, grace=self._listen().drain_timeout + END_SECONDS)
+        self._hub.workers[worker.id] = worker
+        self._tasks.spawn(self._reap(worker), name="reap a worker")
+        self._tasks.spawn(self._watch(worker), name="watch a worker")
+        ours.setblocking(False)
+        try:
+            await self._hub.connect(worker, ours)
+        except BaseException:
+            child.kill()  # it would never be told to end
+            raise
+        return worker
+
+    async def _watch(self, worker: Worker) -> None:
+        """Ends a worker that is late."""
+        if not await _within(worker.ready, START_SECONDS):
+            self._hub.end(worker, f"it was not ready within {START_SECONDS:.0f} s")
+        await worker.left.wait()
+        if not await _within(worker.over, worker.grace):
+            self._hub.end(worker, f"it did not end within {worker.grace:.0f} s")
+
+    async def _reap(self, worker: Worker) -> None:
+        code = await worker.child.wait()
+        worker.reason = worker.reason or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        self._hub.gone(worker, code)
+        detail = {"pid": worker.child.pid, "code": code, "reason": worker.reason}
+        if worker.state == "gone":
+            log.info("worker %s has ended", worker.id)
+            self._record("worker_ended", worker.id, detail, "ok")
+        else:
+            log.error("worker %s died (%s)%s", worker.id, worker.reason, "" if self._leaving else "; another one takes its place")
+            self._record("worker_died", worker.id, detail, "failed")
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    """Waits for the event for so long; whether it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
