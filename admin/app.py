@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,11 +20,13 @@ from admin.resources import table
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
 
 
-def create_app(scrape: Callable[[], bytes], ready: Ready, ports: Ports | None = None) -> ASGIApp:
-    """scrape: the Prometheus text. ready: whether traffic is welcome, and the report. ports: without them there is no admin API."""
+def create_app(scrape: Callable[[], bytes | Awaitable[bytes]], ready: Ready, ports: Ports | None = None) -> ASGIApp:
+    """scrape: the Prometheus text, or an awaitable of it. ready: whether traffic is welcome, and the report. ports: without them there is
+    no admin API."""
 
     async def metrics(request: Request) -> Response:
-        return Response(scrape(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        found = scrape()
+        return Response(found if isinstance(found, bytes) else await found, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def livez(request: Request) -> Response:
         return JSONResponse({"status": "ok"})

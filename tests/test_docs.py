@@ -41,7 +41,7 @@ def test_every_metric_is_documented() -> None:
     metrics.models["m"] = ModelMeter("m")
     named = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
     folders = (ROOT / "gateway" / "app", ROOT / "gateway" / "telemetry")
-    source = "".join(path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.glob("*.py")))
+    source = "".join(path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.rglob("*.py")))
     for kind, name in re.findall(r'(Counter|Gauge|Histogram)MetricFamily\(\s*"([a-z_]+)"', source):
         named.add(name + ("_total" if kind == "Counter" else ""))
     assert len(named) > 10 and PHASES

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,7 +50,7 @@ class Changes:
         builder: SnapshotBuilder,
         fleet: Fleet,
         link: StoreLink,
-        on_swap: Sequence[Callable[[Built], None]],
+        on_swap: list[Callable[[Built], None]],
         events: Events,
         metrics: Metrics,
         owner: TaskOwner,
@@ -58,7 +58,7 @@ class Changes:
         self._loaded = self._read = loaded
         self._environ, self._schemas = environ, schemas
         self._base = Path(loaded.file).resolve().parent
-        self._builder, self._fleet, self._link, self._on_swap = builder, fleet, link, on_swap
+        self._builder, self._fleet, self._link, self.on_swap = builder, fleet, link, on_swap
         self._events, self._metrics, self._owner = events, metrics, owner
         self._built: Built | None = None
         self._resolved: tuple[ConfigSpec, ConfigSpec] | None = None
@@ -174,7 +174,7 @@ class Changes:
 
     def _swap(self, built: Built) -> None:
         self._built = built
-        for hear in self._on_swap:
+        for hear in self.on_swap:
             hear(built)
         self.reloader.watch(built.snapshot.spec.watch)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,13 +16,28 @@ from gateway.pipeline.plane import DataPlane
 from gateway.server.health import Health
 
 
+class Workers(Protocol):
+    """What is seen of the processes that serve, where they are not this one."""
+
+    @property
+    def in_flight(self) -> int: ...
+
+
 class FleetView:
     """Implements gateway.core.ports.FleetView. gateway_url: where clients find the data listener. started: seconds since the epoch."""
 
     def __init__(
-        self, fleet: Fleet, changes: Changes, plane: DataPlane, health: Health, replica: str, gateway_url: str, started: float
+        self,
+        fleet: Fleet,
+        changes: Changes,
+        plane: DataPlane,
+        health: Health,
+        replica: str,
+        gateway_url: str,
+        started: float,
+        workers: Workers | None = None,
     ) -> None:
-        self._fleet, self._changes, self._plane = fleet, changes, plane
+        self._fleet, self._changes, self._plane, self._workers = fleet, changes, plane, workers
         self._health, self._replica, self._url, self._started = health, replica, gateway_url, started
 
     def engines(self) -> list[dict[str, Any]]:
@@ -81,7 +96,7 @@ class FleetView:
             "config": _reloads(reloader.status),
             "ready": welcome,
             "not_ready": report.get("not_ready", []),
-            "in_flight": len(self._plane.exchanges),
+            "in_flight": self._workers.in_flight if self._workers is not None else len(self._plane.exchanges),
             "gateway_url": self._url,
             "limits": [msgspec.to_builtins(limit) for limit in spec.limits],
             "insecure": spec.insecure,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.app import interpreter
@@ -26,6 +26,7 @@ from gateway.app.replicas import Replicas
 from gateway.app.shipping import Shipping, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
+from gateway.app.traffic_gauges import TrafficGauges
 from gateway.audit.broker import AuditBroker
 from gateway.config.load import Loaded
 from gateway.core.clock import SystemClock
@@ -54,6 +55,8 @@ class Gateway:
         self.replica = replica_id(Path(spec.state_dir), environ, spec.replica)
         schemas = plugins.schemas()
         self.metrics = Metrics()
+        self.scrape: Callable[[], bytes] = self.metrics.scrape
+        """All metrics; with workers, theirs too."""
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
         self.audit = AuditBroker(spec.audit, spec.state_dir, writer=self.replica)
@@ -67,25 +70,16 @@ class Gateway:
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         counted = CountedAudit(self.audit, self.store_link.usage)
-        parts = PartsBuilder(plugins, self.store_link.keys, base, self.events.record, self.metrics.scrape)
+        parts = PartsBuilder(plugins, self.store_link.keys, base, self.events.record, lambda: self.scrape())
         self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, self.store_link, counted, parts)
-        on_swap = (self.fleet.put_into_force, self._serve, self._log_as_configured)
+        on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured]
         self.changes = Changes(
             loaded, environ, schemas, self.builder, self.fleet, self.store_link, on_swap, self.events, self.metrics, self._owner
         )
         self._telemetry = spec.telemetry
-        gauges = Gauges(
-            self.plane,
-            self.fleet.registry,
-            self.fleet.supervisor,
-            self.audit,
-            self.shipping,
-            self.store_link,
-            parts,
-            self.replica,
-            self.replicas.members,
-        )
-        self.metrics.gauges += (gauges.collect, self.replicas.hints.collect)
+        traffic = TrafficGauges(self.plane, self.fleet.registry, self.audit, self.shipping, self.store_link.keys, parts)
+        gauges = Gauges(self.fleet.supervisor, self.store_link, self.replica, self.replicas.members)
+        self.metrics.gauges += [traffic.collect, gauges.collect, self.replicas.hints.collect]
 
     # --- life
 

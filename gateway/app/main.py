@@ -16,6 +16,7 @@ import typer
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's own command line: it would double what httpx takes to load
 
 from admin.cli.app import register  # noqa: E402
+from gateway.app.workers.arguments import MAX_WORKERS  # noqa: E402
 from gateway.core.audit_questions import AuditScope  # noqa: E402
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
@@ -50,11 +51,15 @@ def check_config(file: Annotated[Path, typer.Argument(help="The configuration fi
 def serve(
     config: Annotated[Path, typer.Option("--config", help="The configuration file.")],
     quickstart: Annotated[bool, typer.Option("--quickstart", help="Make keys at the first start and print how to use them.")] = False,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=0, max=MAX_WORKERS, help="Processes that serve requests beside this one; 0: this one serves them."),
+    ] = 0,
 ) -> None:
     """Runs the gateway in the foreground: both listeners and the sidecars. Ctrl-C or SIGTERM drains."""
     from gateway.app import process  # noqa: PLC0415 - see above
 
-    raise typer.Exit(process.serve(config, quickstart=quickstart))
+    raise typer.Exit(process.serve(config, quickstart=quickstart, workers=workers))
 
 
 def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:

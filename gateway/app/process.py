@@ -18,6 +18,7 @@ from admin.app import create_app
 from admin.context import Ports
 from gateway.app import compiled, first_administrator
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial
+from gateway.app.data_side import DataSide
 from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
 from gateway.app.plugins import OURS, Plugins, installed
@@ -26,19 +27,15 @@ from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
 from gateway.app.sockets import listening
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
+from gateway.app.workers.control import Workers
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec
-from gateway.server.app import DataApplication
-from gateway.server.asgi import AsgiApplication
-from gateway.server.closing import LINGER_SECONDS
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
-from gateway.server.listener import address_of, admin_server, data_server
-from gateway.server.protocol import ListenerState
+from gateway.server.listener import address_of, admin_server
 from gateway.telemetry import logging as gatehouse_logging
-from gateway.wire.table import is_inference
 from policies.patterns import within
 
 log = logging.getLogger("gatehouse")
@@ -52,8 +49,9 @@ def fail(message: str) -> int:
     return 1
 
 
-def serve(config: Path, *, quickstart: bool = False) -> int:
-    """Serves in the foreground until a signal ends it; returns the exit code. quickstart: make keys at the first start and print them."""
+def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
+    """Serves in the foreground until a signal ends it; returns the exit code. quickstart: make keys at the first start and print them.
+    workers: processes that serve requests beside this one; 0: this one serves them."""
     environ = dict(os.environ)
     take_variables(os.environ)
     credentials: Credentials | None = None
@@ -72,7 +70,7 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
     gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
     try:
-        code: int = uvloop.run(Process(loaded, environ, credentials, plugins).run())
+        code: int = uvloop.run(Process(loaded, environ, credentials, plugins, workers).run())
     except ConfigError as error:
         loaded.place(error)
         return fail(str(error))
@@ -81,13 +79,13 @@ def serve(config: Path, *, quickstart: bool = False) -> int:
     return code
 
 
-def admin_ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
+def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None) -> Ports:
     """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
     plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
     return Ports(
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
-        fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, started=time.time()),
+        fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
         control=ModelControls(fleet.supervisor, fleet.registry),
         policies=PolicyTrial(plane),
         audit=gateway.audit,
@@ -104,10 +102,20 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str) -> Ports:
 class Process:
     """One run of `serve`: binds, builds, serves, drains."""
 
-    def __init__(self, loaded: Loaded, environ: dict[str, str], credentials: Credentials | None, plugins: Plugins = OURS) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        environ: dict[str, str],
+        credentials: Credentials | None,
+        plugins: Plugins = OURS,
+        workers: int = 0,
+    ) -> None:
         self.loaded = loaded
         self.spec: ConfigSpec = loaded.spec
         self.environ, self.credentials, self.plugins = environ, credentials, plugins
+        self.count = workers
+        self.workers: Workers | None = None
+        """The processes that serve, if this one does not."""
         self.leaving = Leaving()
         self.manager = ServiceManager(environ)
         self.fatal: ConfigError | None = None
@@ -157,42 +165,63 @@ class Process:
         return StateLock(path)
 
     async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
-        plane, listen = gateway.plane, self.spec.listen
-        health = Health(plane, lambda: gateway.store_link.store.available, gateway.changes.somebody_can_log_in, gateway.replica)
-        state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
-        plane.listeners.append(state.sweep)
-        data_side = data_server(state, listen.tls, listen.drain_timeout)
+        plane, listen, link = gateway.plane, self.spec.listen, gateway.store_link
+        workers = self.workers = self._make_workers(gateway, data)
+        serving = None if workers is None else lambda: (workers.serving, self.count)
+        health = Health(plane, lambda: link.store.available, gateway.changes.somebody_can_log_in, gateway.replica, serving)
+        data_side = DataSide(plane, health, listen, self.leaving)
         scheme = "http" if listen.tls is None else "https"
-        ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}")
-        admin_side = admin_server(create_app(gateway.metrics.scrape, health.ready, ports), listen.admin_tls)
+        ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers)
+        scrape = gateway.metrics.scrape if workers is None else workers.scrape
+        admin_side = admin_server(create_app(scrape, health.ready, ports), listen.admin_tls)
         if listen.admin_tls is None and not ip_address(admin.getsockname()[0]).is_loopback:
             log.warning("the admin listener %s takes credentials without TLS from other machines: set listen.admin_tls", address_of(admin))
-        running = [
-            plane.tasks.spawn(data_side.serve(sockets=[data]), name="data listener"),
-            plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener"),
-        ]
+        if workers is None:
+            data_side.start(data)
+        else:
+            workers.start()
+        running = plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener")
         gateway.replicas.start(address_of(data), address_of(admin))
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
         self.manager.watch(plane.tasks, self._alive)
-        await self.leaving.asked.wait()
-        has_started = started.done()
-        started.cancel()
-        listen = plane.current().spec.listen  # a reload may have changed it
-        self.manager.stopping(2 * listen.drain_timeout + listen.drain_delay + SPARE_SECONDS)
-        data_side.config.timeout_graceful_shutdown = int(listen.drain_timeout + LINGER_SECONDS) + 1
-        await self.leaving.leave(data_side, state, delay=listen.drain_delay if has_started else 0.0, timeout=listen.drain_timeout)
+        try:
+            await self.leaving.asked.wait()
+            has_started = started.done() and self.fatal is None
+            started.cancel()
+            listen = plane.current().spec.listen  # a reload may have changed it
+            delay = listen.drain_delay if has_started else 0.0
+            self.manager.stopping(2 * listen.drain_timeout + delay + SPARE_SECONDS)
+            if workers is None:
+                await data_side.leave(delay)
+            else:
+                plane.draining = True
+                await workers.leave(delay)
+        finally:
+            if workers is not None:
+                await workers.aclose()
         gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
         admin_side.end()
-        data_side.force_exit = admin_side.force_exit = True
-        await asyncio.wait(running, timeout=5.0)
+        admin_side.force_exit = True
+        await data_side.aclose()
+        await asyncio.wait([running], timeout=5.0)
+
+    def _make_workers(self, gateway: Gateway, data: socket.socket) -> Workers | None:
+        if not self.count:
+            return None
+        return Workers(gateway, self.count, Path(self.loaded.file).resolve().parent, data, self.environ)
 
     def _signals(self) -> None:
         """Handles signals from the beginning; one that comes during the start counts as soon as the gateway has started."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.leaving.ask)
+            loop.add_signal_handler(number, self._leave)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _leave(self) -> None:
+        self.leaving.ask()
+        if self.leaving.hurried and self.workers is not None:
+            self.workers.hurry()
 
     def _reload(self) -> None:
         if self.gateway is None:
@@ -204,6 +233,8 @@ class Process:
 
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
         await gateway.start_engines()
+        if self.workers is not None:
+            await self.workers.ready()
         first = await first_administrator.make_first_key(self.spec, gateway.store_link, gateway.events)
         if first is not None:
             print(first_administrator.shown(first, Path(self.spec.state_dir), sys.stdout), flush=True)

@@ -9,17 +9,20 @@ from pathlib import Path
 
 from engines.confinement import hide
 from gateway.app.compiled import activate
+from gateway.app.workers.arguments import MAX_WORKERS, descriptors
 
 activate()
 
 __all__ = ["main"]
 
 
-def plain_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
-    """(configuration file, quickstart) of a `serve` without help or mistakes. None for everything else, which is the command line's."""
+def plain_serve(arguments: Sequence[str]) -> tuple[Path, bool, int] | None:
+    """(configuration file, quickstart, workers) of a `serve` without help or mistakes. None for everything else, which is the command
+    line's."""
     if arguments[:1] != ["serve"]:
         return None
     config: list[str] = []
+    workers: list[str] = []
     quickstart = 0
     rest = iter(arguments[1:])
     for argument in rest:
@@ -29,16 +32,27 @@ def plain_serve(arguments: Sequence[str]) -> tuple[Path, bool] | None:
             config.append(next(rest, ""))
         elif argument.startswith("--config="):
             config.append(argument.removeprefix("--config="))
+        elif argument == "--workers":
+            workers.append(next(rest, ""))
+        elif argument.startswith("--workers="):
+            workers.append(argument.removeprefix("--workers="))
         else:
             return None
+    if len(workers) > 1 or not all(count.isascii() and count.isdigit() and int(count) <= MAX_WORKERS for count in workers):
+        return None
     if len(config) != 1 or config[0].startswith("-") or not config[0] or quickstart > 1:
         return None
-    return Path(config[0]), bool(quickstart)
+    return Path(config[0]), bool(quickstart), int(workers[0]) if workers else 0
 
 
 def main() -> None:
     """Entry point of the console script. A process that serves never loads the command line's libraries (15 MiB and 0.2 s)."""
     hide()  # the environment holds keys of upstreams: no sidecar may read it, nor what is made of it
+    inherited = descriptors(sys.argv[1:])
+    if inherited is not None:
+        from gateway.app.workers.process import work  # noqa: PLC0415 - the compiled modules first
+
+        sys.exit(work(*inherited))
     asked = plain_serve(sys.argv[1:])
     if asked is None:
         from gateway.app.main import main as command_line  # noqa: PLC0415 - the compiled modules first, and these libraries only here
@@ -49,4 +63,4 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then there is nothing to clean up, and a traceback would not help
         from gateway.app.process import serve  # noqa: PLC0415 - as above
 
-        sys.exit(serve(asked[0], quickstart=asked[1]))
+        sys.exit(serve(asked[0], quickstart=asked[1], workers=asked[2]))

@@ -73,6 +73,11 @@ class StoreLink:
             await self.write(0.0)
         await self.store.aclose()
 
+    def used(self, keys: Mapping[str, float]) -> None:
+        """Notes the last use of keys (id to seconds since the epoch) in another process; it is written with this one's."""
+        for id, moment in keys.items():
+            self._used[id] = max(moment, self._used.get(id, 0.0))
+
     def _heard(self, change: Change) -> None:
         _, kind, payload = change
         if kind == CHANGE:

@@ -13,13 +13,18 @@ class Health:
 
     store: whether the store answered last time. Without it the gateway stays ready, because remembered keys still work.
     keys: whether there is any key to log in with. Without one the gateway stays ready too: the first may be made at any moment.
-    replica: its id, "" to leave it out.
+    replica: its id, "" to leave it out. workers: how many processes serve, and how many are to; None where this one serves.
     """
 
     def __init__(
-        self, plane: DataPlane, store: Callable[[], bool] | None = None, keys: Callable[[], bool] | None = None, replica: str = ""
+        self,
+        plane: DataPlane,
+        store: Callable[[], bool] | None = None,
+        keys: Callable[[], bool] | None = None,
+        replica: str = "",
+        workers: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        self._plane, self._store, self._keys, self._replica = plane, store, keys, replica
+        self._plane, self._store, self._keys, self._replica, self._workers = plane, store, keys, replica, workers
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Whether the gateway is ready for traffic, and a report that names what is not."""
@@ -34,6 +39,9 @@ class Health:
             missing.append("endpoints")
         if self._plane.draining:
             missing.append("draining")
+        serving = None if self._workers is None else self._workers()
+        if serving is not None and not serving[0]:
+            missing.append("workers")
         report: dict[str, Any] = {
             "status": "not ready" if missing else "ready",
             "config_version": snapshot.version,
@@ -42,6 +50,8 @@ class Health:
         }
         if self._replica:
             report["replica"] = self._replica
+        if serving is not None:
+            report["workers"] = {"ready": serving[0], "wanted": serving[1]}
         if self._store is not None:
             report["store"] = self._store()
         if self._keys is not None and not self._keys():

@@ -23,30 +23,40 @@ def clean(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00Z INFO gatehouse.server: message`; a traceback follows on indented lines."""
+    """`2026-01-31T12:00:00Z INFO gatehouse.server: message`; a traceback follows on indented lines. worker: stands before the logger's
+    name, where several processes write one log."""
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._worker = f"{worker} " if worker else ""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-        line = f"{stamp} {record.levelname} {record.name}: {clean(record.getMessage())}"
+        line = f"{stamp} {record.levelname} {self._worker}{record.name}: {clean(record.getMessage())}"
         if record.exc_info:
             line += "".join(f"\n    {clean(part)}" for part in self.formatException(record.exc_info).splitlines())
         return line
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line, with `worker` where several processes write one log."""
+
+    def __init__(self, worker: str = "") -> None:
+        super().__init__()
+        self._worker = {"worker": worker} if worker else {}
 
     def format(self, record: logging.LogRecord) -> str:
-        entry = {"time": round(record.created, 3), "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        entry = {"time": round(record.created, 3), "level": record.levelname.lower(), **self._worker}
+        entry |= {"logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry)
 
 
-def setup(level: str, style: str, stream: TextIO | None = None) -> None:
-    """Points all loggers at one handler. level: debug, info, warning or error. style: text or json."""
+def setup(level: str, style: str, stream: TextIO | None = None, worker: str = "") -> None:
+    """Points all loggers at one handler. level: debug, info, warning or error. style: text or json. worker: named in each line."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(worker) if style == "json" else TextFormatter(worker))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

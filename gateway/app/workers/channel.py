@@ -111,6 +111,11 @@ class Applied:
         self._newest = number
         self._under_way: dict[int, None] = {}
 
+    def reset(self, number: int) -> None:
+        """The whole state came, with everything up to this change."""
+        self.number = self._newest = number
+        self._under_way.clear()
+
     def begin(self, number: int) -> None:
         """Raises FeedError for a number that does not follow the last one: changes are missing."""
         if number != self._newest + 1:
@@ -153,7 +158,7 @@ class Channel(asyncio.Protocol):
         self._asks: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
         self._serving = 0
         self.applied = Applied()
-        """Of the changes that this end receives. Its owner sets it to the number that the whole state came with."""
+        """Of the changes that this end receives. Its owner resets it to the number that the whole state came with."""
         self._closing = False
         self._closed = asyncio.Event()
         self.ended: str | None = None

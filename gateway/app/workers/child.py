@@ -11,9 +11,10 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
-ARGUMENT: Final = "--worker"
-"""`python -m gateway --worker FEED DATA`: descriptors of the feed and of the listening socket. Nobody but the control process uses it."""
-NOT_INHERITED: Final = ("GATEHOUSE_PEPPER",)
+from gateway.app.systemd import VARIABLES
+from gateway.app.workers.arguments import arguments
+
+NOT_INHERITED: Final = ("GATEHOUSE_PEPPER", *VARIABLES)
 """Variables that a worker has no use for."""
 
 
@@ -83,14 +84,7 @@ def spawn(feed: int, data: int, environ: Mapping[str, str]) -> Child:
 
     Its own session keeps the terminal's signals from it: the control process tells it when to end.
     """
-    command = [sys.executable, "-m", "gateway", ARGUMENT, str(feed), str(data)]
+    command = [sys.executable, "-m", "gateway", *arguments(feed, data)]
     environment = {name: value for name, value in environ.items() if name not in NOT_INHERITED}
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=(feed, data), start_new_session=True)
     return Child(started.pid, started)
-
-
-def descriptors(arguments: list[str]) -> tuple[int, int] | None:
-    """(feed, data) when these arguments are those of a worker, else None."""
-    if len(arguments) != 3 or arguments[0] != ARGUMENT or not all(number.isdigit() for number in arguments[1:]):
-        return None
-    return int(arguments[1]), int(arguments[2])

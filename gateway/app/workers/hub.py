@@ -6,8 +6,9 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from gateway.app.workers import states
@@ -73,7 +74,8 @@ class Worker:
 
 
 class Hub:
-    """state: makes the whole state for a new worker: (id, number of the last change) -> State. tasks: runs what is asked of this process."""
+    """state: makes the whole state for a new worker: (id, number of the last change) -> State. tasks: runs what is asked of this
+    process."""
 
     def __init__(self, handlers: Handlers, state: Callable[[str, int], State], tasks: TaskOwner) -> None:
         self.handlers, self._state, self._tasks = handlers, state, tasks
@@ -82,8 +84,8 @@ class Hub:
         """Every worker whose process has not ended."""
         self.number = 0
         """Of the last change."""
-        self.openings: list[Callable[[str], Iterable[Message]]] = []
-        """What each new worker is told after its state."""
+        self.on_joined: list[Callable[[str], None]] = []
+        """Called with the id of a new worker once it has been sent its state: what it must hear first may be told now."""
         self.on_gone: list[Callable[[str], None]] = []
         """Called with the id of a worker whose process has ended."""
         self.pulse: Callable[[], Pulse] = Pulse
@@ -105,9 +107,8 @@ class Hub:
         worker.channel, worker.acknowledged = channel, self.number
         self.workers[worker.id] = worker
         channel.tell(self._state(worker.id, self.number))
-        for opening in self.openings:
-            for message in opening(worker.id):
-                channel.tell(message)
+        for hear in self.on_joined:
+            hear(worker.id)
 
     def _ended(self, worker: Worker, reason: str) -> None:
         """The feed has ended: the worker finishes what runs and ends, unless it is dead already."""
@@ -138,7 +139,7 @@ class Hub:
             if worker.missed > MISSED_PULSES:
                 self.end(worker, f"it did not answer for {MISSED_PULSES} s")
             elif worker.missed == 1:
-                worker.channel.ask(self.pulse(), 3600.0).add_done_callback(lambda answer, worker=worker: self._beaten(worker, answer))
+                worker.channel.ask(self.pulse(), 3600.0).add_done_callback(partial(self._beaten, worker))
 
     def _beaten(self, worker: Worker, answer: asyncio.Future[Beat]) -> None:
         if not answer.cancelled() and answer.exception() is None:

@@ -11,8 +11,7 @@ themselves. What it takes to add one:
 4. Send it. In a worker: `channel.tell(message)` never waits; `await channel.ask(message, seconds)` waits at most so long. In the control
    process: `hub.tell(worker, message)`, `await hub.ask(worker, message, seconds)`, `hub.tell_all(message)`; and `hub.change(message)`,
    which numbers it for every worker: it is acknowledged once its handler (`handlers.change(Type, h)`; h may return an awaitable) has put
-   it into force. A function in `hub.openings` returns what a new worker must hear first; `hub.on_gone` has those who must know of a
-   worker's end.
+   it into force. `hub.on_joined` has those who tell a new worker something, `hub.on_gone` those who must know of a worker's end.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
 class State(Message, frozen=True, kw_only=True):
     """Everything that a worker starts with. It is in force once the worker says `Ready`.
 
-    number: of the last change that it contains. worker: the worker's id. replica: the replica's. count: how many workers share the memory
-    settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation). spec, version: the configuration in force with
-    the store's part. What other parts tell a new worker (`hub.openings`) follows as messages of their own.
+    number: of the last change that it contains. worker: the worker's id. replica: the replica's. count: how many workers share the
+    memory settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation), in hex. spec,
+    version: the configuration in force with the store's part. What other parts tell a new worker (`hub.on_joined`) follows as messages
+    of their own.
     """
 
     number: int

@@ -62,7 +62,7 @@ async def test_the_end_waits_for_requests_as_long_as_the_configuration_in_force_
         servers.append(listener.data_server(*parts))
         return servers[0]
 
-    monkeypatch.setattr("gateway.app.process.data_server", data_server)
+    monkeypatch.setattr("gateway.app.data_side.data_server", data_server)
     one = process(tmp_path)
     running = asyncio.ensure_future(one.run())
     await reached(lambda: one.gateway is not None)

@@ -16,12 +16,14 @@ COMMAND_LINE = ("typer", "rich", "httpx", "pydantic", "gateway.app.main", "admin
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
-        (["serve", "--config", "gate.yaml"], (Path("gate.yaml"), False)),
-        (["serve", "--config=gate.yaml", "--quickstart"], (Path("gate.yaml"), True)),
-        (["serve", "--quickstart", "--config", "a b/gate.yaml"], (Path("a b/gate.yaml"), True)),
+        (["serve", "--config", "gate.yaml"], (Path("gate.yaml"), False, 0)),
+        (["serve", "--config=gate.yaml", "--quickstart"], (Path("gate.yaml"), True, 0)),
+        (["serve", "--quickstart", "--config", "a b/gate.yaml"], (Path("a b/gate.yaml"), True, 0)),
+        (["serve", "--workers", "2", "--config", "gate.yaml"], (Path("gate.yaml"), False, 2)),
+        (["serve", "--config", "gate.yaml", "--workers=64"], (Path("gate.yaml"), False, 64)),
     ],
 )
-def test_plain_arguments_of_serve_are_understood(arguments: list[str], found: tuple[Path, bool]) -> None:
+def test_plain_arguments_of_serve_are_understood(arguments: list[str], found: tuple[Path, bool, int]) -> None:
     assert plain_serve(arguments) == found
 
 
@@ -32,6 +34,8 @@ def test_plain_arguments_of_serve_are_understood(arguments: list[str], found: tu
         ["serve", "--config", "--quickstart"],
         ["serve", "--config", "a", "--config", "b"], ["serve", "--config", "a", "b"], ["serve", "--config", "a", "--quickstrat"],
         ["serve", "--config", "a", "--quickstart", "--quickstart"], ["check-config", "a"], ["--config", "a", "serve"],
+        ["serve", "--config", "a", "--workers", "65"], ["serve", "--config", "a", "--workers", "-1"],
+        ["serve", "--config", "a", "--workers"], ["serve", "--config", "a", "--workers", "2", "--workers", "2"],
     ],
 )  # fmt: skip
 def test_everything_else_is_left_to_the_command_line(arguments: list[str]) -> None:
@@ -48,7 +52,7 @@ def test_the_first_thing_is_to_hide_the_environment(monkeypatch: pytest.MonkeyPa
     """Whatever is started: the keys of upstreams are in the environment of all of them."""
     done: list[str] = []
     monkeypatch.setattr(start, "hide", lambda: done.append("hide"))
-    monkeypatch.setattr(process, "serve", lambda file, quickstart: done.append(f"serve {file}") or 0)
+    monkeypatch.setattr(process, "serve", lambda file, quickstart, workers: done.append(f"serve {file}") or 0)
     monkeypatch.setattr(signal, "signal", lambda number, action: None)
     monkeypatch.setattr(sys, "argv", ["gatehouse", "serve", "--config", "a.yaml"])
     with pytest.raises(SystemExit):

@@ -1,0 +1,210 @@
+"""The control process's part in serving with workers: the feed's contents, and what it does with each message of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.app.gateway import Gateway
+from gateway.app.snapshots import Built
+from gateway.app.workers.channel import Handlers
+from gateway.app.workers.child import spawn
+from gateway.app.workers.figures import Figures
+from gateway.app.workers.hub import Hub
+from gateway.app.workers.messages import (
+    ConfigChanged,
+    Failed,
+    FindKey,
+    Happened,
+    KeyChanged,
+    KeyFound,
+    KeysMissed,
+    Pulse,
+    Ready,
+    Retire,
+    Scrape,
+    Scraped,
+    State,
+    Used,
+)
+from gateway.app.workers.pool import Pool
+from gateway.core.errors import GatehouseError
+from gateway.core.ports import Change
+from gateway.core.secret import Secret
+from gateway.core.specs import ListenSpec
+from gateway.core.storage import StoreChange
+from gateway.core.tasks import TaskOwner
+from gateway.store.feed import CHANGE, RESYNC
+
+log = logging.getLogger("gatehouse.workers")
+
+SCRAPE_SECONDS: Final = 1.0
+"""How long a scrape waits for the workers' figures; what was heard last counts for those that are later."""
+COLLECT_SECONDS: Final = 5.0
+"""Between two collections without a scrape: what a worker that is killed counted since the last one is lost."""
+
+
+class Workers:
+    """The workers of one gateway. data: the listening socket, which its owner closes. Life: `start` once the configuration is in force,
+    `ready`, `leave`, `aclose`."""
+
+    def __init__(self, gateway: Gateway, count: int, base: Path, data: socket.socket, environ: Mapping[str, str]) -> None:
+        self._gateway, self._count, self._base = gateway, count, base
+        self._tasks = TaskOwner("feed")
+        self.handlers = Handlers()
+        self.hub = Hub(self.handlers, self._state, self._tasks)
+        self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.available)
+        self.figures = Figures(gateway.metrics.collect)
+        self.hub.on_gone.append(self.figures.gone)
+        self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
+        control_handlers(self.handlers, self)
+        gateway.metrics.gauges.append(self._gauges)
+        gateway.scrape = self.figures.scrape
+
+    # --- life
+
+    def start(self) -> None:
+        """Starts the workers, and tells them from now on what changes."""
+        self._gateway.changes.on_swap.append(self._swapped)
+        self._gateway.feed.subscribe(self._heard)
+        self._tasks.every(COLLECT_SECONDS, self.collect, name="collect figures")
+        self.pool.start()
+
+    async def ready(self) -> None:
+        """Returns once every worker serves. Raises GatehouseError with the reason when one does not start."""
+        await self.pool.ready()
+
+    async def leave(self, delay: float) -> None:
+        """Ends the workers: they go on serving for `delay` seconds, then finish what runs. Returns when all have ended."""
+        await self.pool.leave(delay)
+
+    def hurry(self) -> None:
+        self.pool.hurry()
+
+    async def aclose(self) -> None:
+        await self.pool.aclose()
+        await self._tasks.aclose()
+
+    # --- what workers are told
+
+    def _state(self, worker: str, number: int) -> State:
+        built, link = self._gateway.changes.in_force, self._gateway.store_link
+        return State(
+            number=number,
+            worker=worker,
+            replica=self._gateway.replica,
+            count=self._count,
+            base=str(self._base),
+            salts=Secret(self._gateway.builder.salts.hex()),
+            spec=built.snapshot.spec,
+            version=built.snapshot.version,
+            has_keys=link.has_keys,
+            store_available=link.store.available,
+        )
+
+    def _swapped(self, built: Built) -> None:
+        self.hub.change(ConfigChanged(spec=built.snapshot.spec, version=built.snapshot.version))
+
+    def _heard(self, change: Change) -> None:
+        _, kind, payload = change
+        if kind == CHANGE:
+            assert isinstance(payload, StoreChange)
+            if payload.kind == "keys":
+                self.hub.change(KeyChanged(payload.name, payload.action))
+        elif kind == RESYNC:
+            self.hub.change(KeysMissed())
+
+    # --- what workers say
+
+    async def find_key(self, ask: FindKey) -> KeyFound:
+        return KeyFound(await self._gateway.store_link.store.find_key(ask.digest, ask.key.reveal()))
+
+    def used(self, used: Used) -> None:
+        link = self._gateway.store_link
+        link.usage.merge({tuple(row[:4]): list(row[4:]) for row in used.counts})  # type: ignore[misc]  # four items, and four numbers
+        link.usage.lost += used.lost
+        link.used(used.keys)
+
+    def happened(self, happened: Happened) -> None:
+        self._gateway.feed.publish("event", happened.event)
+
+    def is_ready(self, worker: str, message: Ready) -> None:
+        found = self.hub.workers.get(worker)
+        if found is not None and found.state == "starting":
+            found.compiled = message.compiled
+            found.move("ready")
+            log.info("worker %s serves (process %d)", worker, found.child.pid)
+
+    def has_failed(self, worker: str, message: Failed) -> None:
+        found = self.hub.workers.get(worker)
+        if found is not None:
+            found.reason = message.reason
+            log.error("worker %s could not put its settings into force: %s", worker, message.reason)
+
+    def wants_to_end(self, worker: str) -> None:
+        """Somebody has sent a worker SIGTERM."""
+        self._tasks.spawn(self._replaced(worker), name="replace a worker")
+
+    async def _replaced(self, worker: str) -> None:
+        try:
+            await self.pool.replace(worker)
+        except (GatehouseError, OSError) as error:
+            log.error("worker %s was asked to end and goes on: %s", worker, error)
+
+    # --- what is shown
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way, as of the last second."""
+        return sum(worker.beat.in_flight for worker in self.hub.workers.values())
+
+    @property
+    def serving(self) -> int:
+        """How many workers are ready."""
+        return sum(worker.state == "ready" for worker in self.hub.workers.values())
+
+    async def collect(self) -> None:
+        """Fetches the workers' figures; waits for them SCRAPE_SECONDS at most."""
+        asked = [(id, self.hub.ask(id, Scrape(), SCRAPE_SECONDS)) for id, worker in self.hub.workers.items() if worker.state != "starting"]
+        for id, answer in asked:
+            try:
+                scraped = await answer
+            except GatehouseError:
+                continue  # what it said last counts
+            if id in self.hub.workers:
+                self.figures.note(id, scraped.families)
+
+    async def scrape(self) -> bytes:
+        """The metrics of all processes, as of now."""
+        await self.collect()
+        return await asyncio.to_thread(self.figures.scrape)
+
+    def _gauges(self) -> Iterable[Metric]:
+        workers = GaugeMetricFamily("gatehouse_workers", "Workers by state", labels=["state"])
+        for state in ("starting", "ready", "draining"):
+            workers.add_metric([state], sum(worker.state == state for worker in self.hub.workers.values()))
+        yield workers
+        yield CounterMetricFamily("gatehouse_worker_restarts", "Workers started in the place of one that ended", value=self.pool.restarts)
+
+    def _listen(self) -> ListenSpec:
+        return self._gateway.changes.in_force.snapshot.spec.listen
+
+    def _record(self, event: str, target: str, detail: dict[str, Any], outcome: str) -> None:
+        self._gateway.events.record(event, target, detail, outcome=outcome)
+
+
+def control_handlers(handlers: Handlers, workers: Workers) -> None:
+    """What the control process does with each message of a worker."""
+    handlers.answer(FindKey, lambda _, ask: workers.find_key(ask))
+    handlers.on(Used, lambda _, used: workers.used(used))
+    handlers.on(Happened, lambda _, happened: workers.happened(happened))
+    handlers.on(Ready, workers.is_ready)
+    handlers.on(Failed, workers.has_failed)
+    handlers.on(Retire, lambda worker, _: workers.wants_to_end(worker))
+    handlers.on(Scraped, lambda worker, scraped: workers.figures.note(worker, scraped.families))

@@ -1,0 +1,116 @@
+"""One set of metrics out of those of the control process and of all workers.
+
+Counters and histograms are summed, with what workers counted that have ended. What becomes of a gauge is said in GAUGES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.app.workers.messages import Family
+
+Way = Literal["sum", "max", "min", "control"]
+GAUGES: Final[dict[str, Way]] = {
+    "gatehouse_audit_accepting": "min",
+    "gatehouse_audit_sink_waiting_bytes": "sum",
+    "gatehouse_breaker_open": "max",
+    "gatehouse_breaker_state": "control",
+    "gatehouse_clock_skew_seconds": "control",
+    "gatehouse_config_version": "max",
+    "gatehouse_connections": "sum",
+    "gatehouse_endpoint_in_flight": "sum",
+    "gatehouse_endpoint_up": "control",
+    "gatehouse_engine_loaded": "control",
+    "gatehouse_held_bytes": "sum",
+    "gatehouse_in_flight": "sum",
+    "gatehouse_keys_cached": "sum",
+    "gatehouse_load_shedding": "max",
+    "gatehouse_queued": "sum",
+    "gatehouse_replica_duplicates": "control",
+    "gatehouse_replica_info": "control",
+    "gatehouse_rollout_share": "control",
+    "gatehouse_store_available": "control",
+    "gatehouse_workers": "control",
+}
+"""Every gauge; `control`: the control process's own value counts."""
+SUMMED: Final = ("counter", "histogram")
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def families(found: Iterable[Metric]) -> list[Family]:
+    """Families as they travel over the feed."""
+    return [
+        Family(metric.name, metric.documentation, metric.type, [(sample.name, sample.labels, sample.value) for sample in metric.samples])
+        for metric in found
+    ]
+
+
+class _Sum:
+    """One family while it is put together. Samples keep the order in which they came."""
+
+    def __init__(self, like: Family) -> None:
+        self.name, self.documentation, self.type = like.name, like.documentation, like.type
+        self.values: dict[Sample, float] = {}
+
+    def add(self, family: Family, way: Way = "sum") -> None:
+        values = self.values
+        for name, labels, value in family.samples:
+            key = (name, tuple(sorted(labels.items())))
+            known = values.get(key)
+            if known is None:
+                values[key] = value
+            elif way == "sum":
+                values[key] = known + value
+            elif way != "control":
+                values[key] = max(known, value) if way == "max" else min(known, value)
+
+    def family(self) -> Family:
+        return Family(
+            self.name, self.documentation, self.type, [(name, dict(labels), value) for (name, labels), value in self.values.items()]
+        )
+
+
+class Figures(Collector):
+    """own: the control process's families, made anew for each scrape."""
+
+    def __init__(self, own: Callable[[], Iterable[Metric]]) -> None:
+        self._own = own
+        self._latest: dict[str, list[Family]] = {}
+        self._ended: dict[str, _Sum] = {}
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def note(self, worker: str, found: list[Family]) -> None:
+        """What a worker has counted so far."""
+        self._latest[worker] = found
+
+    def gone(self, worker: str) -> None:
+        """A worker has ended: what it counted stays, its gauges go."""
+        for family in self._latest.pop(worker, ()):
+            if family.type in SUMMED:
+                self._ended.setdefault(family.name, _Sum(family)).add(family)
+
+    def scrape(self) -> bytes:
+        """The Prometheus text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        sums: dict[str, _Sum] = {}
+        for family in families(self._own()):
+            sums.setdefault(family.name, _Sum(family)).add(family)
+        ended = [total.family() for total in self._ended.values()]
+        for found in (*self._latest.values(), ended):
+            for family in found:
+                way = "sum" if family.type in SUMMED else GAUGES.get(family.name, "sum")
+                if way != "control" or family.name in sums:
+                    sums.setdefault(family.name, _Sum(family)).add(family, way)
+        for total in sums.values():
+            metric = Metric(total.name, total.documentation, total.type)
+            for (name, labels), value in total.values.items():
+                metric.add_sample(name, dict(labels), value)
+            yield metric

@@ -1,0 +1,24 @@
+"""A worker's share of the settings that bound a whole process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.core.specs import ConfigSpec, TelemetrySpec
+
+
+def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
+    """The settings of one of `count` workers: connections and memory divided by their number, rounded up; enough memory for one body.
+
+    Exporters of metrics run in the control process, which has the metrics of all.
+    """
+    listen, telemetry = spec.listen, spec.telemetry
+    listen = msgspec.structs.replace(
+        listen,
+        max_connections=-(-listen.max_connections // count),
+        max_connections_per_peer=-(-listen.max_connections_per_peer // count),
+        memory_bytes=max(-(-listen.memory_bytes // count), listen.max_body_bytes),
+    )
+    return msgspec.structs.replace(
+        spec, listen=listen, telemetry=TelemetrySpec(log_level=telemetry.log_level, log_format=telemetry.log_format)
+    )

@@ -1,0 +1,215 @@
+"""A data worker: the parts of the process that serves requests, wired together. It owns nothing that lasts but its audit chain.
+
+What gateway.app.gateway is to the process with the store, this is to a worker. Everything that it knows comes over the feed: a worker
+imports neither the store nor what hosts engines nor the admin API (a test holds that).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.app import compiled, interpreter
+from gateway.app.assembly import Assembled, Assembler
+from gateway.app.connections import Connections
+from gateway.app.events import Events
+from gateway.app.parts import NONE, PartsBuilder
+from gateway.app.plugin_set import Plugins
+from gateway.app.shipping import Shipping
+from gateway.app.traffic_gauges import TrafficGauges
+from gateway.app.workers.channel import Channel, Handlers
+from gateway.app.workers.figures import families
+from gateway.app.workers.messages import (
+    Beat,
+    ConfigChanged,
+    FindKey,
+    Happened,
+    KeyChanged,
+    KeysMissed,
+    Pulse,
+    Ready,
+    Scrape,
+    Scraped,
+    State,
+    Used,
+)
+from gateway.app.workers.share import share_of
+from gateway.audit.broker import AuditBroker
+from gateway.core.clock import SystemClock, SystemEntropy
+from gateway.core.feed import LocalFeed
+from gateway.core.ports import Change, Limiter
+from gateway.core.secret import Secret
+from gateway.core.specs import ConfigSpec
+from gateway.core.storage import KeyRecord
+from gateway.core.tasks import TaskOwner
+from gateway.identity.floods import FloodTable
+from gateway.identity.stored import StoredKeys
+from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.routing.registry import EndpointRegistry
+from gateway.routing.shedding import PressureMonitor, cgroup_limit
+from gateway.server.health import Health
+from gateway.telemetry import logging as gatehouse_logging
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.usage import CountedAudit, UsageLedger
+from policies.limits import LimitRules, charge, estimate
+
+log = logging.getLogger("gatehouse")
+FIND_SECONDS: Final = 6.0
+"""How long the look-up of a key may take: a little longer than the store's own deadline."""
+REPORT_SECONDS: Final = 1.0
+
+
+class Worker:
+    """Made from the state that the control process sent. Life: `start`, `aclose`. Raises ConfigError."""
+
+    def __init__(self, state: State, channel: Channel, plugins: Plugins) -> None:
+        self.id, self._channel, self._count = state.worker, channel, state.count
+        spec = share_of(state.spec, state.count)
+        self._first = state
+        self._facts = Pulse(state.has_keys, state.store_available)
+        self.metrics = Metrics()
+        self.plane = DataPlane(self.metrics)
+        self.feed = LocalFeed()
+        self.feed.subscribe(self._happened)
+        self.audit = AuditBroker(spec.audit, spec.state_dir, writer=state.worker)
+        self.shipping = Shipping(spec, self.audit, plugins.sinks)
+        self.events = Events(self.audit, self.feed)
+        self._owner = TaskOwner("worker")
+        self.keys = StoredKeys(self._find_key, self._owner)
+        self.usage = UsageLedger()
+        self.connections = Connections()
+        self.registry = EndpointRegistry(SystemClock(), SystemEntropy(), self.connections.client)
+        self._floods = FloodTable()
+        self.plane.first_denial = self._floods.denied
+        parts = PartsBuilder(plugins, self.keys, Path(state.base), self.events.record, self.metrics.scrape)
+        salts = bytes.fromhex(state.salts.reveal())
+        counted = CountedAudit(self.audit, self.usage)
+        self._buckets = BucketRegistry()
+        self._assembler = Assembler(self.registry, self.metrics, counted, parts, self._limiter, lambda: salts)
+        traffic = TrafficGauges(self.plane, self.registry, self.audit, self.shipping, self.keys, parts)
+        self.metrics.gauges.append(traffic.collect)
+        self.health = Health(self.plane, lambda: self._facts.store_available, self._somebody_can_log_in, state.replica)
+        memory = cgroup_limit()
+        self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
+        self._telemetry = spec.telemetry
+        self._assembled: Assembled | None = None
+        self._newest: ConfigChanged | None = None
+        self._building = asyncio.Lock()
+
+    # --- life
+
+    async def start(self) -> None:
+        """Puts the state into force. Raises ConfigError."""
+        await self._put_into_force(self._first.spec, self._first.version)
+        await self.shipping.start()
+        await self.audit.start()
+        self.events.open()
+        self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
+        self._owner.every(REPORT_SECONDS, self._report, name="report")
+        interpreter.tune(self._owner)
+        self._pressure.start()
+        self.events.record("worker_started", self.id, {"config": self._first.version})
+
+    def ready(self) -> None:
+        """Tells the control process that requests are served."""
+        self._channel.tell(Ready(compiled.active()))
+
+    async def aclose(self) -> None:
+        """Ends connections and at last the audit log. Requests must have drained before."""
+        self._pressure.close()
+        await self.plane.tasks.aclose()
+        await self.registry.aclose()
+        await self._owner.aclose()
+        await self._assembler.aclose()
+        self.events.record("worker_stopped", self.id, {})
+        await self.audit.aclose()
+        await self.shipping.aclose()
+        await self._report()
+        self._channel.tell(Scraped(families(self.metrics.collect())))
+
+    # --- the configuration in force
+
+    async def apply(self, change: ConfigChanged) -> None:
+        """Returns once this configuration, or a later one, is in force. Raises ConfigError."""
+        self._newest = change
+        async with self._building:
+            newest = self._newest
+            if self.plane.current().version < newest.version:
+                await self._put_into_force(newest.spec, newest.version)
+
+    async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
+        spec = share_of(whole, self._count)
+        before = NONE if self._assembled is None else self._assembled.parts
+        made = self._assembled = await self._assembler.assemble(version, spec, before)
+        self.registry.activate(made.router)
+        self.metrics.config_version = version
+        self.plane.snapshot = made.snapshot
+        self.audit.configured(version)
+        if spec.telemetry != self._telemetry:
+            self._telemetry = spec.telemetry
+            gatehouse_logging.setup(spec.telemetry.log_level, spec.telemetry.log_format, worker=self.id)
+
+    def _limiter(self, spec: ConfigSpec) -> Limiter:
+        return LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge)
+
+    # --- keys
+
+    async def _find_key(self, digest: bytes, key: str) -> KeyRecord | None:
+        return (await self._channel.ask(FindKey(digest, Secret(key)), FIND_SECONDS)).record
+
+    def key_changed(self, change: KeyChanged) -> None:
+        self._facts = Pulse(True, self._facts.store_available)
+        self.keys.changed(change.id, change.action)
+
+    def keys_missed(self) -> None:
+        self.keys.clear()
+
+    def _somebody_can_log_in(self) -> bool:
+        identity = self.plane.current().spec.identity
+        return bool(identity.api_keys.static or identity.plugins) or self._facts.has_keys
+
+    # --- what is reported
+
+    def pulse(self, facts: Pulse) -> Beat:
+        """Notes what the control process says, and says how this worker is."""
+        self._facts = facts
+        metrics = self.metrics
+        return Beat(metrics.in_flight(), metrics.connections(), metrics.held_bytes(), self.health.ready()[0], self.audit.accepting)
+
+    def scrape(self) -> Scraped:
+        return Scraped(families(self.metrics.collect()))
+
+    async def _report(self) -> None:
+        counts, keys, lost = self.usage.take(), self.keys.take_used(), self.usage.lost
+        self.usage.lost = 0
+        if counts or keys or lost:
+            rows = [(*key, *numbers) for key, numbers in counts.items()]
+            self._channel.tell(Used(counts=rows, keys=keys, lost=lost))  # type: ignore[arg-type]  # eight items each
+
+    def _happened(self, change: Change) -> None:
+        _, kind, payload = change
+        if kind == "event":
+            self._channel.tell(Happened(payload))
+
+    def _shed(self, level: int) -> None:
+        log.warning("load shedding: level %d", level)
+        self.registry.shedding = level
+        self.events.record("load_shedding", self.id, {"level": level})
+
+    async def _sweep(self) -> None:
+        self.plane.sweep()
+        self.connections.tick()
+        for flood in self._floods.drain(self.plane.now):
+            detail: dict[str, Any] = {"code": flood.code, "count": flood.count}
+            self.events.record("denials", flood.peer, detail, outcome="denied")
+
+
+def worker_handlers(handlers: Handlers, worker: Worker) -> None:
+    """What a worker does with each message of the control process. Those that it may end upon are process.WorkerProcess's."""
+    handlers.change(KeyChanged, lambda _, change: worker.key_changed(change))
+    handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
+    handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
+    handlers.answer(Scrape, lambda _, ask: worker.scrape())

@@ -1,0 +1,205 @@
+"""`serve --workers 2`: one gateway to its clients and operators, whichever process serves, and whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, Gatehouse, alive, configuration, external, first_keys
+from tests.waiting import until
+
+
+class Farm(Gatehouse):
+    """A gateway with two workers."""
+
+    def __init__(self, directory: Path, engine: EngineThread, **parts: Any) -> None:
+        config = configuration(
+            directory / "state",
+            engines=[external("fake", engine.port, slots=64)],
+            models=[{"name": "m1", "pool": ["fake"], "aliases": ["m1-latest"]}],
+            **parts,
+        )
+        super().__init__(directory, config, arguments=["--workers", "2"])
+
+    def workers(self) -> dict[int, str]:
+        """Id by process, of those that have said in the log that they serve and are alive."""
+        found = {}
+        for line in list(self.lines):
+            if " serves (process " in line:
+                words = line.split()
+                pid = int(words[-1].rstrip(")"))
+                if alive(pid):
+                    found[pid] = words[words.index("worker") + 1]
+        return found
+
+    def two_workers(self) -> list[int]:
+        return sorted(until(lambda: self.workers() if len(self.workers()) == 2 else None, what="two workers"))
+
+    def each(self, count: int = 12, key: str = KEY, path: str = "/readyz") -> list[httpx.Response]:
+        """Answers to requests on connections of their own, so that every worker gets some of them."""
+        return [
+            httpx.get(f"{self.url}{path}", headers={"authorization": f"Bearer {key}"}, trust_env=False, timeout=60) for _ in range(count)
+        ]
+
+    def reload(self, **parts: Any) -> None:
+        """Changes settings of the file and has it read."""
+        self.config.update(parts)
+        self.file.write_text(yaml.safe_dump(self.config))
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
+    def admin(self) -> httpx.Client:
+        (key,) = first_keys(self)
+        return httpx.Client(base_url=f"{self.admin_url}/admin/v1", headers={"authorization": f"Bearer {key}"}, trust_env=False, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Farm]:
+    with Farm(tmp_path_factory.mktemp("farm"), engine) as running:
+        yield running
+
+
+def test_requests_are_served_counted_and_recorded(farm: Farm) -> None:
+    before = farm.metric("gatehouse_requests_total", model="m1", status="200")
+    answers = [farm.chat() for _ in range(8)]
+    assert [answer.status_code for answer in answers] == [200] * 8
+    assert farm.metric("gatehouse_requests_total", model="m1", status="200") == before + 8
+    for answer in answers:
+        assert farm.outcome(answer.headers["x-request-id"])["status"] == 200
+    assert farm.metric("gatehouse_workers", state="ready") == 2
+
+
+def test_the_usage_of_all_workers_is_reported(farm: Farm) -> None:
+    with farm.admin() as admin:
+        for _ in range(6):
+            assert farm.chat().status_code == 200
+        served = farm.metric("gatehouse_requests_total")
+        until(
+            lambda: sum(row["requests"] for row in admin.get("/usage", params={"group_by": "key"}).json()["items"]) == served,
+            what="the usage of both workers",
+        )
+
+
+def test_a_key_of_the_store_counts_in_every_worker_and_so_does_its_revocation(farm: Farm) -> None:
+    with farm.admin() as admin:
+        made = admin.post("/keys", json={"tenant": "acme", "models": ["*"]}).json()
+        key = made["secret"]
+        assert {answer.status_code for answer in farm.each(key=key, path="/v1/models")} == {200}
+        assert admin.post(f"/keys/{made['id']}/revoke").status_code == 200
+        until(lambda: {answer.status_code for answer in farm.each(12, key, "/v1/models")} == {401}, 10, "the revocation in both workers")
+        assert {answer.status_code for answer in farm.each(12, key, "/v1/models")} == {401}
+
+
+def test_a_reload_reaches_every_worker(farm: Farm) -> None:
+    version = farm.each(1)[0].json()["config_version"]
+    farm.reload(models=[{"name": "m1", "pool": ["fake"], "aliases": ["m1-new"]}])
+    until(lambda: all(a.json()["config_version"] == version + 1 for a in farm.each()), 30, "the new configuration in both workers")
+    with farm.client() as client:
+        for _ in range(10):
+            body = {"model": "m1-new", "messages": [{"role": "user", "content": "Hello!"}]}
+            assert client.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_a_refused_reload_changes_no_worker(farm: Farm) -> None:
+    version = farm.each(1)[0].json()["config_version"]
+    refused = farm.metric("gatehouse_config_reloads_total", result="refused")
+    farm.config["models"] = [{"name": "m1", "pool": ["nobody"]}]
+    farm.reload()
+    until(lambda: farm.metric("gatehouse_config_reloads_total", result="refused") == refused + 1)
+    assert {answer.json()["config_version"] for answer in farm.each()} == {version}
+    farm.reload(models=[{"name": "m1", "pool": ["fake"]}])
+    until(lambda: all(a.json()["config_version"] == version + 1 for a in farm.each()), 30)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_the_others_serve(farm: Farm) -> None:
+    before = farm.two_workers()
+    counted = farm.metric("gatehouse_requests_total", model="m1")
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: not alive(before[0]))
+    assert [farm.chat().status_code for _ in range(10)] == [200] * 10
+    after = farm.two_workers()
+    assert before[1] in after and before[0] not in after
+    assert sorted(farm.workers().values()) == sorted({id for id in farm.workers().values()}), "the ids are given again"
+    assert farm.metric("gatehouse_requests_total", model="m1") >= counted, "what was counted stays"
+    assert farm.metric("gatehouse_worker_restarts_total") >= 1
+
+
+def test_a_worker_that_is_asked_to_end_is_replaced_without_losing_a_request(farm: Farm, engine: EngineThread) -> None:
+    before = farm.two_workers()
+    answers: list[int] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        with farm.client() as client:
+            while not stop.is_set():
+                body = {"model": "m1", "messages": [{"role": "user", "content": "Hello!"}]}
+                answers.append(client.post("/v1/chat/completions", json=body).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        os.kill(before[0], signal.SIGTERM)
+        until(lambda: not alive(before[0]), what="the end of the worker")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert set(answers) == {200}
+    assert len(farm.two_workers()) == 2
+
+
+def test_a_worker_holds_nothing_that_belongs_to_the_control_process(farm: Farm) -> None:
+    """Neither the store's file nor the admin listener."""
+    for pid in farm.two_workers():
+        held = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        assert not [path for path in held if path.endswith((".db", ".sqlite", ".db-wal"))], held
+
+
+def test_the_end_drains_every_worker(tmp_path: Path, engines: Callable[..., EngineThread]) -> None:
+    engine = engines()
+    farm = Farm(tmp_path, engine).start()
+    engine.play("hold")
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(farm.chat().status_code))
+    thread.start()
+    engine.holds(1)
+    workers = farm.two_workers()
+    assert farm.process is not None
+    farm.process.send_signal(signal.SIGTERM)
+    until(lambda: sum(alive(pid) for pid in workers) == 1, what="the end of the idle worker")
+    engine.release()
+    thread.join()
+    assert answers == [200]
+    assert farm.ended() == 0
+    assert not any(alive(pid) for pid in workers)
+
+
+def test_nothing_is_left_when_the_control_process_is_killed(tmp_path: Path, engines: Callable[..., EngineThread]) -> None:
+    engine = engines()
+    farm = Farm(tmp_path, engine).start()
+    engine.play("hold")
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(farm.chat().status_code))
+    thread.start()
+    engine.holds(1)
+    workers = farm.two_workers()
+    assert farm.process is not None
+    farm.process.kill()
+    farm.process.wait(60)
+    until(lambda: sum(alive(pid) for pid in workers) == 1, what="the end of the idle worker")
+    engine.release()
+    thread.join()
+    assert answers == [200], "what was under way is finished"
+    until(lambda: not any(alive(pid) for pid in workers), what="the end of the workers")
+    with pytest.raises(httpx.TransportError):
+        farm.each(1)
