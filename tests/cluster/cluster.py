@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tests.cluster.machine import Ports, children, client_ports, command, in_sessions
+from tests.cluster.machine import Ports, children, client_ports, command, family, in_sessions, marked
 from tests.cluster.proxy import Network, Proxy
 from tests.cluster.servers import EngineServer, Haproxy, RedisServer, short_directory
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
@@ -41,7 +41,7 @@ class Replica(Gatehouse):
         self.port = int(config["listen"]["data"].rpartition(":")[2])
         self.ways: dict[str, Proxy] = {}
         self.sessions: list[int] = []
-        """Process ids of its starts so far: each began a session, in which everything is that it started."""
+        """Process ids of its starts so far: each began a session."""
 
     def launch(self) -> Replica:
         super().launch()
@@ -62,6 +62,10 @@ class Replica(Gatehouse):
         if self.expected is None:
             return [self.pid]
         return [pid for pid in children(self.pid) if "gateway" in command(pid) and "serve" not in command(pid)]
+
+    def processes(self) -> set[int]:
+        """All that it has started and that still runs, itself included."""
+        return family(self.pid) if self.runs() else set(in_sessions(self.sessions))
 
     def all_there(self) -> bool:
         """Whether as many workers run as were asked for."""
@@ -105,6 +109,7 @@ class Cluster:
 
     def __init__(self, workers: int | None = None, **parts: Any) -> None:
         self.directory = short_directory("gh-cluster-")
+        self.mark = f"GATEHOUSE_CLUSTER={self.directory}"
         self.ports, self.network = Ports(), Network()
         self.postgres = PostgresServer()
         self.redis = RedisServer(self.directory)
@@ -126,7 +131,13 @@ class Cluster:
         ways = {what: self.network.proxy(target) for what, target in targets.items()}
         directory = self.directory / name
         directory.mkdir()
-        replica = Replica(name, directory, self._configuration(directory, ways, parts), {"GATEHOUSE_PEPPER": PEPPER}, self.workers)
+        replica = Replica(
+            name,
+            directory,
+            self._configuration(directory, ways, parts),
+            {"GATEHOUSE_PEPPER": PEPPER, "GATEHOUSE_CLUSTER": str(self.directory)},
+            self.workers,
+        )
         replica.ways = ways
         return replica
 
@@ -227,7 +238,8 @@ class Cluster:
         """Every live process of the cluster, PostgreSQL's aside."""
         servers = (self.haproxy, self.engine, self.redis)
         leaders = [pid for replica in self.replicas.values() for pid in replica.sessions]
-        return in_sessions([*leaders, *(server.process.pid for server in servers if server.process is not None)])
+        leaders += [server.process.pid for server in servers if server.process is not None]
+        return sorted({*in_sessions(leaders), *marked(self.mark)})  # workers have sessions of their own
 
     def __enter__(self) -> Cluster:
         return self.start()
