@@ -20,6 +20,7 @@ from gateway.core.types import Headers, InferenceRequest, Peer, Principal, Trial
 from gateway.core.waiting import Maybe
 from gateway.core.wire import WireApi
 from gateway.pipeline.plane import DataPlane
+from gateway.routing.mirror import Mirror
 from gateway.routing.registry import EndpointRegistry
 from gateway.wire.table import APIS
 from policies.limits import LimitRules
@@ -46,7 +47,7 @@ async def _pinned(snapshot: Snapshot, answer: Awaitable[Principal | None]) -> Pr
 class ModelControls:
     """Implements gateway.core.ports.ModelControl: the supervisor for processes, the registry of endpoints for traffic."""
 
-    def __init__(self, supervisor: Supervisor, registry: EndpointRegistry) -> None:
+    def __init__(self, supervisor: Supervisor, registry: EndpointRegistry | Mirror) -> None:
         self._supervisor, self._registry = supervisor, registry
 
     async def load(self, engine: str) -> None:

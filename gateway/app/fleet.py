@@ -23,6 +23,7 @@ from gateway.config.merge import Merged
 from gateway.core.clock import Clock, SystemEntropy
 from gateway.core.plugins import Table
 from gateway.core.specs import ConfigSpec, UploadsSpec
+from gateway.routing.mirror import Mirror
 from gateway.routing.probe import HttpProbe
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor
@@ -31,9 +32,19 @@ log = logging.getLogger("gatehouse")
 
 
 class Fleet:
-    """base: the configuration file's folder. Life: `start`, `start_engines`, `aclose`."""
+    """base: the configuration file's folder. workers: whether other processes serve, which follow this one's registry. Life: `start`,
+    `start_engines`, `aclose`."""
 
-    def __init__(self, spec: ConfigSpec, base: Path, clock: Clock, events: Events, runtimes: Table[RuntimeRow] = RUNTIMES) -> None:
+    def __init__(
+        self,
+        spec: ConfigSpec,
+        base: Path,
+        clock: Clock,
+        events: Events,
+        runtimes: Table[RuntimeRow] = RUNTIMES,
+        *,
+        workers: bool = False,
+    ) -> None:
         self._events, self._base = events, base
         self._spec = spec
         """The settings in force."""
@@ -45,8 +56,11 @@ class Fleet:
         self.registry = EndpointRegistry(
             clock, SystemEntropy(), self.connections.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
         )
-        self.supervisor = Supervisor(state_dir, self.registry, self._engine_event, runtimes=runtimes)
-        self.reconciler = Reconciler(self.supervisor, self.registry, self.find_model, lambda: self.on_change(), self._rollout_event)
+        self.mirror = Mirror(self.registry) if workers else None
+        self.traffic: EndpointRegistry | Mirror = self.mirror or self.registry
+        """The registry; with workers, it and theirs, kept in step."""
+        self.supervisor = Supervisor(state_dir, self.traffic, self._engine_event, runtimes=runtimes)
+        self.reconciler = Reconciler(self.supervisor, self.traffic, self.find_model, lambda: self.on_change(), self._rollout_event)
         self.files = Library(state_dir, lambda: self._places, self._uploads, self._models_in_use, clock, runtimes=runtimes)
         self._pressure = PressureMonitor(self._shed)
 
@@ -57,7 +71,7 @@ class Fleet:
         await self.files.start()
 
     def start_probing(self) -> None:
-        self.registry.start_probing(HttpProbe())
+        self.traffic.start_probing(HttpProbe())
 
     async def start_engines(self, built: Built) -> None:
         """Starts the sidecars and waits until each is ready.
@@ -102,7 +116,7 @@ class Fleet:
             await self.supervisor.apply((*after.file.engines, *going), wait=True, keep=before.stored_engines)
 
     def put_into_force(self, built: Built) -> None:
-        self.registry.activate(built.router)
+        self.traffic.activate(built.router)
         if built.file.model_dirs != self._spec.model_dirs:
             self._places = model_files.places(built.file, self._base)
         self._spec = built.snapshot.spec

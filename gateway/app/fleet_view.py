@@ -49,7 +49,7 @@ class FleetView:
         ]
 
     def endpoints(self) -> list[dict[str, Any]]:
-        return self._fleet.registry.endpoints()
+        return self._fleet.traffic.endpoints()
 
     def models(self) -> list[dict[str, Any]]:
         states = {endpoint["name"]: endpoint["state"] for endpoint in self.endpoints()}
@@ -63,7 +63,7 @@ class FleetView:
                     "name": spec.name,
                     "source": self._source("models", spec.name),
                     "ready": entry.route.ready,
-                    "queued": entry.route.queued,
+                    "queued": entry.route.queued if self._fleet.mirror is None else self._fleet.mirror.queued(spec.name),
                     "aliases": list(spec.aliases),
                     "fallbacks": list(spec.fallbacks),
                     "policy": spec.routing.policy,

@@ -46,9 +46,10 @@ RECOVERY_SECONDS = 2.0
 
 
 class Gateway:
-    """Life: `start`, `start_engines`, `aclose`. Raises ConfigError when the settings of the store or the audit log cannot be used."""
+    """workers: whether other processes serve (gateway.app.workers). Life: `start`, `start_engines`, `aclose`. Raises ConfigError when the
+    settings of the store or the audit log cannot be used."""
 
-    def __init__(self, loaded: Loaded, environ: Mapping[str, str], plugins: Plugins = OURS) -> None:
+    def __init__(self, loaded: Loaded, environ: Mapping[str, str], plugins: Plugins = OURS, *, workers: bool = False) -> None:
         spec, base = loaded.spec, Path(loaded.file).resolve().parent
         self.plugins, self.spec = plugins, spec
         """What the process was started with, for the settings that only a restart changes."""
@@ -65,7 +66,7 @@ class Gateway:
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, plugins)
         self.replicas = Replicas(self.store_link, self.replica, self.events.record)
-        self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes)
+        self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
         self._owner = TaskOwner("gateway")
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied

@@ -86,7 +86,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
         fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
-        control=ModelControls(fleet.supervisor, fleet.registry),
+        control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane),
         audit=gateway.audit,
         audit_reader=LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir),
@@ -136,7 +136,7 @@ class Process:
         sockets = listening(self.spec.listen, given_sockets(self.environ))
         data, admin = sockets.data, sockets.admin
         try:
-            gateway = Gateway(self.loaded, self.environ, self.plugins)
+            gateway = Gateway(self.loaded, self.environ, self.plugins, workers=bool(self.count))
         except ConfigError:
             sockets.close()
             raise

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
+from gateway.routing.mirror_messages import TO_CONTROL
 from gateway.store.feed import CHANGE, RESYNC
 
 log = logging.getLogger("gatehouse.workers")
@@ -64,6 +66,11 @@ class Workers:
         self.hub.on_gone.append(self.figures.gone)
         self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
         control_handlers(self.handlers, self)
+        if (mirror := gateway.fleet.mirror) is not None:
+            self.hub.on_joined.append(lambda worker: mirror.join(worker, partial(self.hub.tell, worker)))
+            self.hub.on_gone.append(mirror.gone)
+            for kind in TO_CONTROL:
+                self.handlers.on(kind, mirror.heard)
         gateway.metrics.gauges.append(self._gauges)
         gateway.scrape = self.figures.scrape
 

@@ -48,6 +48,8 @@ from gateway.identity.floods import FloodTable
 from gateway.identity.stored import StoredKeys
 from gateway.limits.local import BucketRegistry, LocalLimiter
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.routing.follower import Follower
+from gateway.routing.mirror_messages import TO_WORKER
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor, cgroup_limit
 from gateway.server.health import Health
@@ -82,6 +84,7 @@ class Worker:
         self.usage = UsageLedger()
         self.connections = Connections()
         self.registry = EndpointRegistry(SystemClock(), SystemEntropy(), self.connections.client)
+        self.follower = Follower(self.registry, channel.tell)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         parts = PartsBuilder(plugins, self.keys, Path(state.base), self.events.record, self.metrics.scrape)
@@ -120,6 +123,7 @@ class Worker:
     async def aclose(self) -> None:
         """Ends connections and at last the audit log. Requests must have drained before."""
         self._pressure.close()
+        self.follower.close()
         await self.plane.tasks.aclose()
         await self.registry.aclose()
         await self._owner.aclose()
@@ -211,5 +215,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     """What a worker does with each message of the control process. Those that it may end upon are process.WorkerProcess's."""
     handlers.change(KeyChanged, lambda _, change: worker.key_changed(change))
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
+    for kind in TO_WORKER:
+        handlers.on(kind, lambda _, message: worker.follower.apply(message))
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
     handlers.answer(Scrape, lambda _, ask: worker.scrape())
