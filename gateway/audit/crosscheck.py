@@ -1,8 +1,9 @@
 """Holds what the writers signed about one another against what is there.
 
-A checkpoint that another writer signed must be among the writer's own, and cover the same line with the same hash. One that is not there
-was deleted, with the files of the writer or by putting older ones in their place; one that is another means that the writer's history was
-begun anew from an older state.
+What another writer has seen of a chain must be there still: the line that the checkpoint covered, with the same hash. One that is not there
+was deleted, with the files of the writer or by putting older ones in their place; another one in its place means that the writer's history
+was begun anew from an older state. And a writer that stands beside others signs something in its first moment: one of which nothing is
+signed was put there.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from gateway.audit.chain import read_lines
+from gateway.audit.chain import read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.repair import read_checkpoint
 from gateway.audit.report import Problem, WriterReport
-from gateway.audit.sinks.file import checkpoints_name
-from gateway.audit.walk import Numbers, Signed, Walked
+from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
+from gateway.audit.walk import Covered, Numbers, Signed, Walked, covered
 
 
 def crosscheck(
-    walks: Mapping[str, Walked], source: Path, verifier: CheckpointVerifier, archived: Collection[str]
+    walks: Mapping[str, Walked], directory: Path, source: Path, verifier: CheckpointVerifier, archived: Collection[str]
 ) -> Iterator[WriterReport]:
     """Adds problems to the reports of the walks; yields reports of writers of which only the others' statements are left.
 
@@ -27,11 +28,17 @@ def crosscheck(
     """
     signed: dict[str, dict[str, Signed]] = {}
     for witness, walk in walks.items():
+        report = walk.report
+        if len(walks) > 1 and report.lines and not walk.own.last and not report.live and not report.problems:
+            reason = (
+                "nothing of this writer is signed: it was killed in its first moments and not recovered yet, or somebody put it there"
+            )
+            report.problems.append(Problem(segment_name(witness, 1), 0, reason, witness))
         for writer, found in walk.others.items():
             signed.setdefault(writer, {})[witness] = found
     for writer, witnesses in sorted(signed.items()):
         if writer in walks:
-            walks[writer].report.problems += _compare(walks[writer], witnesses, source, verifier)
+            walks[writer].report.problems += _compare(walks[writer], witnesses, directory, source / checkpoints_name(writer), verifier)
             continue
         newest = max(witnesses.values(), key=lambda found: found.newest.number)
         if writer in archived:
@@ -40,21 +47,39 @@ def crosscheck(
             yield WriterReport(writer, problems=[_problem(writer, "all files of this writer are gone", witnesses)])
 
 
-def _compare(walk: Walked, witnesses: Mapping[str, Signed], source: Path, verifier: CheckpointVerifier) -> Iterator[Problem]:
+def _compare(
+    walk: Walked, witnesses: Mapping[str, Signed], directory: Path, checkpoints: Path, verifier: CheckpointVerifier
+) -> Iterator[Problem]:
     writer, own = walk.report.writer, walk.own
     if any(found.newest.number > own.last for found in witnesses.values()):
-        _read_newer(source / checkpoints_name(writer), own, verifier)
-    if any(found.newest.number > own.last for found in witnesses.values()):
+        _read_newer(checkpoints, own, verifier)
+    newest = max((found.newest for found in witnesses.values()), key=lambda sighting: sighting.number)
+    segments = [path for _, path in list_segments(directory).get(writer, [])]
+    if newest.number > own.last and not _holds(segments, covered(newest.covers, newest.head)):
         yield _problem(writer, f"this writer's checkpoints end at {own.last}: its newest records, or all of them, are gone", witnesses)
     for witness, found in witnesses.items():
-        for number in found.numbers.numbers():
-            if number > own.last or (walk.report.skipped is not None and number < own.first):
+        for number in found.numbers:
+            seen = found.numbers[number]
+            if number > own.last or own[number] == seen or (walk.report.skipped is not None and number < own.first):
                 continue
-            if own[number] != found.numbers[number]:
-                what = "is not the one" if own[number] else "is missing, but was there"
-                reason = f"checkpoint {number} of this writer {what} when writer {witness} saw it: its files were replaced by others"
+            if not _holds(segments, seen):
+                reason = f"line {seen[0]} of this writer is not the one that writer {witness} saw: its files were replaced by others"
                 yield Problem(checkpoints_name(writer), 0, reason, writer)
                 return
+
+
+def _holds(segments: list[Path], seen: Covered) -> bool:
+    """Whether a line of the chain is the one that was seen. Only needed where the checkpoints disagree: the newest one may have been lost
+    with the machine's power after another writer had seen it."""
+    for path in reversed(segments):
+        with path.open("rb") as file:
+            for line in read_lines(file):
+                claims = read_line(line)
+                if claims is None or claims.seq > seen[0]:
+                    break
+                if claims.seq == seen[0]:
+                    return covered(claims.seq, claims.hash) == seen
+    return False
 
 
 def _read_newer(path: Path, own: Numbers, verifier: CheckpointVerifier) -> None:

@@ -54,7 +54,7 @@ def verify_log(
     signed = {path.name.removeprefix("checkpoints-").removesuffix(".jsonl") for path in source.glob(checkpoints_name("*"))}
     writers = sorted(writers_in(directory) | signed)
     walks = dict(zip(writers, _read(directory, source, verifier, scope, patience, writers, processes), strict=True))
-    gone = list(crosscheck(walks, source, verifier, scope.archived))
+    gone = list(crosscheck(walks, directory, source, verifier, scope.archived))
     return Report(sorted([*(walk.report for walk in walks.values()), *gone], key=lambda report: report.writer))
 
 

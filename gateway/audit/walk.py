@@ -14,38 +14,46 @@ from gateway.audit.repair import read_checkpoint, read_header
 from gateway.audit.report import Problem, Skipped, WriterReport
 from gateway.audit.sinks.file import segment_name
 
+Covered = tuple[int, int]
+"""The line that a checkpoint covers, and the first 8 bytes of its hash as a number; (0, 0) where there is no checkpoint."""
+
+
+def covered(covers: int, head: str) -> Covered:
+    return covers, int(head[:16], 16)
+
 
 class Numbers:
-    """Which line each checkpoint of a writer covers, by the checkpoint's number: 8 bytes each, so that a log of years fits into memory."""
+    """What the checkpoints of a writer cover, by number: 16 bytes each, so that a log of years fits into memory. first: the lowest
+    number."""
 
-    __slots__ = ("_marks", "first")
+    __slots__ = ("_heads", "_lines", "first")
 
     def __init__(self) -> None:
-        self._marks = array("Q")
+        self._lines, self._heads = array("Q"), array("Q")
         self.first = 0
 
     def add(self, number: int, covers: int, head: str) -> None:
         """The first word about a number counts."""
-        if number > len(self._marks):
-            self._marks.extend([0] * (number - len(self._marks)))
-        if not self._marks[number - 1]:
-            self._marks[number - 1] = _mark(covers, head)
+        more = number - len(self._lines)
+        if more > 0:
+            self._lines.extend([0] * more)
+            self._heads.extend([0] * more)
+        if not self._lines[number - 1]:
+            self._lines[number - 1], self._heads[number - 1] = covered(covers, head)
         self.first = min(self.first or number, number)
 
     @property
     def last(self) -> int:
-        return len(self._marks)
+        return len(self._lines)
 
-    def __getitem__(self, number: int) -> int:
-        """A mark of what the checkpoint covers; 0 where there is none."""
-        return self._marks[number - 1] if 0 < number <= len(self._marks) else 0
+    def __getitem__(self, number: int) -> Covered:
+        if not 0 < number <= len(self._lines):
+            return 0, 0
+        return self._lines[number - 1], self._heads[number - 1]
 
-    def numbers(self) -> Iterator[int]:
-        return (number for number, mark in enumerate(self._marks, start=1) if mark)
-
-
-def _mark(covers: int, head: str) -> int:
-    return (int(head[:16], 16) ^ covers) or 1
+    def __iter__(self) -> Iterator[int]:
+        """The numbers, in order."""
+        return (number for number, line in enumerate(self._lines, start=1) if line)
 
 
 class Signed:

@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.audit import verify
+from gateway.audit.chain import Chain
 from gateway.audit.crypto import load_verifier
 from gateway.audit.neighbours import writers_in
+from gateway.audit.record import SegmentRecord
 from gateway.audit.verify import WORTH_A_PROCESS, Report, verify_log
 from gateway.core.audit_questions import AuditScope
 
@@ -246,3 +248,37 @@ def test_the_log_before_writers_had_ids_cannot_be_taken_away(log_bench: Any, mak
     assert writers_in(log_bench.directory) == {"gw"}
     (problem,) = verify_log(log_bench.directory, log_bench.signer.verifier).problems
     assert problem.writer == "0"
+
+
+def test_a_checkpoint_that_was_lost_with_the_power_is_no_problem_while_what_it_covered_is_there(log_bench: Any, make: Any) -> None:
+    """Another writer saw it before it was on the disk; the next start signed the next one under the same number."""
+    writers = [log_bench.writer(writer=name) for name in ("a", "b")]
+    for writer in writers:
+        writer.open()
+    writers[0].checkpoint()
+    writers[0].write([make.intent("r1")])
+    path = log_bench.directory / "checkpoints-a.jsonl"
+    before = path.read_bytes(), log_bench.segment(1, "a").read_bytes()
+    writers[0].checkpoint()
+    writers[1].checkpoint()
+    writers[0].abandon()
+    path.write_bytes(before[0])
+    log_bench.segment(1, "a").write_bytes(before[1])
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
+    again = log_bench.writer(writer="a")
+    again.open()
+    again.close()
+    writers[1].close()
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
+
+
+def test_a_writer_of_which_nothing_is_signed_is_found(check: Any, log_bench: Any, make: Any) -> None:
+    """Anybody can chain lines; only the gateway signs."""
+
+    def tamper(directory: Path) -> None:
+        chain = Chain()
+        header = SegmentRecord(time=1.0, format=1, segment=1, writer="gw-3", previous="0" * 64, config=1)
+        (directory / "audit-gw-3-00000001.jsonl").write_bytes(chain.seal([header, make.intent("forged")]))
+
+    (problem,) = check(tamper).problems
+    assert (problem.writer, problem.file) == ("gw-3", "audit-gw-3-00000001.jsonl") and "nothing of this writer is signed" in problem.reason
