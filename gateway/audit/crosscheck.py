@@ -30,9 +30,7 @@ def crosscheck(
     for witness, walk in walks.items():
         report = walk.report
         if len(walks) > 1 and report.lines and not walk.own.last and not report.live and not report.problems:
-            reason = (
-                "nothing of this writer is signed: it was killed in its first moments and not recovered yet, or somebody put it there"
-            )
+            reason = "nothing of this writer is signed: it was killed in its first moments and not recovered yet, or somebody put it there"
             report.problems.append(Problem(segment_name(witness, 1), 0, reason, witness))
         for writer, found in walk.others.items():
             signed.setdefault(writer, {})[witness] = found

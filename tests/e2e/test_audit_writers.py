@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import httpx
+import pytest
 
 from gateway.audit.chain import payload
 from gateway.audit.crypto import load_signer, load_verifier
@@ -20,7 +27,7 @@ from gateway.audit.writer import ChainWriter
 from gateway.core.clock import SystemClock
 from gateway.core.types import EventRecord
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import ROOT, Gatehouse, configuration, external
+from tests.e2e.harness import ROOT, Gatehouse, alive, configuration, external
 from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
@@ -90,3 +97,107 @@ def test_two_state_directories_cannot_share_an_audit_directory(launch: Launch, e
         assert second.ended() == 1
         until(lambda: any("signs with another key" in line and "audit.sinks" in line for line in second.lines), what="the reason")
     assert first.process is not None and first.process.returncode == 0
+
+
+class Load:
+    """Clients that send one request after the other, each with an id of its own, until they are stopped; what was answered with 200."""
+
+    def __init__(self, gatehouse: Gatehouse, clients: int = 6) -> None:
+        self.answered: set[str] = set()
+        self._gatehouse, self._ended = gatehouse, threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def more(self, count: int = 100) -> None:
+        """Waits for so many answers more."""
+        wanted = len(self.answered) + count
+        until(lambda: len(self.answered) >= wanted, what=f"{count} answers")
+
+    def _run(self, number: int) -> None:
+        sent = 0
+        body = {"model": "m1", "messages": [{"role": "user", "content": "Hello!"}]}
+        while not self._ended.is_set():
+            try:
+                with self._gatehouse.client() as client:
+                    while not self._ended.is_set():
+                        sent += 1
+                        request_id = f"load-{id(self)}-{number}-{sent}"
+                        answer = client.post("/v1/chat/completions", json=body, headers={"x-request-id": request_id})
+                        if answer.status_code == 200:
+                            self.answered.add(request_id)
+            except httpx.HTTPError:  # the process that served this connection is gone
+                time.sleep(0.01)
+
+
+def recorded(gatehouse: Gatehouse) -> dict[str, int]:
+    """How often each request's intent is in the log."""
+    directory = gatehouse.state_dir / "audit"
+    verifier = load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem")
+    return Counter(record["request_id"] for record in LogReader(directory, verifier).records(kind="intent"))
+
+
+def closed(gatehouse: Gatehouse) -> list[Any]:
+    """The reports of a log that is whole, and whose writers without a process are closed; none before."""
+    verifier = load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem")
+    report = verify_log(gatehouse.state_dir / "audit", verifier)
+    return report.writers if report.ok and all(writer.live or writer.unsigned == 1 for writer in report.writers) else []
+
+
+@pytest.fixture
+def workers(engine: EngineThread, tmp_path: Path) -> Iterator[Gatehouse]:
+    settings = config(tmp_path / "state", engine, audit={"checkpoint": {"every": "1s"}})
+    gatehouse = Gatehouse(tmp_path, settings, {"GATEHOUSE_REPLICA": "gw"}, ["--workers", "2"])
+    yield gatehouse.start()
+    gatehouse.stop(signal.SIGKILL if gatehouse.process is not None and gatehouse.process.poll() is None else signal.SIGTERM)
+
+
+def pids(gatehouse: Gatehouse) -> dict[str, int]:
+    """The workers' processes by id, as the log tells them."""
+    words = [line.split() for line in list(gatehouse.lines) if " serves (process " in line]
+    found = {line[line.index("worker") + 1]: int(line[-1].rstrip(")")) for line in words}
+    return {worker: pid for worker, pid in found.items() if alive(pid)}
+
+
+def test_killed_workers_lose_no_answered_request_and_leave_whole_chains(workers: Gatehouse) -> None:
+    with Load(workers) as load:
+        for _ in range(3):
+            until(lambda: len(pids(workers)) == 2, what="two workers")
+            load.more()
+            os.kill(next(iter(pids(workers).values())), signal.SIGKILL)
+        load.more()
+    reports = until(lambda: closed(workers), what="the recovery of all writers without a process")
+    assert {"gw", "gw-1", "gw-2"} <= {report.writer for report in reports}
+    found = recorded(workers)
+    assert load.answered <= set(found) and max(found.values()) == 1
+    assert workers.metric("gatehouse_audit_records_total") > 0
+    assert workers.stop() == 0
+    assert verified(workers)[0] == 0
+    opened = [record["event"] for record in workers.audit() if record.get("event") in ("audit.opened", "audit.closed")]
+    assert opened.count("audit.opened") > opened.count("audit.closed") > 2
+
+
+def test_a_killed_control_process_starts_again_beside_its_workers(workers: Gatehouse) -> None:
+    with Load(workers) as load:
+        load.more()
+        old = pids(workers)
+        assert workers.process is not None
+        workers.process.kill()
+        workers.process.wait(60)
+        workers.start()  # at once: the old workers may still finish what they have
+        load.more()
+    assert load.answered <= set(recorded(workers))
+    until(lambda: not any(alive(pid) for pid in old.values()), what="the end of the old workers")
+    assert until(lambda: closed(workers), what="the recovery of all writers without a process")
+    assert workers.stop() == 0
+    found = recorded(workers)
+    assert load.answered <= set(found) and max(found.values()) == 1
+    assert verified(workers)[0] == 0

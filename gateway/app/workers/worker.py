@@ -37,6 +37,7 @@ from gateway.app.workers.messages import (
 )
 from gateway.app.workers.share import share_of
 from gateway.audit.broker import AuditBroker
+from gateway.audit.writers import claim
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change, Limiter
@@ -76,7 +77,7 @@ class Worker:
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
         self.feed.subscribe(self._happened)
-        self.audit = AuditBroker(spec.audit, spec.state_dir, writer=state.worker)
+        self.audit = AuditBroker(spec.audit, spec.state_dir, sink=claim(spec.audit, spec.state_dir, state.replica, state.worker))
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
@@ -114,7 +115,7 @@ class Worker:
         self._owner.every(REPORT_SECONDS, self._report, name="report")
         interpreter.tune(self._owner)
         self._pressure.start()
-        self.events.record("worker_started", self.id, {"config": self._first.version})
+        self.events.record("worker_started", self.id, {"config": self._first.version, "writer": self.audit.writer})
 
     def ready(self) -> None:
         """Tells the control process that requests are served."""
