@@ -50,6 +50,11 @@ class Signal(Generic[T]):
                 callbacks.pop()()
             self._callbacks = None
 
+    @property
+    def awaited(self) -> bool:
+        """Whether anything would be called back now."""
+        return bool(self._callbacks)
+
     def add_callback(self, callback: Callable[[], None]) -> None:
         """Calls back once when complete, immediately if it already is. Callbacks must not raise."""
         if self.done:

@@ -42,12 +42,14 @@ class Rate:
 
 
 class Shape:
-    """Shared by all buckets of one limit."""
+    """Shared by all buckets of one limit. number: what a worker calls it towards the control process, 0 before it does. pins: while there
+    are any, it is kept without a bucket."""
 
-    __slots__ = ("concurrent", "name", "request_ps", "requests", "tokens")
+    __slots__ = ("concurrent", "name", "number", "pins", "request_ps", "requests", "spec", "tokens")
 
     def __init__(self, spec: LimitSpec) -> None:
-        self.name = spec.name
+        self.spec, self.name = spec, spec.name
+        self.number = self.pins = 0
         self.requests = Rate(spec.requests, b"requests") if spec.requests else None
         self.request_ps = self.requests.unit_ps if self.requests else 0
         self.tokens = Rate(spec.tokens, b"tokens") if spec.tokens else None
@@ -110,6 +112,10 @@ class Bucket:
             self.tokens_full += actual_ps - reserved_ps
         elif self.tokens_idle <= taken_at:
             self.tokens_full -= reserved_ps - actual_ps
+
+    def crowded(self) -> bool:
+        """Whether as many exchanges are under way as may be."""
+        return self.shape.concurrent > 0 and self.in_use >= self.shape.concurrent
 
     def idle(self, now: int) -> bool:
         """Full and unused, so nothing is lost by forgetting it: a new bucket starts full."""

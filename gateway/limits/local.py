@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.errors import LimitExceeded
 from gateway.core.ports import Reservation
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.limits import headers
-from gateway.limits.bucket import MILLISECOND, SECOND, Bucket, Shape
+from gateway.limits.bucket import Bucket, Shape
+from gateway.limits.exceeded import exceeded, whole_burst
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -35,12 +35,13 @@ class Rules(Protocol):
 class BucketRegistry:
     """Owns the buckets of a process, so that a reload keeps the state of every limit whose settings did not change.
 
-    Bounded by `capacity`: beyond it, buckets that are full and unused are forgotten, oldest first. No other bucket is ever forgotten; while
-    there are only such, the registry grows, and logs that once.
+    make: a bucket of another kind. Bounded by `capacity`: beyond it, buckets that are full and unused are forgotten, oldest first. No
+    other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
     """
 
-    def __init__(self, capacity: int = 100_000) -> None:
+    def __init__(self, capacity: int = 100_000, make: Callable[[Shape, tuple[str, ...]], Bucket] | None = None) -> None:
         self.capacity = capacity
+        self._make = make
         self.generation = 0
         """Changes whenever buckets are forgotten: a memo of buckets is then stale."""
         self._shapes: dict[LimitSpec, Shape] = {}
@@ -55,16 +56,39 @@ class BucketRegistry:
         """The bucket of each limit for its key, made full if it is new. None of them is forgotten by this call."""
         if len(self._buckets) + len(scopes) > self._sweep_at:
             self._sweep(now)
-        return tuple(self._bucket(limit, key) for limit, key in scopes)
+        return tuple(self._bucket(self.shape(limit), key) for limit, key in scopes)
 
-    def _bucket(self, limit: LimitSpec, key: tuple[str, ...]) -> Bucket:
+    def bucket(self, shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
+        """The bucket of one limit for a key, made full if it is new."""
+        if len(self._buckets) >= self._sweep_at:
+            self._sweep(now)
+        return self._bucket(shape, key)
+
+    def known(self, shape: Shape, key: tuple[str, ...]) -> Bucket | None:
+        """The bucket of one limit for a key, if it is not forgotten."""
+        return self._buckets.get((shape, key))
+
+    def all(self) -> list[tuple[tuple[str, ...], Bucket]]:
+        """Every bucket with its key."""
+        return [(key, bucket) for (_, key), bucket in self._buckets.items()]
+
+    def shape(self, limit: LimitSpec) -> Shape:
+        """What all buckets of a limit share."""
         identity = limit_identity(limit)
         shape = self._shapes.get(identity)
         if shape is None:
-            shape = self._shapes[identity] = Shape(limit)
+            shape = self._shapes[identity] = Shape(identity)
+        return shape
+
+    def has_shape(self, shape: Shape) -> bool:
+        """Whether buckets made from now on still use this one."""
+        return self._shapes.get(shape.spec) is shape
+
+    def _bucket(self, shape: Shape, key: tuple[str, ...]) -> Bucket:
         bucket = self._buckets.get((shape, key))
         if bucket is None:
-            bucket = self._buckets[(shape, key)] = Bucket(shape)
+            bucket = Bucket(shape) if self._make is None else self._make(shape, key)
+            self._buckets[(shape, key)] = bucket
         return bucket
 
     def _sweep(self, now: int) -> None:
@@ -81,7 +105,7 @@ class BucketRegistry:
         if idle:
             self.generation += 1
         used = {shape for shape, _ in self._buckets}
-        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used}
+        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
         # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
         self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16))
         if len(self._buckets) >= self.capacity and not self._warned:
@@ -134,9 +158,9 @@ class LocalLimiter:
         if rate is not None:
             token_ps = (prompt + completion) * rate.unit_ps
             if token_ps > rate.burst_ps:
-                token_ps = _clamped(bucket, prompt)
+                token_ps = whole_burst(bucket, prompt)
         if not bucket.admits(now, token_ps):
-            raise _exceeded(buckets, (token_ps,), now)
+            raise exceeded(buckets, (token_ps,), now)
         bucket.take(now, token_ps)
         return Held(self, buckets, (token_ps,), now, headers.line(bucket, now))
 
@@ -149,12 +173,12 @@ class LocalLimiter:
             if rate is not None:
                 token_ps = tokens * rate.unit_ps
                 if token_ps > rate.burst_ps:
-                    token_ps = _clamped(bucket, prompt)
+                    token_ps = whole_burst(bucket, prompt)
             costs.append(token_ps)
             if not bucket.admits(now, token_ps):
                 admitted = False
         if not admitted:
-            raise _exceeded(buckets, costs, now)
+            raise exceeded(buckets, costs, now)
         for bucket, token_ps in zip(buckets, costs, strict=True):
             bucket.take(now, token_ps)
         return Held(self, buckets, costs, now, headers.lines(buckets, now))
@@ -215,44 +239,3 @@ class Unlimited:
 
 
 UNLIMITED: Final = Unlimited()
-
-
-def _clamped(bucket: Bucket, prompt: int) -> int:
-    """The reservation for an estimate beyond the burst: the whole burst. The rest is charged at settlement.
-
-    A prompt that exceeds the burst by itself could never pass, and is refused for good.
-    """
-    shape = bucket.shape
-    rate = shape.tokens
-    if rate is None:
-        return 0
-    if prompt * rate.unit_ps > rate.burst_ps:
-        raise LimitExceeded(
-            f"The prompt has about {prompt} tokens; the limit '{shape.name}' never allows more than {rate.burst} at once.",
-            code="tokens_exceeded",
-            headers=(("x-should-retry", "false"),),
-        )
-    return rate.burst_ps
-
-
-def _exceeded(buckets: tuple[Bucket, ...], costs: Sequence[int], now: int) -> LimitExceeded:
-    """The error for the bucket that makes the caller wait longest."""
-    worst: tuple[int, str, str, str] = (-1, "", "", "")
-    for bucket, token_ps in zip(buckets, costs, strict=True):
-        shape = bucket.shape
-        waits = []
-        if shape.requests is not None:
-            wait = bucket.requests_full + shape.request_ps - now - shape.requests.burst_ps
-            waits.append((wait, "rate_limit_exceeded", "requests", shape.name))
-        if shape.tokens is not None:
-            waits.append((bucket.tokens_full + token_ps - now - shape.tokens.burst_ps, "tokens_exceeded", "tokens", shape.name))
-        if shape.concurrent and bucket.in_use >= shape.concurrent:
-            waits.append((SECOND, "concurrency_exceeded", "concurrent requests", shape.name))
-        worst = max([worst, *(wait for wait in waits if wait[0] > 0)])
-    wait_ps, code, what, name = worst
-    return LimitExceeded(
-        f"Too many {what}: the limit '{name}' is reached.",
-        code=code,
-        retry_after=max(0.001, -(-wait_ps // MILLISECOND) / 1000),
-        headers=headers.pairs(buckets, now),
-    )

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from gateway.core.clock import FakeClock
 from gateway.core.errors import LimitExceeded
+from gateway.core.messages import Message
 from gateway.core.ports import Limiter, Reservation
 from gateway.core.specs import LimitSpec, RateSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.waiting import Signal, as_future
 from gateway.core.wire import WireApi
+from gateway.limits.lease_book import LeaseBook
+from gateway.limits.lease_messages import LeaseRecall, LeaseReply
+from gateway.limits.leased import LeasedLimiter
 from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.limits.shares import Shares
 from policies.limits import LimitRules, charge, estimate
 
 Make = Callable[[Sequence[LimitSpec], FakeClock], Limiter]
@@ -23,7 +31,25 @@ def local(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
     return LocalLimiter(LimitRules(limits), BucketRegistry(), estimate=estimate, charge=charge, clock=clock)
 
 
-IMPLEMENTATIONS: dict[str, Make] = {"local": local}
+def leased(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
+    """A worker with its control process, in one loop."""
+    loop = asyncio.get_running_loop()
+    found: list[Shares] = []
+
+    def hear(worker: str, message: Message) -> None:
+        if isinstance(message, LeaseReply):
+            loop.call_soon(found[0].heard, message)
+        elif isinstance(message, LeaseRecall):
+            loop.call_soon(found[0].recalled, message)
+
+    book = LeaseBook(hear, clock=clock, later=loop.call_later)
+    book.joined("w")
+    shares = Shares(partial(book.heard, "w"), loop.call_soon, loop.call_later, clock=clock)
+    found.append(shares)
+    return LeasedLimiter(LimitRules(limits), shares, estimate=estimate, charge=charge)
+
+
+IMPLEMENTATIONS: dict[str, Make] = {"local": local, "leased": leased}
 CALLER = Principal("ci", "t", "api_key", ("*",))
 _LINE = re.compile(rb"x-ratelimit-(limit|remaining)-(requests|tokens): \d+\r\n|x-ratelimit-reset-(requests|tokens): \d+\.\d{3}s\r\n")
 
@@ -36,7 +62,9 @@ def make(request: pytest.FixtureRequest) -> Make:
 async def reserve(limiter: Limiter, tokens: int = 0, completion: int = 0) -> Reservation:
     request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=tokens, max_tokens=completion)
     found = limiter.reserve(CALLER, request)
-    return await found if isinstance(found, Awaitable) else found
+    if isinstance(found, Signal):
+        found = as_future(found)
+    return await found if isinstance(found, asyncio.Future) else found  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

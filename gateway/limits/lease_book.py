@@ -1,0 +1,475 @@
+"""The control process's side of limits over several workers: it owns the buckets, decides what workers cannot decide by themselves, and
+hands out leases, so that they seldom have to ask.
+
+A worker asks for whole requests: from all buckets or none. Nobody waits at a bucket that is empty; but while other workers hold what is
+missing, it is recalled from them first, for RECALL seconds at most. A lease grows while a worker asks often and shrinks while it gives
+back unused shares; it is never more than what is left in the bucket, divided by twice the number of workers. So near the limit nothing is
+leased ahead, and every request is decided here, in the order of arrival.
+
+Guarantees: gateway.limits.account (rates); a slot belongs to the worker that holds it until it gives it back or is gone. Plain calls, in
+one thread; messages are sent through `send(worker, message)`. Times are picoseconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.messages import Message
+from gateway.core.specs import LimitSpec
+from gateway.limits.account import Account, Lease
+from gateway.limits.bucket import SECOND, Shape
+from gateway.limits.lease_messages import (
+    MAX_DEBT,
+    BookState,
+    Corrected,
+    Decided,
+    Granted,
+    LeaseCall,
+    LeaseRecall,
+    LeaseReply,
+    Level,
+    Part,
+    Returned,
+    Wanted,
+)
+from gateway.limits.lease_state import BucketView, restore, state, view
+from gateway.limits.local import BucketRegistry
+
+log = logging.getLogger("gatehouse.limits")
+
+LEASE: Final = 1 * SECOND
+"""How long a share may be used after it was granted."""
+RECALL: Final = SECOND // 20
+"""How long a request waits for what others give back."""
+CONTENDED: Final = 1 * SECOND
+"""For so long after workers competed for a bucket, nothing of it is leased ahead, and no worker keeps a slot that it does not use."""
+RECALL_AGAIN: Final = CONTENDED * 3 // 4
+OFTEN: Final = SECOND // 20
+SELDOM: Final = SECOND // 5
+"""A lease doubles when the worker asks again within OFTEN, and halves after SELDOM."""
+SLOTS_AHEAD: Final = 8
+"""The most slots that are granted ahead at once."""
+SWEEP: Final = 0.25
+"""Seconds between two looks at leases that may have expired."""
+NANO: Final = 1000
+"""Picoseconds in a nanosecond."""
+
+
+class _Waiting:
+    """A request for which shares were recalled."""
+
+    __slots__ = ("accounts", "asked_from", "costs", "until", "wanted", "worker")
+
+    def __init__(self, worker: _Worker, wanted: Wanted, accounts: list[Account], costs: list[int], until: int) -> None:
+        self.worker, self.wanted, self.accounts, self.costs, self.until = worker, wanted, accounts, costs, until
+        self.asked_from: set[tuple[Account, str]] = set()
+
+
+class _Worker:
+    """What the book knows of a worker. silent: it has not answered a recall, so nobody waits for it until it says something."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.limits: dict[int, Shape] = {}
+        self.accounts: dict[Account, None] = {}
+        self.silent = False
+        self.decided: list[Decided] = []
+        self.granted: list[Granted] = []
+        self.recalls: list[tuple[int, tuple[str, ...]]] = []
+
+    def number_of(self, shape: Shape) -> int | None:
+        return next((number for number, known in self.limits.items() if known is shape), None)
+
+
+class LeaseBook:
+    """See the module. later: calls back after so many seconds; without it, the owner calls `sweep` at least every 50 ms."""
+
+    def __init__(
+        self,
+        send: Callable[[str, Message], object],
+        *,
+        clock: Clock | None = None,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+        capacity: int = 100_000,
+    ) -> None:
+        self._send, self._later = send, later
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._registry = BucketRegistry(capacity, Account)
+        self._workers: dict[str, _Worker] = {}
+        self._waiting: dict[_Waiting, None] = {}
+        self._listed: deque[tuple[int, Account, Lease]] = deque()
+        self._next_lease = 0
+        self._armed = self._hurried = False
+
+    def __len__(self) -> int:
+        return len(self._registry)
+
+    @property
+    def waiting(self) -> int:
+        """Requests for which shares were recalled."""
+        return len(self._waiting)
+
+    def now(self) -> int:
+        """In whole nanoseconds, as times are told: otherwise a refund could seem to be older than its own charge."""
+        return int(self._monotonic() * 1_000_000_000) * NANO
+
+    # --- workers
+
+    def joined(self, worker: str) -> None:
+        """A new worker: it holds nothing."""
+        self.gone(worker)
+        self._workers[worker] = _Worker(worker)
+
+    def gone(self, worker: str) -> None:
+        """A worker has ended: its slots are free, and what it held of rates counts as used. Unknown ones are ignored."""
+        found = self._workers.pop(worker, None)
+        if found is None:
+            return
+        now = self.now()
+        for waiting in [waiting for waiting in self._waiting if waiting.worker is found]:
+            del self._waiting[waiting]
+        for account in found.accounts:
+            account.settle(now)
+            lease = account.leases.pop(worker)
+            account.used(lease, lease.requests, lease.tokens)
+            account.put_back_slots(lease, lease.slots)
+        for shape in found.limits.values():
+            shape.pins -= 1
+        self._retry(now)
+        self._flush()
+
+    def heard(self, worker: str, call: LeaseCall) -> None:
+        """Everything that a worker says. Unknown workers are ignored."""
+        known = self._workers.get(worker)
+        if known is None:
+            return
+        now = self.now()
+        known.silent = False
+        self._name(known, call)
+        for returned in call.returned:
+            self._returned(known, returned, now)
+        for corrected in call.corrected:
+            self._corrected(known, corrected, now)
+        if self._waiting and (call.returned or call.corrected):
+            self._retry(now)
+        if call.wanted:
+            self._decide_all(known, call.wanted, now)
+        self._flush()
+
+    def sweep(self) -> None:
+        """Ends waits whose time is over, and forgets leases that have expired."""
+        now = self.now()
+        for waiting in list(self._waiting):
+            if waiting.until <= now:
+                self._give_up(waiting, now)
+        while self._listed and self._listed[0][0] <= now:
+            _, account, lease = self._listed.popleft()
+            self._expire(account, lease, now)
+        self._retry(now)
+        self._flush()
+
+    def _flush(self) -> None:
+        for worker in self._workers.values():
+            if worker.recalls:
+                recalls, worker.recalls = worker.recalls, []
+                self._send(worker.name, LeaseRecall(recalls))
+            if worker.decided or worker.granted:
+                reply = LeaseReply(worker.decided, worker.granted)
+                worker.decided, worker.granted = [], []
+                self._send(worker.name, reply)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._later is None:
+            return
+        if self._waiting and not self._hurried:
+            self._hurried = True
+            self._later(RECALL / SECOND / 2, self._due_soon)
+        if self._listed and not self._armed:
+            self._armed = True
+            self._later(SWEEP, self._due)
+
+    def _due(self) -> None:
+        self._armed = False
+        self.sweep()
+
+    def _due_soon(self) -> None:
+        self._hurried = False
+        self.sweep()
+
+    def _name(self, worker: _Worker, call: LeaseCall) -> None:
+        for number, spec in call.limits:
+            shape = worker.limits[number] = self._registry.shape(spec)
+            shape.pins += 1
+        for number in call.dropped:
+            if (dropped := worker.limits.pop(number, None)) is not None:
+                dropped.pins -= 1
+
+    def _account(self, worker: _Worker, limit: int, key: tuple[str, ...], now: int) -> Account:
+        account = self._registry.bucket(worker.limits[limit], key, now)
+        assert isinstance(account, Account)
+        account.settle(now)
+        return account
+
+    # --- what comes back
+
+    def _returned(self, worker: _Worker, returned: Returned, now: int) -> None:
+        account = self._account(worker, returned.limit, returned.key, now)
+        lease = account.leases.get(worker.name)
+        if returned.recalled:
+            for waiting in self._waiting:
+                waiting.asked_from.discard((account, worker.name))
+        if lease is None:
+            return
+        if returned.recalled:
+            lease.recalled = False
+        if returned.requests or returned.tokens:
+            lease.size //= 2
+        self._report(account, lease, returned.lease, now, returned.spent_requests, returned.spent_tokens)
+        self._put_back(account, lease, returned.lease, now, returned.requests, returned.tokens)
+        account.put_back_slots(lease, min(returned.slots, lease.slots))
+        self._lease(worker, account, now)
+
+    def _report(self, account: Account, lease: Lease, number: int, now: int, requests: int, tokens: int) -> None:
+        if number == lease.number and now < lease.expires:
+            account.used(lease, min(requests, lease.requests), min(tokens, lease.tokens))
+
+    def _put_back(self, account: Account, lease: Lease, number: int, now: int, requests: int, tokens: int) -> None:
+        if number == lease.number and now < lease.expires:
+            account.put_back(lease, min(requests, lease.requests), min(tokens, lease.tokens))
+
+    def _corrected(self, worker: _Worker, corrected: Corrected, now: int) -> None:
+        account = self._account(worker, corrected.limit, corrected.key, now)
+        rate = account.shape.tokens
+        reserved = actual = 0
+        if rate is not None:
+            reserved = min(corrected.reserved * rate.unit_ps, rate.burst_ps)
+            actual = corrected.actual * rate.unit_ps
+        account.adjust(corrected.taken_at * NANO, now, reserved, actual, corrected.requests)
+
+    # --- decisions
+
+    def _decide_all(self, worker: _Worker, requests: Sequence[Wanted], now: int) -> None:
+        asked: dict[Account, list[tuple[Wanted, int]]] = {}
+        refused: set[Account] = set()
+        for wanted in requests:
+            accounts = self._brought(worker, wanted, now)
+            costs = [_cost(account, part) for account, part in zip(accounts, wanted.parts, strict=True)]
+            waiting = _Waiting(worker, wanted, accounts, costs, now + RECALL)
+            if self._fits(waiting, now):
+                self._admit(waiting, now)
+                for index, account in enumerate(accounts):
+                    asked.setdefault(account, []).append((wanted, index))
+            else:
+                refused.update(accounts)
+                self._recall(waiting, now)
+                if waiting.asked_from:
+                    self._waiting[waiting] = None
+                else:
+                    self._refuse(waiting, now)
+        for account, places in asked.items():
+            if account not in refused:
+                self._grant_ahead(worker, account, places, now)
+
+    def _brought(self, worker: _Worker, wanted: Wanted, now: int) -> list[Account]:
+        """The buckets of a request, after what the worker reported with it and handed back for it."""
+        accounts = []
+        for part in wanted.parts:
+            account = self._account(worker, part.limit, part.key, now)
+            lease = account.leases.get(worker.name)
+            if lease is not None:
+                self._report(account, lease, part.lease, now, part.spent_requests, part.spent_tokens)
+                self._put_back(account, lease, part.lease, now, part.requests, part.tokens_left)
+                account.put_back_slots(lease, min(part.slot, lease.slots))
+                self._lease(worker, account, now)
+            accounts.append(account)
+        return accounts
+
+    def _fits(self, waiting: _Waiting, now: int) -> bool:
+        return all(account.admits(now, cost) for account, cost in zip(waiting.accounts, waiting.costs, strict=True))
+
+    def _admit(self, waiting: _Waiting, now: int) -> None:
+        for account, cost in zip(waiting.accounts, waiting.costs, strict=True):
+            lease = self._lease(waiting.worker, account, now) if account.shape.concurrent else None
+            account.admit(lease, now, cost)
+        self._decided(waiting, True, now)
+
+    def _refuse(self, waiting: _Waiting, now: int) -> None:
+        """Says no, and gives the worker back what it had handed in for buckets that have enough."""
+        self._decided(waiting, False, now)
+        worker, wanted = waiting.worker, waiting.wanted
+        for index, (account, cost, part) in enumerate(zip(waiting.accounts, waiting.costs, wanted.parts, strict=True)):
+            if (part.requests or part.tokens_left or part.slot) and now >= account.contended_until and account.admits(now, cost):
+                self._grant(worker, account, wanted.id, index, now, part.requests, part.tokens_left, part.slot)
+
+    def _decided(self, waiting: _Waiting, admitted: bool, now: int) -> None:
+        levels = [
+            Level(
+                max(0, min(account.requests_full - now, MAX_DEBT)) if account.shape.requests is not None else 0,
+                max(0, min(account.tokens_full - now, MAX_DEBT)) if account.shape.tokens is not None else 0,
+                account.crowded(),
+            )
+            for account in waiting.accounts
+        ]
+        waiting.worker.decided.append(Decided(waiting.wanted.id, admitted, now // NANO, levels))
+
+    def _recall(self, waiting: _Waiting, now: int) -> None:
+        """Recalls from the other workers what a request is short of."""
+        for account, cost in zip(waiting.accounts, waiting.costs, strict=True):
+            if account.admits(now, cost):
+                continue
+            rates = account.short_of_rates(now, cost)
+            crowded = account.crowded()
+            for lease in account.leases.values():
+                useful = (rates and (lease.requests or lease.tokens)) or (crowded and lease.slots)
+                if not useful or lease.worker == waiting.worker.name:
+                    continue
+                account.contended_until = now + CONTENDED
+                other = self._workers[lease.worker]
+                if not lease.recalled:
+                    if lease.recalled_at >= 0 and now - lease.recalled_at < RECALL_AGAIN:
+                        continue  # it has answered: the rest is in use, and comes back by itself
+                    number = other.number_of(account.shape)
+                    if number is None:
+                        continue
+                    lease.recalled, lease.recalled_at = True, now
+                    other.recalls.append((number, account.key))
+                if not other.silent:
+                    waiting.asked_from.add((account, lease.worker))
+
+    def _retry(self, now: int) -> None:
+        """Decides those that waited, in their order, as far as it is possible now."""
+        for waiting in list(self._waiting):
+            for account in waiting.accounts:
+                account.settle(now)
+            waiting.asked_from = {(a, name) for a, name in waiting.asked_from if name in self._workers}
+            if self._fits(waiting, now):
+                del self._waiting[waiting]
+                self._admit(waiting, now)
+            elif not waiting.asked_from:
+                del self._waiting[waiting]
+                self._refuse(waiting, now)
+
+    def _give_up(self, waiting: _Waiting, now: int) -> None:
+        for _, name in waiting.asked_from:
+            if name in self._workers:
+                self._workers[name].silent = True
+        waiting.asked_from.clear()
+
+    # --- leases
+
+    def _lease(self, worker: _Worker, account: Account, now: int) -> Lease:
+        """What a worker holds of a bucket; `_expire` will look at it."""
+        lease = account.leases.get(worker.name)
+        if lease is None:
+            lease = account.leases[worker.name] = Lease(worker.name, now)
+            worker.accounts[account] = None
+        if not lease.listed:
+            lease.listed = True
+            self._listed.append((now + LEASE, account, lease))
+        return lease
+
+    def _expire(self, account: Account, lease: Lease, now: int) -> None:
+        """Forgets a lease of which nothing is left, unless the worker has asked lately."""
+        if account.leases.get(lease.worker) is not lease:
+            return
+        account.settle(now)
+        last = max(lease.expires if lease.requests or lease.tokens else 0, lease.asked_at + LEASE)
+        if last > now:
+            self._listed.append((max(last, now + LEASE), account, lease))
+            return
+        lease.listed = False
+        if not lease.slots:
+            del account.leases[lease.worker]
+            del self._workers[lease.worker].accounts[account]
+
+    def _grant_ahead(self, worker: _Worker, account: Account, places: list[tuple[Wanted, int]], now: int) -> None:
+        """Leases what the worker is likely to need next, after it was admitted `places` times."""
+        known = account.leases.get(worker.name)
+        first = known is None or (known.asked_at == now and not known.size)
+        lease = self._lease(worker, account, now)
+        gap, lease.asked_at = now - lease.asked_at, now
+        if len(places) > 1 or (gap <= OFTEN and not first):
+            lease.size = max(2 * lease.size, len(places), 1)
+        elif gap > SELDOM:
+            lease.size //= 2
+        if not lease.size or now < account.contended_until:
+            return
+        share = 2 * len(self._workers)
+        requests, tokens, slots = account.left(now)
+        lease.size = min(lease.size, 1 << 40)
+        if requests >= 0:
+            requests = min(lease.size, requests // share) - lease.requests
+        if tokens >= 0:
+            each = max(1, sum(wanted.parts[index].tokens for wanted, index in places) // len(places))
+            tokens = min(lease.size * each, tokens // share) - lease.tokens
+        if 0 in (requests, tokens) and not (lease.requests and lease.tokens):
+            requests = tokens = 0  # one without the other helps nobody
+        ahead = min(lease.size, slots // share, SLOTS_AHEAD) if slots > 0 else 0
+        wanted, index = places[-1]
+        self._grant(worker, account, wanted.id, index, now, max(0, requests), max(0, tokens), ahead)
+
+    def _grant(self, worker: _Worker, account: Account, id: int, part: int, now: int, requests: int, tokens: int, slots: int) -> None:
+        left = account.left(now)
+        requests, tokens, slots = (min(want, max(0, have)) for want, have in zip((requests, tokens, slots), left, strict=True))
+        if not (requests or tokens or slots):
+            return
+        lease = self._lease(worker, account, now)
+        if not (lease.requests or lease.tokens):
+            self._next_lease += 1
+            lease.number = self._next_lease
+        lease.expires = now + LEASE
+        account.hand_out(lease, now, requests, tokens, slots)
+        worker.granted.append(Granted(id, part, lease.number, lease.expires // NANO, requests, tokens, slots))
+
+    # --- to be seen, and handed over
+
+    def views(self) -> Iterator[BucketView]:
+        """The state of every bucket that is not full and unused, or was used lately."""
+        now = self.now()
+        for key, bucket in self._registry.all():
+            yield view(bucket, key, now)
+
+    def view(self, limit: LimitSpec, key: tuple[str, ...]) -> BucketView | None:
+        """The state of one bucket; None for one that is full and unused."""
+        bucket = self._registry.known(self._registry.shape(limit), key)
+        return None if bucket is None else view(bucket, key, self.now())
+
+    def hand_over(self) -> BookState:
+        """Everything that the next image of this process must know. Requests that wait for a recall are decided by what is there."""
+        now = self.now()
+        for waiting in list(self._waiting):
+            waiting.asked_from.clear()
+        self._retry(now)
+        self._flush()
+        accounts = []
+        for key, account in self._registry.all():
+            assert isinstance(account, Account)
+            account.settle(now)
+            if not account.idle(now):
+                accounts.append(state(account, key, now))
+        workers = {worker.name: [(number, shape.spec) for number, shape in worker.limits.items()] for worker in self._workers.values()}
+        return BookState(now // NANO, self._next_lease, accounts, workers)
+
+    def take_over(self, handed: BookState) -> None:
+        """Goes on where another book ended. Before any worker has joined this one; its workers are known afterwards."""
+        at = handed.at * NANO
+        self._next_lease = handed.next_lease
+        for name, limits in handed.workers.items():
+            self.joined(name)
+            self._name(self._workers[name], LeaseCall(limits=limits))
+        for given in handed.accounts:
+            account = self._registry.bucket(self._registry.shape(given.limit), given.key, at)
+            assert isinstance(account, Account)
+            restore(account, given, at, {held.worker: self._lease(self._workers[held.worker], account, at) for held in given.leases})
+        self._arm()
+
+
+def _cost(account: Account, part: Part) -> int:
+    """What a request costs of a token bucket, in picoseconds: at most the whole burst."""
+    rate = account.shape.tokens
+    return 0 if rate is None else min(part.tokens * rate.unit_ps, rate.burst_ps)

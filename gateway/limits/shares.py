@@ -1,0 +1,418 @@
+"""What a worker holds of all buckets, and its conversation with the control process about them.
+
+Requests that wait are asked for in one message for each turn of the loop. An unused share goes back shortly before its lease ends, an
+unused slot after LOOK at most; both at once when they are recalled. Corrections (tokens that were reserved and not used) go with the next
+message, after NOTE at most. Nothing here is lost if a message is late: the control process counts what it has handed out as used until it
+hears otherwise.
+
+While the control process is away (it is being replaced, or it hangs), what is held can still be used until its lease ends. Then requests
+wait for WAIT seconds and fail with 503; once one has failed so, others fail at once until there is an answer again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import GatehouseError, Overloaded
+from gateway.core.messages import Message
+from gateway.core.ports import Reservation
+from gateway.core.types import Usage
+from gateway.core.waiting import Signal
+from gateway.limits import headers
+from gateway.limits.bucket import SECOND, Bucket, Shape
+from gateway.limits.exceeded import exceeded, longest_wait
+from gateway.limits.lease_messages import Corrected, Decided, Granted, LeaseCall, LeaseRecall, LeaseReply, Part, Returned, Wanted
+from gateway.limits.local import BucketRegistry
+from gateway.limits.share import Share
+
+log = logging.getLogger("gatehouse.limits")
+
+WAIT: Final = 5.0
+"""Seconds after which a request that was not decided fails. The control process is replaced in less than that."""
+MAX_WAITING: Final = 10_000
+"""Requests that may wait at once."""
+NOTE: Final = 0.01
+"""Seconds after which a correction is sent by itself."""
+LOOK: Final = SECOND * 3 // 4
+BEFORE: Final = SECOND // 4
+"""How long before the end of a lease its unused share goes back."""
+SWEEP: Final = 0.05
+GENEROUS: Final = 1 * SECOND
+HINT: Final = SECOND // 50
+CROWDED_HINT: Final = SECOND // 200
+"""For so long at most after a refusal, the same is refused without asking again."""
+NANO: Final = 1000
+CENTRAL: Final = -1
+"""The `turn` of what the control process has charged itself."""
+
+
+class LeasedHeld:
+    """A reservation in the shares of a worker: tokens taken of each, when, and in which of its turns."""
+
+    __slots__ = ("_charge", "_settled", "_shares", "costs", "headers", "shares", "taken_at", "turns")
+
+    def __init__(
+        self,
+        owner: Shares,
+        charge: Callable[[Usage], int],
+        shares: tuple[Share, ...],
+        costs: Sequence[int],
+        turns: Sequence[int],
+        taken_at: int,
+        headers: bytes,
+    ) -> None:
+        self._shares, self._charge, self.shares, self.costs, self.turns = owner, charge, shares, costs, turns
+        self.taken_at, self.headers, self._settled = taken_at, headers, False
+
+    def settle(self, usage: Usage | None) -> None:
+        """Charges the actual usage, or refunds all (None). A second call does nothing."""
+        if self._settled:
+            return
+        self._settled = True
+        self._shares.settle(self, -1 if usage is None else self._charge(usage))
+
+
+class _Asked:
+    """A request that the control process decides. signal: None once nobody waits for it any more."""
+
+    __slots__ = ("charge", "costs", "shares", "signal", "until")
+
+    def __init__(
+        self, shares: tuple[Share, ...], costs: Sequence[int], charge: Callable[[Usage], int], signal: Signal[Reservation], until: int
+    ) -> None:
+        self.shares, self.costs, self.charge, self.until = shares, costs, charge, until
+        self.signal: Signal[Reservation] | None = signal
+
+
+class Shares:
+    """See the module. send: sends a message to the control process and never waits. soon, later: the loop's call_soon and call_later."""
+
+    def __init__(
+        self,
+        send: Callable[[Message], object],
+        soon: Callable[[Callable[[], None]], object],
+        later: Callable[[float, Callable[[], None]], object],
+        *,
+        clock: Clock | None = None,
+        capacity: int = 32_768,
+        wait: float = WAIT,
+    ) -> None:
+        self._send, self._soon, self._later = send, soon, later
+        self.monotonic = (clock or SystemClock()).monotonic
+        self.registry = BucketRegistry(capacity, _share)
+        self._generation = self.registry.generation
+        self._wait = int(wait * SECOND)
+        self._asked: dict[int, _Asked] = {}
+        self._late: dict[int, _Asked] = {}
+        self._decided_id = 0
+        self._last_id = self._last_number = self._try_at = 0
+        self._numbers: dict[int, Shape] = {}
+        self._new: list[Shape] = []
+        self._wanted: list[Wanted] = []
+        self._returned: list[Returned] = []
+        self._corrected: list[Corrected] = []
+        self._listed: deque[tuple[int, Share]] = deque()
+        self._flushing = self._noting = self._sweeping = False
+        self._lost = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that the control process has not decided yet, those included that have failed meanwhile."""
+        return len(self._asked) + len(self._late)
+
+    def now(self) -> int:
+        return int(self.monotonic() * 1_000_000_000_000)
+
+    # --- asking
+
+    def ask(self, shares: tuple[Share, ...], costs: Sequence[int], now: int, charge: Callable[[Usage], int]) -> Signal[Reservation]:
+        """Completes with the reservation. Raises or fails with LimitExceeded, Overloaded."""
+        hinted = False
+        for share, cost in zip(shares, costs, strict=True):
+            if now >= share.short_until:
+                share.full = False
+            elif cost >= share.short_tokens:
+                hinted = True
+        if hinted:
+            prices = _prices(shares, costs)
+            if longest_wait(shares, prices, now)[0] > 0:
+                raise exceeded(shares, prices, now)
+        if self._lost or len(self._asked) >= MAX_WAITING or (self._late and now < self._try_at):
+            raise _away()
+        self._try_at = now + SECOND
+        self._last_id += 1
+        parts = [self._part(share, cost, now) for share, cost in zip(shares, costs, strict=True)]
+        self._wanted.append(Wanted(self._last_id, parts))
+        signal: Signal[Reservation] = Signal()
+        self._asked[self._last_id] = _Asked(shares, costs, charge, signal, now + self._wait)
+        self._flush_soon()
+        self._arm()
+        return signal
+
+    def _part(self, share: Share, tokens: int, now: int) -> Part:
+        """Takes what is left of a share out of it, as far as this request needs it."""
+        share.waiting += 1
+        if now >= share.expires:
+            share.forget()
+        requests = min(1, share.requests)
+        tokens_left = min(tokens, share.tokens)
+        slot = 1 if share.shape.concurrent and share.in_use < share.slots else 0
+        spent_requests, spent_tokens = share.requests_out - share.requests, share.tokens_out - share.tokens
+        share.requests -= requests
+        share.tokens -= tokens_left
+        share.slots -= slot
+        share.requests_out, share.tokens_out = share.requests, share.tokens
+        share.turn += 1
+        return Part(self._number(share.shape), share.key, tokens, share.lease, spent_requests, spent_tokens, requests, tokens_left, slot)
+
+    def _number(self, shape: Shape) -> int:
+        if not shape.number:
+            self._last_number += 1
+            shape.number = self._last_number
+            self._numbers[shape.number] = shape
+            self._new.append(shape)
+        return shape.number
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        dropped: list[int] = []
+        if self._generation != self.registry.generation:
+            self._generation = self.registry.generation
+            dropped = [number for number, shape in self._numbers.items() if not self.registry.has_shape(shape)]
+            for number in dropped:
+                del self._numbers[number]
+        if not (self._wanted or self._returned or self._corrected or dropped):
+            return
+        call = LeaseCall([(shape.number, shape.spec) for shape in self._new], dropped, self._returned, self._corrected, self._wanted)
+        self._new, self._returned, self._corrected, self._wanted = [], [], [], []
+        if not self._lost:
+            self._send(call)
+
+    def _note(self) -> None:
+        """Corrections wait a little for others."""
+        if not self._noting:
+            self._noting = True
+            self._later(NOTE, self._noted)
+
+    def _noted(self) -> None:
+        self._noting = False
+        self._flush()
+
+    # --- settling
+
+    def settle(self, held: LeasedHeld, actual: int) -> None:
+        """Ends a reservation; called once for each by the reservation itself. actual: tokens, or -1 for what was not served."""
+        now = self.now()
+        for share, cost, turn in zip(held.shares, held.costs, held.turns, strict=True):
+            told = share.end(turn, held.taken_at, now, cost, actual)
+            if told:
+                self._corrected.append(
+                    Corrected(self._number(share.shape), share.key, held.taken_at // NANO, cost, max(0, actual), told - 1)
+                )
+                self._note()
+            if share.shape.concurrent and now < share.generous_until and share.slots > share.in_use:
+                self._give(share, 0, 0, share.slots - share.in_use)
+                self._flush_soon()
+
+    def _give(self, share: Share, requests: int, tokens: int, slots: int, recalled: bool = False) -> None:
+        spent_requests, spent_tokens = share.requests_out - share.requests, share.tokens_out - share.tokens
+        share.requests -= requests
+        share.tokens -= tokens
+        share.slots -= slots
+        share.requests_out, share.tokens_out = share.requests, share.tokens
+        share.turn += 1
+        self._returned.append(
+            Returned(self._number(share.shape), share.key, share.lease, spent_requests, spent_tokens, requests, tokens, slots, recalled)
+        )
+
+    # --- hearing
+
+    def heard(self, message: LeaseReply) -> None:
+        """Decisions and new shares. Everything is noted before the first request goes on."""
+        done: list[tuple[Signal[Reservation], Reservation | None, GatehouseError | None]] = []
+        places: dict[int, _Asked] = {}
+        unwanted: list[LeasedHeld] = []
+        for decided in message.decided:
+            asked = self._asked.pop(decided.id, None) or self._late.pop(decided.id, None)
+            if asked is None:
+                continue
+            places[decided.id] = asked
+            self._decided_id = max(self._decided_id, decided.id)
+            held, error = self._decided(asked, decided)
+            if asked.signal is not None:
+                done.append((asked.signal, held, error))
+            elif held is not None:
+                unwanted.append(held)
+        for granted in message.granted:
+            asked = places.get(granted.id)
+            if asked is not None:
+                self._granted(asked.shares[granted.part], granted)
+        for held in unwanted:
+            held.settle(None)
+        for signal, reservation, error in done:
+            if error is not None:
+                signal.fail(error)
+            elif reservation is not None:
+                if signal.awaited:
+                    signal.set(reservation)
+                else:
+                    reservation.settle(None)  # the client has left meanwhile
+
+    def _decided(self, asked: _Asked, decided: Decided) -> tuple[LeasedHeld | None, GatehouseError | None]:
+        at = decided.at * NANO
+        for share, level in zip(asked.shares, decided.levels, strict=True):
+            share.waiting -= 1
+            shape = share.shape
+            share.requests_full = at + level.requests_debt - share.requests * shape.request_ps
+            share.tokens_full = at + level.tokens_debt - (0 if shape.tokens is None else share.tokens * shape.tokens.unit_ps)
+            share.full = level.crowded
+            if decided.admitted:
+                share.in_use += 1
+                if shape.concurrent:
+                    share.slots += 1
+                    share.peak = max(share.peak, share.in_use)
+                    self._list(share, at + LOOK)
+        if decided.admitted:
+            found = headers.line(asked.shares[0], at) if len(asked.shares) == 1 else headers.lines(asked.shares, at)
+            turns = [CENTRAL] * len(asked.shares)
+            return LeasedHeld(self, asked.charge, asked.shares, asked.costs, turns, at, found), None
+        prices = _prices(asked.shares, asked.costs)
+        for share, cost, price in zip(asked.shares, asked.costs, prices, strict=True):
+            self._hint(share, cost, price, at)
+        return None, exceeded(asked.shares, prices, at)
+
+    def _hint(self, share: Share, cost: int, price: int, at: int) -> None:
+        """Remembers what a refusal says about the requests to come."""
+        wait, code, _, _ = longest_wait((share,), (price,), at)
+        if not wait:
+            return
+        share.short_until, share.short_tokens = at + min(wait, HINT), cost if code == "tokens_exceeded" else 0
+        if share.full:
+            share.short_until, share.short_tokens = at + CROWDED_HINT, 0
+            share.generous_until = at + GENEROUS
+
+    def _granted(self, share: Share, granted: Granted) -> None:
+        if granted.lease and granted.lease != share.lease:
+            share.forget()
+            share.lease = granted.lease
+        share.requests += granted.requests
+        share.tokens += granted.tokens
+        share.requests_out += granted.requests
+        share.tokens_out += granted.tokens
+        share.slots += granted.slots
+        share.expires = granted.expires * NANO
+        self._list(share, share.expires - BEFORE)
+
+    def recalled(self, message: LeaseRecall) -> None:
+        """Others are short: gives back what is not in use."""
+        now = self.now()
+        for number, key in message.buckets:
+            shape = self._numbers.get(number)
+            share = None if shape is None else self.registry.known(shape, key)
+            if not isinstance(share, Share):
+                self._returned.append(Returned(number, key, recalled=True))
+                continue
+            if now >= share.expires:
+                share.forget()
+            slots = max(0, share.slots - share.in_use) if share.shape.concurrent else 0
+            self._give(share, share.requests, share.tokens, slots, True)
+            share.generous_until = now + GENEROUS
+        self._flush_soon()
+
+    def lost(self) -> None:
+        """The control process is gone for good: what waits fails, and so does what would have to ask."""
+        self._lost = True
+        asked, self._asked = self._asked, {}
+        for one in asked.values():
+            if one.signal is not None:
+                one.signal.fail(_away())
+
+    # --- looking after what is held
+
+    def _list(self, share: Share, due: int) -> None:
+        if not share.listed:
+            share.listed = True
+            self._listed.append((due, share))
+            self._arm()
+
+    def _arm(self) -> None:
+        if not self._sweeping and (self._asked or self._late or self._listed):
+            self._sweeping = True
+            self._later(SWEEP, self._swept)
+
+    def _swept(self) -> None:
+        self._sweeping = False
+        self.sweep()
+        self._arm()
+
+    def sweep(self) -> None:
+        """Fails what has waited too long, and gives back what was not used."""
+        now = self.now()
+        while self._asked:
+            id, asked = next(iter(self._asked.items()))
+            if asked.until > now:
+                break
+            del self._asked[id]
+            self._late[id] = asked
+            signal, asked.signal = asked.signal, None
+            if signal is not None:
+                signal.fail(_away())
+        if self._late:
+            self._forget_lost(now)
+        for _ in range(len(self._listed)):
+            if self._listed[0][0] > now:
+                break
+            _, share = self._listed.popleft()
+            share.listed = False
+            self._look(share, now)
+        self._flush()
+
+    def _forget_lost(self, now: int) -> None:
+        """Forgets requests that will never be decided: later ones were, a while ago."""
+        for id, asked in list(self._late.items()):
+            if id < self._decided_id and asked.until + self._wait <= now:
+                del self._late[id]
+                for share in asked.shares:
+                    share.waiting -= 1
+
+    def _look(self, share: Share, now: int) -> None:
+        if now >= share.expires:
+            share.forget()
+        concurrent = share.shape.concurrent
+        slots = share.slots - max(share.in_use, share.peak) if concurrent else 0
+        share.peak = share.in_use
+        ending = (share.requests or share.tokens) and share.expires - now <= BEFORE
+        if ending:
+            self._give(share, share.requests, share.tokens, max(0, slots))
+        elif slots > 0:
+            self._give(share, 0, 0, slots)
+        if share.requests or share.tokens:
+            self._list(share, min(max(share.expires - BEFORE, now + SECOND // 20), now + LOOK))
+        elif share.slots:
+            self._list(share, now + LOOK)
+
+
+def _share(shape: Shape, key: tuple[str, ...]) -> Bucket:
+    return Share(shape, key)
+
+
+def _prices(shares: Sequence[Share], costs: Sequence[int]) -> list[int]:
+    """What tokens cost of each bucket, in picoseconds: at most the whole burst."""
+    prices: list[int] = []
+    for share, cost in zip(shares, costs, strict=True):
+        rate = share.shape.tokens
+        prices.append(0 if rate is None else min(cost * rate.unit_ps, rate.burst_ps))
+    return prices
+
+
+def _away() -> Overloaded:
+    return Overloaded("The limits of this key cannot be checked now.", code="limits_unavailable", retry_after=1.0)

@@ -1,0 +1,233 @@
+"""The control process's side of limits over several workers, in a simulated gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.core.clock import FakeClock
+from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.types import Usage
+from gateway.limits.bucket import SECOND
+from gateway.limits.lease_book import RECALL, LeaseBook
+from gateway.limits.lease_messages import LeaseCall, Returned
+from tests.fakes.leases import Try, World
+
+ONE = LimitSpec(name="l", per="global", requests=RateSpec(rate=1, per=3600.0, burst=40))
+
+
+def hammer(world: World, seconds: float, every: float = 0.001, workers: int | None = None) -> list[Try]:
+    """Each worker has a request in every step, for so long."""
+    tries: list[Try] = []
+    end = world.clock.monotonic() + seconds
+    while world.clock.monotonic() < end:
+        tries += [worker.ask("a") for worker in list(world.workers.values())[:workers]]
+        world.run(every)
+    world.run(0.1)
+    return tries
+
+
+def admitted(tries: list[Try]) -> int:
+    return sum(one.reservation is not None for one in tries)
+
+
+@pytest.mark.parametrize(("rate", "burst"), [(100, 50), (500, 10), (400, 400), (20, 40), (10, 1)])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_nearly_all_of_a_limit_is_used_and_every_worker_gets_its_part(rate: float, burst: float, workers: int) -> None:
+    world = World([LimitSpec(name="l", per="global", requests=RateSpec(rate=rate, burst=burst))], workers)
+    tries = hammer(world, 4.0, 0.001)
+    assert 0.98 * (burst + 4 * rate) - 1 <= admitted(tries) <= burst + 4.1 * rate
+    for worker in world.workers.values():
+        assert admitted([one for one in tries if one.worker is worker]) >= 0.6 * admitted(tries) / workers
+
+
+def test_a_worker_that_is_alone_busy_gets_the_whole_limit_and_seldom_asks() -> None:
+    world = World([LimitSpec(name="l", per="global", requests=RateSpec(rate=1000, burst=1000), concurrent=900)], 4)
+    tries = hammer(world, 2.0, 0.001, workers=1)
+    assert admitted(tries) == 900 and {one.error.code for one in tries if one.error} == {"concurrency_exceeded"}
+    for one in tries:
+        if one.reservation is not None:
+            one.settle(Usage())
+    world.run(2.0)
+    before = world.messages
+    tries = []
+    for _ in range(1000):
+        tries.append(next(iter(world.workers.values())).ask("a"))
+        world.run(0.001)
+        if tries[-1].reservation is not None:
+            tries[-1].settle(Usage())
+    assert admitted(tries) >= 999 and world.messages - before < 100
+
+
+def test_nobody_is_refused_while_another_worker_holds_what_is_missing() -> None:
+    world = World([ONE], 4)
+    tries = hammer(world, 0.05, 0.01, workers=1)
+    first, second, *_ = world.workers.values()
+    for _ in range(40 - admitted(tries) - 1):
+        tries.append(second.ask("a"))
+        world.run(0.01)
+    assert admitted(tries) == 39 and all(one.reservation is not None for one in tries)
+    last = first.ask("a")
+    world.run(0.05)
+    assert last.reservation is not None
+    refused = second.ask("a")
+    world.run(0.05)
+    assert refused.error is not None and refused.error.retry_after is not None and refused.error.retry_after > 3500
+
+
+def test_slots_move_to_the_worker_that_needs_them() -> None:
+    world = World([LimitSpec(name="l", per="global", concurrent=4)], 4)
+    for _ in range(3):
+        for worker in world.workers.values():
+            held = [worker.ask("a") for _ in range(4)]
+            world.run(0.1)
+            assert admitted(held) == 4
+            other = next(one for one in world.workers.values() if one is not worker).ask("a")
+            world.run(0.1)
+            assert other.error is not None and other.error.code == "concurrency_exceeded"
+            for one in held:
+                one.settle(Usage())
+            world.run(0.01)
+
+
+def test_two_requests_that_hold_what_the_other_needs_do_not_refuse_each_other() -> None:
+    """Each worker has what the other's request is short of, and its own request with it."""
+    limits = [
+        LimitSpec(name="a", per="global", requests=RateSpec(rate=1, per=3600.0, burst=1)),
+        LimitSpec(name="b", per="model", requests=RateSpec(rate=1, per=3600.0, burst=100)),
+    ]
+    world = World(limits, 2)
+    tries = [worker.ask("x") for worker in world.workers.values()]
+    world.run(0.2)
+    assert admitted(tries) == 1
+
+
+def test_a_worker_that_does_not_answer_costs_others_one_short_wait() -> None:
+    world = World([LimitSpec(name="l", per="global", concurrent=2)], 2)
+    stuck, other = world.workers.values()
+    held = [stuck.ask("a"), stuck.ask("a")]
+    world.run(0.1)
+    for one in held:
+        one.settle(Usage())
+    stuck.stopped = True
+    first = other.ask("a")
+    world.run(RECALL / SECOND / 2)
+    assert first.pending
+    world.run(RECALL / SECOND)
+    assert first.error is not None
+    world.run(0.01)
+    second = other.ask("a")
+    world.run(0.01)
+    assert second.error is not None, "it is not waited for again"
+    stuck.go_on()
+    world.run(0.1)
+    third = other.ask("a")
+    world.run(0.05)
+    assert third.reservation is not None
+
+
+def test_a_dead_worker_leaves_its_slots_and_no_rate() -> None:
+    world = World([LimitSpec(name="l", per="global", requests=RateSpec(rate=1, per=3600.0, burst=40), concurrent=3)], 2)
+    first, second = world.workers.values()
+    held = [first.ask("a") for _ in range(3)]
+    world.run(0.1)
+    assert admitted(held) == 3
+    refused = second.ask("a")
+    world.run(0.1)
+    assert refused.error is not None
+    world.kill(first)
+    world.run(0.1)
+    tries = hammer(world, 0.5, 0.01)
+    assert admitted(tries) == 3
+    (view,) = world.book.views()
+    assert view.requests_left is not None and view.requests_left <= 34 and view.slots == 3
+
+
+def test_what_is_seen_of_a_bucket() -> None:
+    world = World([ONE], 2)
+    tries = hammer(world, 0.1, 0.01, workers=1)
+    name = next(iter(world.workers))
+    view = world.book.view(ONE, ())
+    assert view is not None and view.requests_left is not None
+    (held,) = view.held
+    assert held.worker == name and held.requests >= 1
+    assert 40 - admitted(tries) <= view.requests_left <= 40 - admitted(tries) + held.requests, "what is spent there is not known yet"
+    assert view.tokens_left is None and view.limit.name == "l" and view.key == ()
+    assert world.book.view(ONE, ("other",)) is None
+    world.run(3 * 3600.0 * 40)
+    assert not list(world.book.views()) or next(world.book.views()).held == ()
+
+
+def test_a_new_image_of_the_control_process_goes_on_where_the_old_one_ended() -> None:
+    world = World([LimitSpec(name="l", per="global", requests=RateSpec(rate=1, per=3600.0, burst=40), concurrent=5)], 2)
+    tries = []
+    for _ in range(19):
+        tries.append(next(iter(world.workers.values())).ask("a"))
+        world.run(0.01)
+        tries[-1].settle(Usage())
+    held = [worker.ask("a") for worker in world.workers.values()]
+    before = world.book.view(world.limits[0], ())
+    world.replace_control()
+    assert world.book.view(world.limits[0], ()) == before
+    world.run(0.1)
+    assert admitted(held) == 2
+    more = []
+    for _ in range(40):
+        for worker in world.workers.values():
+            one = worker.ask("a")
+            world.run(0.1)
+            more.append(one)
+            if one.reservation is not None:
+                one.settle(Usage())
+    assert admitted(more) == 40 - 19 - 2
+
+
+def test_a_reload_keeps_what_did_not_change() -> None:
+    same, other = ONE, LimitSpec(name="m", per="global", requests=RateSpec(rate=1, per=3600.0, burst=5))
+    world = World([same, other], 2)
+    assert admitted(hammer(world, 0.1, 0.01)) == 5
+    world.reload([same, LimitSpec(name="m", per="global", requests=RateSpec(rate=1, per=3600.0, burst=50))])
+    assert admitted(hammer(world, 1.0, 0.01)) == 35
+
+
+def test_many_keys_are_forgotten_on_both_sides() -> None:
+    limit = LimitSpec(name="l", requests=RateSpec(rate=100, burst=10), concurrent=4)
+    world = World([limit], 2, capacity=200)
+    for number in range(4000):
+        for worker in world.workers.values():
+            worker.ask(f"k{number}")
+        world.run(0.01)
+        for one in world.admitted:
+            one.settle(Usage())
+        world.admitted.clear()
+        world.callers.clear()
+        assert len(world.book) <= 600
+        for worker in world.workers.values():
+            assert len(worker.shares.registry) <= 600
+    world.run(5.0)
+    assert not world.book._listed and world.book.waiting == 0
+    for known in world.book._workers.values():
+        assert not known.accounts and len(known.limits) == 1
+
+
+def test_limits_that_come_and_go_leave_nothing() -> None:
+    world = World([ONE], 1, capacity=50)
+    (worker,) = world.workers.values()
+    for number in range(300):
+        world.reload([LimitSpec(name=f"l{number}", requests=RateSpec(rate=100 + number, burst=10))])
+        for who in "abcdef":
+            worker.ask(who)
+        world.run(0.05)
+        for one in world.admitted:
+            one.settle(Usage())
+        world.admitted.clear()
+    assert len(worker.shares._numbers) <= 100
+    assert all(len(known.limits) <= 100 for known in world.book._workers.values())
+    assert len(world.book._registry._shapes) <= 150
+
+
+def test_words_of_a_worker_that_is_gone_count_for_nothing() -> None:
+    sent: list[object] = []
+    book = LeaseBook(lambda worker, message: sent.append(message), clock=FakeClock())
+    book.heard("nobody", LeaseCall(limits=[(1, ONE)], returned=[Returned(1, (), slots=5)]))
+    book.gone("nobody")
+    assert not sent and len(book) == 0
