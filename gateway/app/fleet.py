@@ -52,6 +52,8 @@ class Fleet:
         self.connections = Connections()
         self.on_change: Callable[[], None] = lambda: None
         """Called when the settings in force of one of the store's sidecars have changed, or the reason why they are not in force."""
+        self.on_endpoint: Callable[[str, str, str], None] = lambda endpoint, old, new: None
+        """Called with each change of an endpoint's state."""
         state_dir = Path(spec.state_dir).resolve()
         self.registry = EndpointRegistry(
             clock, SystemEntropy(), self.connections.client, self._endpoint_changed, on_wanted=lambda engine: self.supervisor.wanted(engine)
@@ -155,6 +157,7 @@ class Fleet:
     def _endpoint_changed(self, endpoint: str, old: str, new: str, reason: str) -> None:
         log.log(logging.INFO if new == "ready" else logging.WARNING, "endpoint %s: %s -> %s (%s)", endpoint, old, new, reason)
         self._events.record("endpoint_changed", endpoint, {"from": old, "to": new, "reason": reason})
+        self.on_endpoint(endpoint, old, new)
 
     def _shed(self, level: int) -> None:
         log.warning("load shedding: level %d", level)

@@ -65,8 +65,8 @@ class Gateway:
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, plugins)
-        self.replicas = Replicas(self.store_link, self.replica, self.events.record)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
+        self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record)
         self._owner = TaskOwner("gateway")
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied

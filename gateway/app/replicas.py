@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
+from gateway.app.endpoint_hints import EndpointHints
+from gateway.app.fleet import Fleet
 from gateway.app.hints import Hints
 from gateway.app.jobs import Job, Jobs
 from gateway.app.membership import Membership
@@ -19,11 +21,13 @@ class Replicas:
     """record: (event, target, detail) for the audit log. Life: `start` once the addresses of the listeners are known; `aclose` before the
     store closes."""
 
-    def __init__(self, link: StoreLink, replica: str, record: Callable[[str, str, dict[str, Any]], None]) -> None:
+    def __init__(self, link: StoreLink, fleet: Fleet, replica: str, record: Callable[[str, str, dict[str, Any]], None]) -> None:
         store, poller = link.store, link.poller
         self.members = Membership(store, replica, release(), record)
         self._jobs = Jobs(store, self.members.holder, (Job("prune", PRUNE_SECONDS, store.prune),))
-        self.hints = Hints(self.members.incarnation, poller.hinted, self.members.called, self._endpoints, self._sure)
+        self.endpoints = EndpointHints(fleet.registry, lambda digests: self.hints.send(endpoints=digests))
+        fleet.on_endpoint = self.endpoints.changed
+        self.hints = Hints(self.members.incarnation, poller.hinted, self.members.called, self.endpoints.heard, self._sure)
         self._poller = poller
         self.members.call = lambda: self.hints.send(roll=True)
         poller.unhinted = self.hints.verify
@@ -40,10 +44,9 @@ class Replicas:
         self._poller.relaxed = sure
         self._poller.look()
 
-    def _endpoints(self, digests: Sequence[str]) -> None: ...
-
     async def aclose(self) -> None:
         """Gives back what it holds, and leaves the roll."""
+        self.endpoints.close()
         await self.hints.aclose()
         await self._jobs.aclose()
         await self.members.aclose()

@@ -11,8 +11,9 @@ from typer.testing import CliRunner, Result
 from gateway.app.main import app
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import Gatehouse
+from tests.e2e.harness import Gatehouse, external
 from tests.e2e.replicas import replica, replicas  # noqa: F401 - a fixture
+from tests.fakes.ports import empty_port
 from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
 from tests.waiting import until
 
@@ -96,3 +97,33 @@ def test_a_second_process_with_the_state_directory_is_refused(
     until(lambda: any(line.startswith("error: ") for line in second.lines), what="the reason")
     assert replicas[0].process is not None
     assert any(f"another gateway (process {replicas[0].process.pid}) is running" in line for line in second.lines)
+
+
+def test_an_engine_that_fails_at_one_is_out_at_both_and_back_at_both(
+    postgres: PostgresServer,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Nobody probes by itself for an hour, and only the first gateway has traffic."""
+    url = postgres.database()
+    with empty_port() as port:
+        engine = EngineThread(port=port)
+        settings = [external("fake", port, slots=64, health={"interval": "1h"})]
+        gateways = []
+        for number in range(2):
+            (tmp_path / str(number)).mkdir()
+            gateways.append(replica(tmp_path / str(number), port, url, engines=settings).launch())
+        try:
+            one, two = (gateway.await_start() for gateway in gateways)
+            until(lambda: all(gateway.metric("gatehouse_hints_sure") for gateway in gateways), what="hints")
+            assert one.chat().status_code == two.chat().status_code == 200
+            engine.close()
+            assert one.chat().status_code in (502, 503)
+            until(lambda: two.metric("gatehouse_endpoint_up", endpoint="fake") == 0, what="the news at the other one")
+            assert two.chat().json()["error"]["code"] == "no_healthy_endpoint"  # none was lost to find that out
+            engine = EngineThread(port=port)
+            until(lambda: [gateway.metric("gatehouse_endpoint_up", endpoint="fake") for gateway in gateways] == [1, 1], what="the return")
+            assert one.chat().status_code == two.chat().status_code == 200
+        finally:
+            codes = [gateway.stop() for gateway in gateways]
+            engine.close()
+        assert codes == [0, 0]
