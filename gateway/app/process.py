@@ -181,7 +181,7 @@ class Process:
         else:
             workers.start()
         running = plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener")
-        gateway.replicas.start(address_of(data), address_of(admin))
+        gateway.replicas.start(address_of(data), address_of(admin), self.count)
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
         self.manager.watch(plane.tasks, self._alive)
