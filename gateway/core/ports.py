@@ -189,6 +189,11 @@ class Receiver(Protocol):
         """An EngineError (engine_failed, or EngineTimeout). `error.safe` tells whether no byte of a response had arrived."""
         ...
 
+    def stranded(self) -> bool:
+        """The endpoint has been found not to work while no byte of a response had arrived. True: the call fails now, as the request can be
+        served elsewhere; False: it waits on."""
+        ...
+
 
 class Call(Protocol):
     """One request under way on one connection."""
@@ -216,6 +221,10 @@ class EngineClient(Protocol):
         """Sends one request. `head`: request line and headers without content-length, host and the final empty line. Timeouts in
         seconds, from the sending to the first byte and between two reads. Never raises for the network: failures reach the
         receiver, possibly before this returns."""
+        ...
+
+    def forsake(self) -> None:
+        """Probes say that the engine does not work: fails the calls without a byte of a response that can be served elsewhere."""
         ...
 
     async def aclose(self) -> None: ...
@@ -282,6 +291,10 @@ class Route(Protocol):
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
+        ...
+
+    def may_leave(self, endpoint: str, attempts: int) -> bool:
+        """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
         ...
 
     @property

@@ -70,6 +70,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             check(relay.done.error)
         except GatehouseError as error:
             tried = (*tried, attempt.endpoint_name)
+            exchange.tried = len(tried)
             pause = _after_failure(exchange, entry, attempt, relay, error, len(tried))
             if pause is None:
                 raise

@@ -109,6 +109,7 @@ class Exchange:
         "snapshot",
         "started_ns",
         "status",
+        "tried",
         "until",
         "wake_at",
     )
@@ -130,6 +131,8 @@ class Exchange:
         self.intended = False
         self.attempt: Attempt | None = None
         self.attempts = 0
+        self.tried = 0
+        """Attempts that have failed at the present model."""
         self.call: Call | None = None
         self.relay: Relay | None = None
         self.sent_ns = 0

@@ -54,6 +54,9 @@ class SmallAnswer:
         self._exchange.engine_ns += perf_counter_ns() - self._exchange.sent_ns
         self.done.fail(error)
 
+    def stranded(self) -> bool:
+        return False  # it is asked of one endpoint only
+
     def tick(self, now: float) -> float:
         return self._exchange.deadline
 

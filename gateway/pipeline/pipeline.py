@@ -170,6 +170,7 @@ async def _with_fallbacks(
                 if not await _may_stand_in(x, candidate):
                     continue
                 relay_type = _relay_type(x, candidate)
+                x.tried = 0
             try:
                 relay = await attempt.run(x, candidate, ticket, relay_type)
                 error = None if relay.started else _refusal(relay)

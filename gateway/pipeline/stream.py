@@ -72,6 +72,14 @@ class AnswerRelay:
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.done.fail(error)
 
+    def stranded(self) -> bool:
+        """The endpoint does not work: whether another one, or a fallback, can serve the request now."""
+        exchange = self.exchange
+        attempt, entry = exchange.attempt, exchange.entry
+        if attempt is None or entry is None or self.done.done:
+            return False
+        return entry.route.may_leave(attempt.endpoint_name, exchange.tried + 1) or any(other.route.ready for other in entry.fallbacks)
+
     def body(self) -> bytes:
         parts = self._parts
         if len(parts) != 1:

@@ -186,6 +186,7 @@ class Follower:
         if endpoint is not None and endpoint.address == probed.address:
             result = ProbeResult(probed.ok, probed.reason, refused=probed.refused, loading=probed.loading)
             endpoint.probed(result, decisive=probed.decisive)
+            self._registry.forsake(probed.endpoint)
 
     def _marked(self, mark: m.EndpointMarked) -> None:
         endpoint = self._registry.find(mark.endpoint)

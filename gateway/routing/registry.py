@@ -172,8 +172,20 @@ class EndpointRegistry:
 
     def start_probing(self, probe: Probe, heard: Callable[[Probed, ProbeResult, bool], None] | None = None) -> None:
         """Probes every endpoint until closed. Call it once, on a running loop. heard: see Prober."""
-        self._prober = Prober(probe, self.entropy, heard)
+
+        def told(probed: Probed, result: ProbeResult, decisive: bool) -> None:
+            self.forsake(probed.name)
+            if heard is not None:
+                heard(probed, result, decisive)
+
+        self._prober = Prober(probe, self.entropy, told)
         self._watch()
+
+    def forsake(self, name: str) -> None:
+        """After each probe: while an endpoint is unhealthy, its requests without an answer go elsewhere as far as retries are allowed."""
+        endpoint = self._endpoints.get(name)
+        if endpoint is not None and endpoint.state == "unhealthy" and endpoint.in_flight and endpoint.client is not None:
+            self._scheduler.soon(endpoint.client.forsake)  # not on the stack of the prober
 
     async def aclose(self) -> None:
         """Ends probing and closes all clients."""

@@ -49,6 +49,11 @@ class RetryBudget:
         self._expires = max(self._expires, now + delay + _CLAIM_WITHIN)
         return delay
 
+    def allows(self, attempts: int, in_flight: int) -> bool:
+        """Whether `promise` would say yes to a safe failure now. Promises nothing."""
+        promised = 0 if self._clock.monotonic() > self._expires else self.promised
+        return attempts < self.spec.attempts and promised + self.running < max(MINIMUM, self.spec.budget * in_flight)
+
     def begin(self) -> bool:
         """A retry has its slot. Whether it counts until `end`: after a refused connection it does not."""
         if self._excused:

@@ -166,6 +166,16 @@ class PoolRoute:
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         return self.budget.promise(error, attempts, self.in_flight + len(self._waiting))
 
+    def may_leave(self, endpoint: str, attempts: int) -> bool:
+        """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
+        if self._version != self._registry.version:
+            self._look()
+        return (
+            any(member.endpoint.name != endpoint for member in self._open)
+            and len(self._waiting) < self._queue.size
+            and self.budget.allows(attempts, self.in_flight + len(self._waiting))
+        )
+
     @property
     def ready(self) -> bool:
         if self._version != self._registry.version:

@@ -40,6 +40,9 @@ class Reply:
         if not self.done.done():
             self.done.set_exception(error)
 
+    def stranded(self) -> bool:
+        return False
+
 
 async def ask(
     client: EndpointClient, method: str, path: str, headers: dict[str, str], body: bytes = b"", *, max_body: int = MAX_BODY

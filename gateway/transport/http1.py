@@ -183,6 +183,9 @@ class _Deaf:
 
     def on_failed(self, error: Exception) -> None: ...
 
+    def stranded(self) -> bool:
+        return False
+
 
 DEAF: Final = _Deaf()
 

@@ -108,6 +108,13 @@ class EndpointClient:
         if self._idle:
             self._assigned(False)
 
+    def forsake(self) -> None:
+        """Fails each call that has had no byte of a response and whose receiver can go elsewhere."""
+        waiting = [call for c in self._connections if (call := c.call) is not None and not call.heard]
+        for call in waiting:
+            if not call.done and not call.heard and call.receiver.stranded():
+                call.fail(failure("The engine does not answer.", safe=True))
+
     def replace(self, address: str) -> None:
         """The endpoint has moved or its process was restarted: new calls go to `address`, those under way end where they are."""
         self._set_address(address)

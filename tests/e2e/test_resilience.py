@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,56 @@ def test_a_hung_engine_is_out_soon_and_its_streams_are_answered_elsewhere(
     assert statuses(answers) == {200: 60}
     changed(gatehouse, "a", "open")
     assert len(hung.received) <= 12 + 4, "all who came at once, and as many again as failed before the fifth"
+
+
+class Freezing(socketserver.ThreadingTCPServer):
+    """An engine that answers its health checks until it freezes, and requests never. `taken`: how many requests it has."""
+
+    allow_reuse_address, daemon_threads = True, True
+
+    def __init__(self) -> None:
+        self.frozen, self.taken = threading.Event(), 0
+        super().__init__(("127.0.0.1", 0), Frozen)
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+
+class Frozen(socketserver.StreamRequestHandler):
+    server: Freezing
+
+    def handle(self) -> None:
+        for line in self.rfile:
+            if line.startswith(b"POST"):
+                self.server.taken += 1
+            elif line == b"\r\n" and not self.server.frozen.is_set() and not self.server.taken:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+
+@pytest.fixture
+def freezing() -> Iterator[Freezing]:
+    with Freezing() as server:
+        yield server
+        server.shutdown()
+
+
+def test_whole_answers_of_an_engine_that_freezes_come_from_another_one(
+    gateway: Callable[..., Gatehouse], engines: Callable[..., EngineThread], freezing: Freezing
+) -> None:
+    health = {"interval": 0.1, "timeout": 0.2, "fall": 2}
+    gatehouse = gateway(freezing.server_address[1], engines().port, engine={"health": health})
+    with asking(gatehouse, 16) as answers:
+        pass
+    assert statuses(answers) == {200: 16} and places(answers) == {"b": 16}
+    assert freezing.taken, "the hash sends some of them there"
+    assert gatehouse.metric("gatehouse_retries_total") == freezing.taken
+
+
+def test_a_whole_answer_is_waited_for_when_no_other_engine_has_room_for_it(gateway: Callable[..., Gatehouse], freezing: Freezing) -> None:
+    health = {"interval": 0.1, "timeout": 0.2, "fall": 2}
+    gatehouse = gateway(freezing.server_address[1], engine={"health": health, "timeouts": {"total": 2}})
+    answer = gatehouse.chat()
+    changed(gatehouse, "a", "unhealthy")
+    assert (answer.status_code, errors_of(answer)["code"]) == (504, "engine_timeout")
+    assert freezing.taken == 1
 
 
 def test_a_fallback_model_answers_when_the_pool_cannot(

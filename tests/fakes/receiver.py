@@ -27,6 +27,7 @@ class Sink:
         self.ended = False
         self.errors: list[Exception] = []
         self.calls: list[str] = []
+        self.can_leave = False
         self.on_call: Callable[[str], None] | None = None
         self._raise_in = raise_in
         self._watchers: list[asyncio.Future[None]] = []
@@ -58,6 +59,9 @@ class Sink:
     def on_failed(self, error: Exception) -> None:
         self.errors.append(error)
         self._called("failed")
+
+    def stranded(self) -> bool:
+        return self.can_leave
 
     def _called(self, what: str) -> None:
         self.calls.append(what)

@@ -121,6 +121,25 @@ async def test_a_refused_connection_is_tried_elsewhere() -> None:
     assert world.limiter.reservations[0].settled[0] is not None and len(world.limiter.reservations[0].settled) == 1
 
 
+async def test_a_whole_answer_that_an_engine_that_hangs_owes_is_asked_for_elsewhere() -> None:
+    world = World()
+    world.route.leaves, world.route.retries = True, [0.0]
+    exchange, client = world.start()
+    world.call.forsake()
+    assert [a.results for a in world.route.attempts] == [["failure"], []]
+    world.call.answer()
+    assert (client.status, client.headers["x-gatehouse-endpoint"], exchange.attempts) == (200, "b", 2)
+
+
+async def test_a_whole_answer_is_waited_for_where_nobody_else_can_give_it() -> None:
+    world = World()
+    world.start()
+    world.call.forsake()
+    assert [a.results for a in world.route.attempts] == [[]]
+    world.call.answer()
+    assert world.outcome.attempts == 1
+
+
 async def test_no_retry_when_the_route_says_no() -> None:
     world = World()
     _, client = world.start()

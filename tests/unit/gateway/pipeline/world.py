@@ -158,8 +158,19 @@ class Call:
             self.over = True
             self.receiver.on_failed(error)
 
+    def forsake(self) -> None:
+        """What the transport does with a call without a byte of its answer when the engine is found not to work."""
+        if not self.over and self.receiver.stranded():
+            self.fail(_safe())
+
     def answer(self, body: bytes = ANSWER, head: ResponseHead = JSON_HEAD) -> None:
         self.head(head).body(body).end()
+
+
+def _safe() -> EngineError:
+    error = EngineError("The engine does not answer.")
+    error.safe = True
+    return error
 
 
 class EngineClient:
@@ -216,6 +227,7 @@ class Route:
         self.errors: list[GatehouseError] = []
         self.retries: list[float] = []
         self.made: list[int] = []
+        self.leaves = False
         self.upstream_model: str | None = None
         self.ready, self.queued = True, 0
 
@@ -240,6 +252,9 @@ class Route:
 
     def abandon(self, waiting: Any) -> None:
         self.abandoned.append(waiting)
+
+    def may_leave(self, endpoint: str, attempts: int) -> bool:
+        return self.leaves
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         self.made.append(attempts)

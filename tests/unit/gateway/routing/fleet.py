@@ -27,9 +27,13 @@ class Client:
 
     def __init__(self, spec: EngineSpec, address: str) -> None:
         self.spec, self.address, self.closed = spec, address, False
+        self.forsaken = 0
 
     def send(self, head: bytes, body: bytes, receiver: Receiver, first_byte_timeout: float, idle_timeout: float) -> Call:
         raise AssertionError("nothing is sent in these tests")
+
+    def forsake(self) -> None:
+        self.forsaken += 1
 
     async def aclose(self) -> None:
         self.closed = True

@@ -171,6 +171,36 @@ def test_failed_probes_take_it_out_and_good_ones_bring_it_back():
     assert fleet.state("a") == "ready"
 
 
+def test_while_probes_find_it_dead_its_requests_are_offered_to_the_others():
+    fleet = Fleet(2)
+    taken = [fleet.attempt(str(number)) for number in range(4)]
+    route, client = fleet.route, next(attempt.client for attempt in taken if attempt.endpoint_name == "a")
+    for _ in range(2):
+        probed(fleet, "a", ProbeResult(False, "no answer"))
+        fleet.registry.forsake("a")
+    fleet.scheduler.run()
+    assert client.forsaken == 0, "not unhealthy yet"
+    for count in (1, 2):
+        probed(fleet, "a", ProbeResult(False, "no answer"))
+        fleet.registry.forsake("a")
+        fleet.scheduler.run()
+        assert client.forsaken == count, "again with each probe: more retries may be allowed by then"
+    assert route.may_leave("a", 1)
+    assert not route.may_leave("b", 1), "there is no other"
+    assert not route.may_leave("a", 3), "it has had its attempts"
+    route.budget.running = 10
+    assert not route.may_leave("a", 1), "the budget is spent"
+
+
+def test_an_endpoint_that_loads_its_model_keeps_its_requests():
+    fleet = Fleet(2)
+    client = next(attempt.client for attempt in [fleet.attempt(str(number)) for number in range(4)] if attempt.endpoint_name == "a")
+    probed(fleet, "a", ProbeResult(False, "loading", loading=True))
+    fleet.registry.forsake("a")
+    fleet.scheduler.run()
+    assert client.forsaken == 0
+
+
 def test_a_refused_probe_opens_the_breaker_and_one_request_closes_it():
     fleet = Fleet(2)
     probed(fleet, "a", ProbeResult(False, "refused", refused=True))
