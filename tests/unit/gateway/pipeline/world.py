@@ -339,7 +339,7 @@ class Authorizer:
         self.denied: set[str] = set()
         self.hidden: set[str] = set()
 
-    def decide(self, principal: Principal, request: InferenceRequest) -> Decision:
+    def decide(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Decision:
         allow = self.allow and request.model not in self.denied
         return Decision(allow, "" if allow else "Not yours.", "rule-1")
 
