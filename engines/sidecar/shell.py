@@ -3,7 +3,8 @@
 Life of a sidecar
     A supervisor starts ``python -m engines.llamacpp`` (or ``engines.onnx``) and writes one JSON line, a
     :class:`gateway.core.specs.SidecarSpec`, on its standard input. The pipe then stays open as the lifeline: end of file on
-    it means that the supervisor is dead, and the process ends at once, whatever it is doing (a thread reads it; nothing polls).
+    it means that the supervisor is dead (a thread reads it; nothing polls). The process ends at once, unless requests are under
+    way, which other processes may still wait for: these it finishes first, as if it were told to drain.
 
 States
     ``starting -> loading -> ready -> draining -> stopped``, and ``failed`` with a reason. ``GET /health`` answers in every
@@ -63,6 +64,10 @@ __all__ = ["ApiError", "Handler", "Request", "Response", "Runtime", "Sidecar", "
 
 FAILED_LINGER = 5.0
 """Seconds for which a sidecar that failed to load still answers ``/health``."""
+STUCK_SECONDS = 2.0
+"""How long the event loop may take to hear that the supervisor is dead; one that takes longer is blocked."""
+LAST_SECONDS = 5.0
+"""What the end takes at most after the last request."""
 MAX_SOCKET_PATH = 99
 """Longest path of a Unix socket in bytes (the kernel's limit is 107)."""
 
@@ -363,18 +368,43 @@ def read_spec(line: bytes) -> SidecarSpec:
         raise ValueError(f"settings on standard input: {exc}") from None
 
 
-def watch_lifeline(descriptor: int, place: SocketPlace) -> threading.Thread:
-    """Start the thread that ends the process when `descriptor` reaches end of file, even if the event loop is blocked."""
+class Lifeline:
+    """Ends the process when `descriptor` reaches end of file, from a thread, so even if the event loop is blocked. Requests under way are
+    finished first, as long as the loop turns and within the sidecar's drain timeout."""
 
-    def wait() -> None:
-        while os.read(descriptor, 4096):
+    def __init__(self, descriptor: int, place: SocketPlace) -> None:
+        self._descriptor, self._place = descriptor, place
+        self._sidecar: Sidecar | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turned = threading.Event()
+        threading.Thread(target=self._watch, name="lifeline", daemon=True).start()
+
+    def serves(self, sidecar: Sidecar) -> None:
+        """Called on the loop: from now on there may be requests."""
+        self._sidecar, self._loop = sidecar, asyncio.get_running_loop()
+
+    def _watch(self) -> None:
+        while os.read(self._descriptor, 4096):
             pass
-        place.leave()
+        sidecar = self._sidecar
+        if sidecar is not None and sidecar.active and self._drains(sidecar):
+            time.sleep(sidecar.spec.drain_timeout + LAST_SECONDS)  # the process ends before, when the last request has
+        self._place.leave()
         os._exit(0)
 
-    thread = threading.Thread(target=wait, name="lifeline", daemon=True)
-    thread.start()
-    return thread
+    def _drains(self, sidecar: Sidecar) -> bool:
+        """Tells the loop to drain; whether it has heard."""
+
+        def drain() -> None:
+            self._turned.set()
+            sidecar.drain()
+
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(drain)
+        except RuntimeError:
+            return False  # it is closed: the process is ending
+        return self._turned.wait(STUCK_SECONDS)
 
 
 def run(make: Callable[[SidecarSpec], Runtime]) -> int:
@@ -390,9 +420,9 @@ def run(make: Callable[[SidecarSpec], Runtime]) -> int:
         spec = read_spec(bytes(line))
         confinement = _confined(spec)
         place = SocketPlace(spec.socket)
-        watch_lifeline(0, place)
+        lifeline = Lifeline(0, place)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_main(spec, make, place, confinement))
+            return runner.run(_main(spec, make, place, confinement, lifeline))
     except (ValueError, OSError, LoadError) as exc:
         print(f"sidecar: {exc}", file=sys.stderr, flush=True)
         return 1
@@ -408,5 +438,9 @@ def _confined(spec: SidecarSpec) -> Confinement:
     return confine(reads=readable(Path(spec.model)), writes=(own, cache), devices=devices, files=shell_options(spec.options).confine)
 
 
-async def _main(spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace, confinement: Confinement) -> int:
-    return await Sidecar(spec, make(spec), place, confinement).serve()
+async def _main(
+    spec: SidecarSpec, make: Callable[[SidecarSpec], Runtime], place: SocketPlace, confinement: Confinement, lifeline: Lifeline
+) -> int:
+    sidecar = Sidecar(spec, make(spec), place, confinement)
+    lifeline.serves(sidecar)
+    return await sidecar.serve()

@@ -35,6 +35,7 @@ class FakeRuntime:
             ("POST", "/v1/echo"): self.echo,
             ("POST", "/v1/wait"): self.wait,
             ("POST", "/v1/release"): self.let_go,
+            ("POST", "/v1/gate"): self.gate,
             ("POST", "/v1/refuse"): self.refuse,
             ("POST", "/v1/broken"): self.broken,
             ("POST", "/v1/block"): self.block,
@@ -69,6 +70,11 @@ class FakeRuntime:
     async def let_go(self, request: Request):
         self.release.set()
         return Response(b"{}")
+
+    async def gate(self, request: Request):
+        while not Path(request.body.decode()).exists():
+            await asyncio.sleep(0.005)
+        return Response(b'"through"')
 
     async def refuse(self, request: Request):
         raise ApiError(400, "no", param="x")

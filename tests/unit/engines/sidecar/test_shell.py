@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -245,6 +246,33 @@ def test_the_end_of_the_lifeline_ends_the_process_even_with_a_stuck_loop(start: 
         sidecar.process.stdin.close()
         sidecar.ended()
     assert not sidecar.socket.exists()
+
+
+def test_requests_under_way_are_finished_after_the_end_of_the_lifeline(start: Callable[..., Process], directory: Path) -> None:
+    """Others may wait for them: the control process is dead, its workers are not."""
+    gate = directory / "gate"
+    sidecar = start(drain_timeout=3600.0)
+    sidecar.in_state("ready")
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(sidecar.client.post, "/v1/gate", content=str(gate).encode())
+        until(lambda: "gatehouse_sidecar_active 2" in sidecar.client.get("/metrics").text)  # with the one that asks
+        assert sidecar.process.stdin is not None
+        sidecar.process.stdin.close()
+        sidecar.in_state("draining")
+        assert sidecar.client.post("/v1/echo", content=b"x").status_code == 503
+        gate.touch()
+        assert answer.result(DEADLINE).json() == "through"
+    assert sidecar.ended() == 0
+
+
+def test_what_is_not_finished_in_time_ends_after_the_lifeline(start: Callable[..., Process]) -> None:
+    sidecar = start(drain_timeout=0.1)
+    sidecar.in_state("ready")
+    with asked(sidecar, "/v1/wait"):
+        until(lambda: sidecar.health()["waiting"] == 1)
+        assert sidecar.process.stdin is not None
+        sidecar.process.stdin.close()
+        assert sidecar.ended() == 0
 
 
 def inode(path: Path) -> int | None:
