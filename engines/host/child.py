@@ -3,15 +3,20 @@
 uvloop starts a process by fork, which copies the page tables of a large gateway, and waits until the child has begun: the loop, and every
 stream with it, stops for tens of milliseconds. `subprocess` uses vfork, which takes half a millisecond whatever the size. A thread per
 child writes its settings, collects its output if wanted, and waits for its end.
+
+A program that replaces itself (exec in place) keeps its children: `Child.adopt` takes one over by its number.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 
 class Child:
@@ -21,15 +26,30 @@ class Child:
     def __init__(
         self, command: Sequence[str], *, line: bytes | None, log: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
+        out = subprocess.PIPE if log is None else log
+        stdin = subprocess.DEVNULL if line is None else subprocess.PIPE
+        self._begin(subprocess.Popen(command, stdin=stdin, stdout=out, stderr=out, env=environment), line, log is None)
+
+    @classmethod
+    def adopt(cls, pid: int, lifeline: int) -> Child:
+        """A child that the program before this one has started; no other child inherits its `lifeline`. Raises OSError if not ours."""
+        child = cls.__new__(cls)
+        child._begin(Inherited(pid, lifeline), None, False)
+        return child
+
+    def _begin(self, process: subprocess.Popen[bytes] | Inherited, line: bytes | None, collect: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self.returncode: int | None = None
         self.output = self.errors = b""
-        out = subprocess.PIPE if log is None else log
-        stdin = subprocess.DEVNULL if line is None else subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=out, env=environment)
-        self.pid = self._process.pid
-        threading.Thread(target=self._follow, args=(line, log is None), name=f"child {self.pid}", daemon=True).start()
+        self._process: Any = process
+        self.pid = process.pid
+        threading.Thread(target=self._follow, args=(line, collect), name=f"child {self.pid}", daemon=True).start()
+
+    @property
+    def lifeline(self) -> int:
+        """The descriptor of its standard input."""
+        return int(self._process.stdin.fileno())
 
     def _follow(self, line: bytes | None, collect: bool) -> None:
         """Runs in a thread."""
@@ -70,3 +90,41 @@ class Child:
     def kill(self) -> None:
         if self.returncode is None:
             self._process.kill()
+
+
+class Inherited:
+    """What `Child` needs of subprocess.Popen, for a child that this program has not started. Its number cannot be another process's before
+    it has been waited for, and it is signalled through a pidfd, which never names another one (pidfd_open(2))."""
+
+    def __init__(self, pid: int, lifeline: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        os.set_inheritable(lifeline, False)
+        self._handle = os.pidfd_open(pid)
+        try:
+            os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:
+            os.close(self._handle)
+            raise
+        weakref.finalize(self, os.close, self._handle)
+        self.stdin = os.fdopen(lifeline, "wb", 0)
+
+    def wait(self) -> int:
+        """Blocks until it has ended; the exit code, negative for a signal."""
+        if self.returncode is None:
+            found = os.waitid(os.P_PIDFD, self._handle, os.WEXITED)
+            assert found is not None
+            self.returncode = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self._handle, number)
+        except ProcessLookupError:
+            pass  # it has ended

@@ -2,6 +2,7 @@
 
 stopped ──start──▶ starting ──loading──▶ loading ──ready──▶ ready ──drain──▶ draining ──exited──▶ stopped
                       └──────────── failed / exited ─▶ failed ──start──▶ starting (after a growing pause)
+stopped ──adopt──▶ ready: it was ready when the program before this one handed it over
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Literal
 from gateway.core.specs import EngineSpec
 
 State = Literal["stopped", "starting", "loading", "ready", "draining", "failed"]
-Event = Literal["start", "loading", "ready", "drain", "failed", "exited"]
+Event = Literal["start", "adopt", "loading", "ready", "drain", "failed", "exited"]
 
 TABLE: dict[tuple[State, Event], State] = {
     ("stopped", "start"): "starting",
+    ("stopped", "adopt"): "ready",
     ("failed", "start"): "starting",
     ("starting", "loading"): "loading",
     ("starting", "ready"): "ready",

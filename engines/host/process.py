@@ -19,6 +19,7 @@ from engines.environment import inherited
 from engines.host import priority
 from engines.host.child import Child
 from engines.host.devices import bind
+from engines.host.handover import HeldSidecar
 from engines.host.lifecycle import STABLE_SECONDS, Event, State, backoff, next_state
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.placement import InsufficientMemory, Plan
@@ -41,7 +42,8 @@ class SidecarProcess:
     observer: is told when the engine becomes usable and when it stops being so. on_event: (kind, engine, detail) for the audit log.
     ledger: reserves memory before each start and decides where the model's layers go. beside: the plan of the process to be replaced.
     silent: nobody is told about the process until `promote`, and it is not restarted if it ends before. proven: these settings have
-    worked before, so a failed first load is tried again. gently: the first start runs at a low priority.
+    worked before, so a failed first load is tried again. gently: the first start runs at a low priority. held: the first life is that of a
+    process which the program before this one has started.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SidecarProcess:
         beside: Plan | None = None,
         proven: bool = False,
         gently: bool = False,
+        held: HeldSidecar | None = None,
     ) -> None:
         self.row, self.spec, self.socket, self._state_dir = row, spec, socket, state_dir
         self._observer, self._on_event, self._ledger = observer, on_event, ledger
@@ -74,6 +77,7 @@ class SidecarProcess:
         self.gone = asyncio.Event()
         """Set when it has ended for good."""
         self._beside, self._proven, self._gently = beside, proven, gently
+        self._held = held
         self._lowered = False
         self._failures = 0
         self._ready_at = math.inf
@@ -163,7 +167,21 @@ class SidecarProcess:
 
     # --- one life of the process
 
+    def hand_over(self) -> HeldSidecar | None:
+        """What the program that replaces this one needs to adopt the process; None if none runs that can be adopted."""
+        process = self._process
+        if process is None or process.returncode is not None or self.state not in ("starting", "loading", "ready"):
+            return None
+        return HeldSidecar(
+            spec=self.spec, pid=process.pid, lifeline=process.lifeline, socket=str(self.socket), state=self.state, restarts=self.restarts,
+            ready_at=self._ready_at if self._ready_at < math.inf else None, lowered=self._lowered,
+            fallback_reason=self._fallback_reason, plan=self.plan, health=self.health,
+        )  # fmt: skip
+
     async def _one_life(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            return await self._adopt(held)
         self._move("start")
         self._ready_at, self.reason_code, self.plan = math.inf, None, None
         try:
@@ -179,9 +197,28 @@ class SidecarProcess:
         finally:
             self._ledger.release(self.address)
 
+    async def _adopt(self, held: HeldSidecar) -> None:
+        """The rest of a life that began under the program before this one."""
+        self.plan, self.health, self.restarts = held.plan, held.health, held.restarts
+        self._fallback_reason, self._lowered = held.fallback_reason, held.lowered
+        try:
+            process = self._process = Child.adopt(held.pid, held.lifeline)
+        except OSError as error:
+            return self._not_started(f"the process {held.pid} could not be adopted: {error.strerror}", None)
+        if held.state == "ready":
+            self.state = next_state(self.state, "adopt")
+            self._ready_at = time.monotonic() if held.ready_at is None else held.ready_at
+            self._announce()
+            self._first.set_result(None)
+        else:
+            self._move("start")
+        await self._live(process)
+
     def _not_started(self, reason: str, code: str | None) -> None:
         self._ledger.release(self.address)
         self.reason, self.reason_code = reason, code
+        if self.state == "stopped":
+            self._move("start")
         self._move("failed")
         if not self.silent:
             self._observer.engine_down(self.spec.name, reason, code)

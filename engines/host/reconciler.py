@@ -8,7 +8,7 @@ when its new process has taken over. If that fails, the old process and its sett
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -132,6 +132,10 @@ class Reconciler:
         """Why the newest revision is not in force; "" if it is, or will be."""
         failed = self._failed.get(engine)
         return "" if failed is None else failed.reason
+
+    def adopt(self, engines: Iterable[str]) -> None:
+        """These run already; those that are the store's are ended here once it no longer has them."""
+        self._mine.update(engines)
 
     # --- following it
 

@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from engines.host.handover import HeldEngines
 from engines.host.lifecycle import backoff, on_demand
 from engines.host.memory_ledger import MemoryLedger
 from engines.host.process import SidecarProcess, within
@@ -80,6 +81,39 @@ class Supervisor:
             for engine in sorted(set(engines)):
                 await stack.enter_async_context(self._locks.setdefault(engine, asyncio.Lock()))
             yield
+
+    # --- replacing the program
+
+    def busy(self) -> str | None:
+        """Why the sidecars cannot be handed over now, or None."""
+        if self._closing:
+            return "the engines are being stopped"
+        changing = sorted({*(name for name, lock in self._locks.items() if lock.locked()), *(p.spec.name for p in self._candidates)})
+        return f"engine {changing[0]!r} is being changed, or its old process finishes requests" if changing else None
+
+    def hand_over(self) -> HeldEngines:
+        """What the program that replaces this one needs to `adopt` the sidecars. Call only if nothing is `busy`."""
+        wanted = [process for process in self._processes.values() if process.wanted]
+        idle = self._specs.keys() - {process.spec.name for process in wanted}
+        return HeldEngines(
+            sidecars=[held for process in wanted if (held := process.hand_over()) is not None],
+            unloaded=[self._specs[name] for name in sorted(idle) if not on_demand(self._specs[name])],
+            generation=self._generation,
+        )
+
+    def adopt(self, held: HeldEngines) -> None:
+        """Takes over the sidecars that the program before this one has started. Call before the first `apply`."""
+        self._generation = held.generation
+        for spec in held.unloaded:
+            self._specs[spec.name] = spec
+            self.traffic.engine_down(spec.name, "unloaded by an operator")
+        for one in held.sidecars:
+            process = SidecarProcess(
+                self._runtimes[one.spec.runtime], one.spec, Path(one.socket), self._state_dir, self.traffic, self.on_event, self._ledger,
+                proven=True, held=one,
+            )  # fmt: skip
+            self._processes[one.spec.name], self._specs[one.spec.name] = process, one.spec
+            self._owner.spawn(process.keep(), name=one.spec.name)
 
     # --- configuration
 

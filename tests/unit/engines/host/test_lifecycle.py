@@ -11,6 +11,7 @@ from engines.host.lifecycle import BACKOFF_MAX, TABLE, Event, IllegalTransition,
 STATES, EVENTS = get_args(State), get_args(Event)
 IMPOSSIBLE = {
     *((state, "start") for state in ("starting", "loading", "ready", "draining")),
+    *((state, "adopt") for state in ("starting", "loading", "ready", "draining", "failed")),
     *((state, "loading") for state in ("stopped", "ready", "draining", "failed")),
     *((state, "ready") for state in ("stopped", "draining", "failed")),
     ("stopped", "failed"),
