@@ -27,6 +27,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_endpoint_up": "control",
     "gatehouse_engine_loaded": "control",
     "gatehouse_held_bytes": "sum",
+    "gatehouse_hints_sure": "control",
     "gatehouse_in_flight": "sum",
     "gatehouse_keys_cached": "sum",
     "gatehouse_load_shedding": "max",
@@ -60,7 +61,7 @@ class _Sum:
     def add(self, family: Family, way: Way = "sum") -> None:
         values = self.values
         for name, labels, value in family.samples:
-            key = (name, tuple(sorted(labels.items())))
+            key = (name, tuple(labels.items()))  # the same code writes them everywhere, in one order
             known = values.get(key)
             if known is None:
                 values[key] = value

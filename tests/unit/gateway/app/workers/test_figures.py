@@ -1,0 +1,104 @@
+"""One set of metrics out of several processes: what is summed, what is not, what stays of a process that has ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.app.workers.figures import GAUGES, Figures, families
+from gateway.telemetry.metrics import Metrics
+
+ROOT = Path(__file__).parents[5]
+
+
+def shown(figures: Figures) -> dict[tuple[str, ...], float]:
+    """By name and the labels' values, in the order of the labels' names."""
+    text = figures.scrape().decode()
+    return {(s.name, *s.labels.values()): s.value for f in text_string_to_metric_families(text) for s in f.samples}
+
+
+def counted(model: str, number: int) -> Metrics:
+    metrics = Metrics()
+    for _ in range(number):
+        metrics.meter(model).record("chat", 200, "ok", 100.0, 0.02, None)
+    return metrics
+
+
+def test_counters_and_histograms_are_summed() -> None:
+    figures = Figures(Metrics().collect)
+    figures.note("1", families(counted("a", 3).collect()))
+    figures.note("2", families(counted("a", 4).collect()))
+    figures.note("3", families(counted("b", 5).collect()))
+    found = shown(figures)
+    assert found["gatehouse_requests_total", "a", "chat", "ok", "200"] == 7
+    assert found["gatehouse_requests_total", "b", "chat", "ok", "200"] == 5
+    assert found["gatehouse_request_seconds_count", "a"] == 7
+    assert found["gatehouse_request_seconds_bucket", "0.025", "a"] == 7
+    assert found["gatehouse_request_seconds_bucket", "0.01", "a"] == 0
+
+
+def test_what_a_worker_counted_stays_when_it_has_ended_and_its_gauges_go() -> None:
+    figures = Figures(Metrics().collect)
+    first = counted("a", 3)
+    first.in_flight = lambda: 2
+    figures.note("1", families(first.collect()))
+    assert shown(figures)["gatehouse_in_flight",] == 2
+    figures.gone("1")
+    figures.note("1", families(counted("a", 1).collect()))  # another worker takes its id
+    found = shown(figures)
+    assert found["gatehouse_requests_total", "a", "chat", "ok", "200"] == 4
+    assert found["gatehouse_in_flight",] == 0
+    figures.gone("1")
+    figures.gone("2")
+    assert shown(figures)["gatehouse_requests_total", "a", "chat", "ok", "200"] == 4
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=12))
+def test_a_sum_never_falls(steps: list[tuple[str, int, bool]]) -> None:
+    figures, total, latest = Figures(lambda: ()), 0, dict.fromkeys("abc", 0)
+    for worker, number, ends in steps:
+        latest[worker] += number
+        total += number
+        counter = CounterMetricFamily("gatehouse_things", "Things", value=float(latest[worker]))
+        figures.note(worker, families([counter]))
+        if ends:
+            figures.gone(worker)
+            latest[worker] = 0
+        assert shown(figures)["gatehouse_things_total",] == total
+
+
+def test_gauges_are_put_together_as_the_table_says() -> None:
+    def own() -> Iterable[Metric]:
+        yield GaugeMetricFamily("gatehouse_queued", "", value=1)
+        yield GaugeMetricFamily("gatehouse_load_shedding", "", value=1)
+        yield GaugeMetricFamily("gatehouse_audit_accepting", "", value=1)
+        yield GaugeMetricFamily("gatehouse_store_available", "", value=1)
+
+    def theirs(queued: float, level: float, accepting: float) -> Iterable[Metric]:
+        yield GaugeMetricFamily("gatehouse_queued", "", value=queued)
+        yield GaugeMetricFamily("gatehouse_load_shedding", "", value=level)
+        yield GaugeMetricFamily("gatehouse_audit_accepting", "", value=accepting)
+        yield GaugeMetricFamily("gatehouse_store_available", "", value=5)
+        yield GaugeMetricFamily("gatehouse_engine_loaded", "", value=5)
+
+    figures = Figures(own)
+    figures.note("1", families(theirs(2, 0, 1)))
+    figures.note("2", families(theirs(3, 2, 0)))
+    assert shown(figures) == {
+        ("gatehouse_queued",): 6,
+        ("gatehouse_load_shedding",): 2,
+        ("gatehouse_audit_accepting",): 0,
+        ("gatehouse_store_available",): 1,
+    }
+
+
+def test_every_gauge_says_what_becomes_of_it() -> None:
+    sources = [path for folder in ("app", "telemetry") for path in (ROOT / "gateway" / folder).rglob("*.py")]
+    named = {name for path in sources for name in re.findall(r'GaugeMetricFamily\(\s*"([a-z_]+)"', path.read_text(encoding="utf-8"))}
+    assert named == set(GAUGES)

@@ -1,0 +1,158 @@
+"""So many workers serve, whatever becomes of each: replaced when they die, hang or cannot be reached; ended in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.app.workers import pool, states
+from gateway.app.workers.messages import Drain
+from gateway.core.errors import GatehouseError
+from tests.unit.gateway.app.workers.fakes import FakeWorker, Farm
+from tests.waiting import reached
+
+
+@pytest.fixture
+async def farm() -> AsyncIterator[Farm]:
+    made = Farm()
+    yield made
+    await made.aclose()
+
+
+async def test_all_workers_start_with_the_state_and_ids_of_their_own(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    assert farm.ids() == ["gw-1", "gw-2"]
+    assert [fake.state.worker for fake in farm.made if fake.state is not None] == ["gw-1", "gw-2"]
+
+
+async def test_a_worker_that_dies_is_replaced_at_once_under_its_id(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    farm.fake("gw-1").end(-9)
+    await reached(lambda: len(farm.made) == 3 and farm.ids() == ["gw-1", "gw-2"])
+    assert farm.gone == ["gw-1"]
+    assert farm.fake("gw-1") is farm.made[2]
+    assert ("worker_died", "gw-1", "failed") in farm.events
+    assert farm.pool.restarts == 1
+
+
+async def test_a_worker_whose_feed_ends_is_replaced_under_another_id_and_ended_when_it_lingers(
+    farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "END_SECONDS", 0.05)
+    farm.pool.start()
+    await farm.pool.ready()
+    lost = farm.fake("gw-1")
+    lost.channel.end("a fault")
+    await reached(lambda: farm.ids() == ["gw-2", "gw-3"])
+    await reached(lambda: lost.killed)
+    await reached(lambda: farm.gone == ["gw-1"])
+
+
+async def test_a_worker_that_does_not_answer_is_ended_and_replaced(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    silent = farm.fake("gw-2")
+    silent.prompt = False
+    for _ in range(12):
+        await farm.hub.beat()
+        await reached(lambda: farm.hub.workers["gw-1"].missed == 0)
+    assert silent.killed and not farm.fake("gw-1").killed
+    await reached(lambda: farm.ids() == ["gw-1", "gw-2"])
+
+
+async def test_what_a_worker_says_of_itself_is_kept(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    await farm.hub.beat()
+    await reached(lambda: [worker.beat.in_flight for worker in farm.hub.workers.values()] == [3, 3])
+
+
+async def test_the_start_fails_with_the_reason_of_a_worker(farm: Farm) -> None:
+    farm.on_state = lambda fake: fake.fail("no such file")
+    farm.pool.start()
+    with pytest.raises(GatehouseError, match="no such file"):
+        await farm.pool.ready()
+
+
+async def test_a_process_that_cannot_be_started_is_tried_again(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "FIRST_PAUSE", 0.01)
+    farm.refusals = 1
+    farm.pool.start()
+    await farm.pool.ready()
+    assert farm.ids() == ["gw-1", "gw-2"]
+
+
+async def test_deaths_in_a_row_make_pauses(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[int] = []
+
+    def noted(deaths: int) -> float:
+        pauses.append(deaths)
+        return 0.0
+
+    monkeypatch.setattr(states, "pause", noted)
+    farm.on_state = lambda fake: fake.end(3)
+    farm.pool.start()
+    await reached(lambda: len(pauses) >= 12)
+    assert sorted(pauses[:12]) == sorted([1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
+
+
+async def test_a_worker_is_replaced_once_its_successor_serves(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    old = farm.fake("gw-1")
+    farm.ends_when_drained = False
+    waiting: list[FakeWorker] = []
+    farm.on_state = waiting.append
+    replacing = farm.tasks.spawn(farm.pool.replace("gw-1"), name="replace")
+    await reached(lambda: waiting)
+    assert old.heard == [] and farm.ids() == ["gw-1", "gw-2"]
+    waiting[0].ready()
+    await replacing
+    await reached(lambda: old.heard == [Drain(0.0, True)])
+    assert farm.ids() == ["gw-2", "gw-3"] and farm.ids("draining") == ["gw-1"]
+    old.end(0)
+    await reached(lambda: farm.gone == ["gw-1"])
+    assert ("worker_ended", "gw-1", "ok") in farm.events
+    assert len(farm.made) == 3
+
+
+async def test_a_worker_goes_on_when_its_successor_does_not_start(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    farm.on_state = lambda fake: fake.fail("broken")
+    with pytest.raises(GatehouseError, match="broken"):
+        await farm.pool.replace("gw-1")
+    assert farm.ids() == ["gw-1", "gw-2"] and farm.fake("gw-1").heard == []
+    with pytest.raises(GatehouseError, match="no worker named"):
+        await farm.pool.replace("gw-9")
+    farm.on_state = FakeWorker.ready
+    farm.fake("gw-1").end(-9)
+    await reached(lambda: farm.ids() == ["gw-1", "gw-2"])
+
+
+async def test_leaving_tells_all_and_waits_for_their_end(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    farm.ends_when_drained = False
+    leaving = farm.tasks.spawn(farm.pool.leave(7.0), name="leave")
+    await reached(lambda: all(fake.heard == [Drain(7.0)] for fake in farm.made))
+    farm.pool.hurry()
+    await reached(lambda: all(fake.heard == [Drain(7.0), Drain()] for fake in farm.made))
+    for fake in farm.made:
+        assert not leaving.done()
+        fake.end(0)
+    await leaving
+    assert len(farm.made) == 2, "nobody is replaced any more"
+
+
+async def test_leaving_ends_who_is_late(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "END_SECONDS", 0.05)
+    farm.pool.start()
+    await farm.pool.ready()
+    farm.ends_when_drained = False
+    await farm.pool.leave(0.0)
+    assert all(fake.killed for fake in farm.made)
+    assert farm.hub.workers == {}
