@@ -41,6 +41,8 @@ from gateway.core.secret import Secret
 from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
+from gateway.limits.lease_book import LeaseBook
+from gateway.limits.lease_messages import LeaseCall
 from gateway.routing.mirror_messages import TO_CONTROL
 from gateway.store.feed import CHANGE, RESYNC
 
@@ -64,6 +66,9 @@ class Workers:
         self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.available)
         self.figures = Figures(gateway.metrics.collect)
         self.hub.on_gone.append(self.figures.gone)
+        self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later)
+        self.hub.on_joined.append(self.limits.joined)
+        self.hub.on_gone.append(self.limits.gone)
         self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
         control_handlers(self.handlers, self)
         if (mirror := gateway.fleet.mirror) is not None:
@@ -213,5 +218,6 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)
     handlers.on(Failed, workers.has_failed)
+    handlers.on(LeaseCall, workers.limits.heard)
     handlers.on(Retire, lambda worker, _: workers.wants_to_end(worker))
     handlers.on(Scraped, lambda worker, scraped: workers.figures.note(worker, scraped.families))

@@ -22,6 +22,7 @@ from gateway.core.messages import Ask, Done, Message
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
+from gateway.limits.lease_messages import LeaseCall, LeaseRecall, LeaseReply
 from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
 
 # --- control -> worker
@@ -177,5 +178,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Retire,
     FindKey,
     KeyFound,
+    LeaseCall,
+    LeaseReply,
+    LeaseRecall,
 )
 """Every kind."""

@@ -155,3 +155,5 @@ class WorkerProcess:
             log.error("the feed of the control process has ended (%s): the worker finishes what runs and ends", reason)
             self._delay = 0.0
             self._leaving.ask()
+        if self._worker is not None:
+            self._worker.shares.lost()

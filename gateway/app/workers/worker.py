@@ -47,7 +47,9 @@ from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
 from gateway.identity.floods import FloodTable
 from gateway.identity.stored import StoredKeys
-from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.limits.lease_messages import LeaseRecall, LeaseReply
+from gateway.limits.leased import LeasedLimiter
+from gateway.limits.shares import Shares
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.routing.follower import Follower
 from gateway.routing.mirror_messages import TO_WORKER
@@ -91,7 +93,8 @@ class Worker:
         parts = PartsBuilder(plugins, self.keys, Path(state.base), self.events.record, self.metrics.scrape)
         salts = bytes.fromhex(state.salts.reveal())
         counted = CountedAudit(self.audit, self.usage)
-        self._buckets = BucketRegistry()
+        loop = asyncio.get_running_loop()
+        self.shares = Shares(channel.tell, loop.call_soon, loop.call_later)
         self._assembler = Assembler(self.registry, self.metrics, counted, parts, self._limiter, lambda: salts)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, self.shipping, self.keys, parts)
         self.metrics.gauges.append(traffic.collect)
@@ -158,7 +161,7 @@ class Worker:
             gatehouse_logging.setup(spec.telemetry.log_level, spec.telemetry.log_format, worker=self.id)
 
     def _limiter(self, spec: ConfigSpec) -> Limiter:
-        return LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge)
+        return LeasedLimiter(LimitRules(spec.limits), self.shares, estimate=estimate, charge=charge)
 
     # --- keys
 
@@ -218,5 +221,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
     for kind in TO_WORKER:
         handlers.on(kind, lambda _, message: worker.follower.apply(message))
+    handlers.on(LeaseReply, lambda _, reply: worker.shares.heard(reply))
+    handlers.on(LeaseRecall, lambda _, recall: worker.shares.recalled(recall))
     handlers.answer(Pulse, lambda _, ask: worker.pulse(ask))
     handlers.answer(Scrape, lambda _, ask: worker.scrape())

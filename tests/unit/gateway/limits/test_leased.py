@@ -217,4 +217,4 @@ def strict(rate: RateSpec | None, admitted: list[tuple[int, Fraction]]) -> None:
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=60, stateful_step_count=40, phases=(Phase.explicit, Phase.generate))
+TestLeases.settings = settings(max_examples=50, stateful_step_count=40, phases=(Phase.explicit, Phase.generate))
