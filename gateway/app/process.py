@@ -168,7 +168,7 @@ class Process:
         plane, listen, link = gateway.plane, self.spec.listen, gateway.store_link
         workers = self.workers = self._make_workers(gateway, data)
         serving = None if workers is None else lambda: (workers.serving, self.count)
-        health = Health(plane, lambda: link.store.available, gateway.changes.somebody_can_log_in, gateway.replica, serving)
+        health = Health(plane, lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
         data_side = DataSide(plane, health, listen, self.leaving)
         scheme = "http" if listen.tls is None else "https"
         ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers)

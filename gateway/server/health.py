@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final
 
 from gateway.pipeline.plane import DataPlane
+
+WITHOUT_STORE: Final = MappingProxyType(
+    {
+        "works": ["remembered keys of the store", "keys of the configuration", "the configuration in force"],
+        "refused": ["other keys of the store (503)", "writes of the admin API (503)"],
+        "waits": ["changes and revocations made at other replicas", "usage, which is written later"],
+    }
+)
+"""What a gateway can do while its store does not answer (docs/store.md)."""
+
+
+def _rfc3339(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Health:
     """Reports what the data plane knows; asks nobody.
 
-    store: whether the store answered last time. Without it the gateway stays ready, because remembered keys still work.
+    store: since when the store has not answered (seconds since the epoch), None while it does. Without it the gateway stays ready, because
+    remembered keys still work.
     keys: whether there is any key to log in with. Without one the gateway stays ready too: the first may be made at any moment.
     replica: its id, "" to leave it out. workers: how many processes serve, and how many are to; None where this one serves.
     """
@@ -19,7 +35,7 @@ class Health:
     def __init__(
         self,
         plane: DataPlane,
-        store: Callable[[], bool] | None = None,
+        store: Callable[[], float | None] | None = None,
         keys: Callable[[], bool] | None = None,
         replica: str = "",
         workers: Callable[[], tuple[int, int]] | None = None,
@@ -53,7 +69,10 @@ class Health:
         if serving is not None:
             report["workers"] = {"ready": serving[0], "wanted": serving[1]}
         if self._store is not None:
-            report["store"] = self._store()
+            lost = self._store()
+            report["store"] = lost is None
+            if lost is not None:
+                report["store_lost"] = {"since": _rfc3339(lost), **WITHOUT_STORE}
         if self._keys is not None and not self._keys():
             report["no_keys"] = True
         if snapshot.audit.fault is not None:

@@ -197,11 +197,13 @@ LATE = "The store did not answer in time."
 
 
 class Database:
-    """Runs functions of a connection as transactions. `available`: whether the last one reached the database."""
+    """Runs functions of a connection as transactions. `available`: whether the last one reached the database; `lost`: since when not, in
+    seconds since the epoch, or None."""
 
     def __init__(self, engine: sa.Engine, deadline: float) -> None:
         self.engine, self.deadline = engine, deadline
         self.available = True
+        self.lost: float | None = None
         self._readers = self._writers = ThreadPoolExecutor(THREADS, thread_name_prefix="gatehouse-store")
         if engine.dialect.name == "sqlite":
             # SQLite has one writer at a time anyway. Waiting in our queue costs no sleeping and retrying, and takes no thread from readers.
@@ -264,6 +266,7 @@ class Database:
     def _reached(self, reached: bool, why: str) -> None:
         if reached != self.available:
             self.available = reached
+            self.lost = None if reached else time.time()
             if reached:
                 log.info("the store answers again")
             else:

@@ -125,6 +125,11 @@ class Store:
         return self._database.available
 
     @property
+    def lost(self) -> float | None:
+        """Since when the database has not been reached, in seconds since the epoch; None while it answers."""
+        return self._database.lost
+
+    @property
     def pending(self) -> int:
         """Calls under way."""
         return self._database.pending

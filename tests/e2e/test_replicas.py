@@ -81,7 +81,7 @@ def test_two_machines_with_one_id_are_reported(
         done = command(gateways[0], "replicas", "list")
         assert done.exit_code == 1 and "more than one gateway has the id twin" in done.stderr
         assert all(row["duplicate"] for row in roll(gateways[0]))
-        assert any("has this replica's id 'twin' too" in line for gateway in gateways for line in gateway.lines)
+        until(lambda: any("has this replica's id 'twin' too" in line for gateway in gateways for line in gateway.lines), what="the log")
         assert [gateway.chat().status_code for gateway in gateways] == [200, 200]
     finally:
         codes = [gateway.stop() for gateway in gateways]

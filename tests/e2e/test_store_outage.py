@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,8 @@ def test_an_outage_and_its_end(postgres: PostgresServer, launch: Launch, engine:
     try:
         until(lambda: gateway.metric("gatehouse_store_available") == 0, what="the notice of the outage")
         assert readiness(gateway) == {**readiness(gateway), "status": "ready", "store": False}
+        lost = readiness(gateway)["store_lost"]
+        assert "remembered keys of the store" in lost["works"] and abs(datetime.fromisoformat(lost["since"]).timestamp() - time.time()) < 60
         assert gateway.chat(key=first).status_code == gateway.chat(key=third).status_code == 200
         assert gateway.chat().status_code == 200  # a key of the configuration
         refused = gateway.chat(key=second)
@@ -70,7 +74,7 @@ def test_an_outage_and_its_end(postgres: PostgresServer, launch: Launch, engine:
     finally:
         postgres.start()
     until(lambda: gateway.chat(key=second).status_code == 200, what="the second key")
-    assert gateway.metric("gatehouse_store_available") == 1
+    assert gateway.metric("gatehouse_store_available") == 1 and "store_lost" not in readiness(gateway)
     revoke(url, tmp_path, first_id)
     until(lambda: gateway.chat(key=first).status_code == 401, what="the refusal of what was revoked after the outage")
 

@@ -63,7 +63,7 @@ class Workers:
         self._tasks = TaskOwner("feed")
         self.handlers = Handlers()
         self.hub = Hub(self.handlers, self._state, self._tasks)
-        self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.available)
+        self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost)
         self.figures = Figures(gateway.metrics.collect)
         self.hub.on_gone.append(self.figures.gone)
         self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later)
@@ -117,7 +117,7 @@ class Workers:
             spec=built.snapshot.spec,
             version=built.snapshot.version,
             has_keys=link.has_keys,
-            store_available=link.store.available,
+            store_lost=link.store.lost,
         )
 
     def _swapped(self, built: Built) -> None:

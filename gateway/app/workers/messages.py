@@ -46,7 +46,7 @@ class State(Message, frozen=True, kw_only=True):
     spec: ConfigSpec
     version: int
     has_keys: bool = False
-    store_available: bool = True
+    store_lost: float | None = None
 
 
 class ConfigChanged(Message, frozen=True, kw_only=True):
@@ -68,10 +68,13 @@ class KeysMissed(Message, frozen=True):
 
 
 class Pulse(Ask["Beat"], frozen=True):
-    """Asked every second: tells the worker what it shows in /readyz, and shows that the worker works."""
+    """Asked every second: tells the worker what it shows in /readyz, and shows that the worker works.
+
+    store_lost: since when the store has not answered, in seconds since the epoch.
+    """
 
     has_keys: bool = False
-    store_available: bool = True
+    store_lost: float | None = None
 
 
 class Drain(Message, frozen=True):

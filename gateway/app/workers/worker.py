@@ -74,7 +74,7 @@ class Worker:
         self.id, self._channel, self._count = state.worker, channel, state.count
         spec = share_of(state.spec, state.count)
         self._first = state
-        self._facts = Pulse(state.has_keys, state.store_available)
+        self._facts = Pulse(state.has_keys, state.store_lost)
         self.metrics = Metrics()
         self.plane = DataPlane(self.metrics)
         self.feed = LocalFeed()
@@ -98,7 +98,7 @@ class Worker:
         self._assembler = Assembler(self.registry, self.metrics, counted, parts, self._limiter, lambda: salts)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, self.shipping, self.keys, parts)
         self.metrics.gauges.append(traffic.collect)
-        self.health = Health(self.plane, lambda: self._facts.store_available, self._somebody_can_log_in, state.replica)
+        self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
         self._telemetry = spec.telemetry
@@ -169,7 +169,7 @@ class Worker:
         return (await self._channel.ask(FindKey(digest, Secret(key)), FIND_SECONDS)).record
 
     def key_changed(self, change: KeyChanged) -> None:
-        self._facts = Pulse(True, self._facts.store_available)
+        self._facts = Pulse(True, self._facts.store_lost)
         self.keys.changed(change.id, change.action)
 
     def keys_missed(self) -> None:

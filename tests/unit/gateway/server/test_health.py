@@ -19,10 +19,16 @@ def test_all_is_well() -> None:
     assert report == {"status": "ready", "config_version": 7, "audit": True, "models": {"m": "ready"}}
 
 
-@pytest.mark.parametrize("available", [True, False])
-def test_a_store_that_is_away_is_told_and_keeps_no_traffic_out(available: bool) -> None:
-    ready, report = Health(World().plane, lambda: available).ready()
-    assert (ready, report["store"]) == (True, available)
+def test_a_store_that_answers() -> None:
+    ready, report = Health(World().plane, lambda: None).ready()
+    assert (ready, report["store"]) == (True, True) and "store_lost" not in report
+
+
+def test_a_store_that_is_away_is_told_with_what_still_works_and_keeps_no_traffic_out() -> None:
+    ready, report = Health(World().plane, lambda: 1_800_000_000.9).ready()
+    assert (ready, report["status"], report["store"]) == (True, "ready", False)
+    assert report["store_lost"]["since"] == "2027-01-15T08:00:00Z"
+    assert set(report["store_lost"]) == {"since", "works", "refused", "waits"} and msgspec.json.encode(report)
 
 
 @pytest.mark.parametrize("keys", [True, False])
