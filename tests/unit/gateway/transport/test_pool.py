@@ -421,10 +421,9 @@ async def test_tls_that_does_not_verify_sends_nothing(certificates: Certificates
 async def test_calls_without_an_answer_are_given_up_where_their_receivers_can_go_elsewhere(way: Way) -> None:
     leaves, stays = Sink(), Sink()
     leaves.can_leave = True
-    way.engine.play("hang; hang")
-    way.send(sink=leaves)
-    way.send(sink=stays)
-    await until(lambda: len(way.engine.received) == 2)
+    way.send(sink=leaves, fake="hang")
+    way.send(sink=stays, fake="hang")
+    await until(lambda: len(way.engine.requests) == 2)
     way.client.forsake()
     assert isinstance(leaves.error, EngineError) and leaves.error.safe and not leaves.error.refused
     assert not stays.over and way.client.in_flight == 1
@@ -435,8 +434,7 @@ async def test_calls_without_an_answer_are_given_up_where_their_receivers_can_go
 async def test_a_call_with_a_byte_of_its_answer_is_not_given_up(way: Way) -> None:
     sink = Sink()
     sink.can_leave = True
-    way.engine.play("hold:at=head")
-    way.send(sink=sink)
+    way.send(sink=sink, fake="hold:at=head")
     await sink.until(lambda: sink.head is not None)
     way.client.forsake()
     assert not sink.over
