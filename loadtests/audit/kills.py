@@ -4,7 +4,9 @@ Each cycle starts `gatehouse serve`, sends it requests over loopback and ends it
 succeeds, every request that was answered is in the audit log, no record is there twice, `gatehouse audit verify` says ok.
 
 --build chooses what runs: `sources`, `installed` (the compiled build of this environment) or the directory of a build
-(scripts/compile.py). Only processes that this script started are ended, by their process ids. Exit code 1 when a requirement is not met.
+(scripts/compile.py). With `--workers N`, the gateway has so many workers: some of them are killed one by one and replaced, then the control
+process, whose workers the next start meets. Only processes that this script started are ended, by their process ids. Exit code 1 when a
+requirement is not met.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
@@ -27,7 +30,8 @@ from gateway.app.compiled import fault, place
 from gateway.audit.crypto import load_verifier
 from gateway.audit.verify import verify_log
 from loadtests.routing.bench import EngineProcess
-from tests.e2e.harness import KEY, ROOT, Gatehouse, configuration, external
+from tests.e2e.harness import KEY, ROOT, Gatehouse, alive, configuration, external
+from tests.waiting import until
 
 BODY = b'{"model":"m1","messages":[{"role":"user","content":"Hello!"}]}'
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\nx-request-id: %s\r\n"
@@ -47,6 +51,7 @@ class Found:
     twice: int = 0
     from_journal: int = 0
     kills: int = 0
+    workers: int = 0
     verified: bool = False
 
     @property
@@ -59,21 +64,34 @@ class Load:
 
     def __init__(self, found: Found, cycle: int, port: int, connections: int) -> None:
         self._found, self._cycle, self._port, self._connections = found, cycle, port, connections
+        self._sent = [0] * connections
+        self._over = False
 
-    async def run(self, gatehouse: Gatehouse, seconds: float) -> None:
+    async def run(self, gatehouse: Gatehouse, moments: list[float]) -> None:
+        """moments: seconds between kills: of workers, and at last of the gateway."""
         clients = [asyncio.ensure_future(self._client(number)) for number in range(self._connections)]
-        await asyncio.sleep(seconds)
+        for seconds in moments[:-1]:
+            await asyncio.sleep(seconds)
+            if pids := workers(gatehouse):
+                os.kill(random.choice(pids), signal.SIGKILL)
+                self._found.workers += 1
+        await asyncio.sleep(moments[-1])
+        self._over = True
         assert gatehouse.process is not None
         gatehouse.process.send_signal(signal.SIGKILL)
         await asyncio.wait(clients, timeout=30)
 
     async def _client(self, number: int) -> None:
-        sent = 0
+        while not self._over:  # a worker that is killed ends a connection, and the next one meets another worker
+            await self._connection(number)
+            await asyncio.sleep(0.01)
+
+    async def _connection(self, number: int) -> None:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             while True:
-                sent += 1
-                request_id = f"k{self._cycle}-{number}-{sent}"
+                self._sent[number] += 1
+                request_id = f"k{self._cycle}-{number}-{self._sent[number]}"
                 writer.write((HEAD % (KEY, request_id)).encode() + b"content-length: %d\r\n\r\n%b" % (len(BODY), BODY))
                 head = await reader.readuntil(b"\r\n\r\n")
                 status = head.split(b" ", 2)[1].decode()
@@ -84,6 +102,12 @@ class Load:
                 await reader.readexactly(_length(head))
         except (OSError, EOFError):  # killed
             pass
+
+
+def workers(gatehouse: Gatehouse) -> list[int]:
+    """The processes of the workers that are alive, as the log tells them."""
+    found = [int(line.split()[-1].rstrip(")")) for line in list(gatehouse.lines) if " serves (process " in line]
+    return [pid for pid in found if alive(pid)]
 
 
 def _length(head: bytes) -> int:
@@ -123,7 +147,8 @@ def cycles(found: Found, fresh: Callable[[], Gatehouse], options: argparse.Names
             _end(gatehouse)
             break  # a log that cannot be opened cannot be opened the next time
         load = Load(found, cycle, int(gatehouse.url.rpartition(":")[2]), options.connections)
-        asyncio.run(load.run(gatehouse, chance.uniform(0.0, options.life)))
+        kills = 1 + (chance.randint(0, 3) if options.workers else 0)
+        asyncio.run(load.run(gatehouse, [chance.uniform(0.0, options.life) for _ in range(kills)]))
         _end(gatehouse)
         found.kills += 1
         if cycle % 50 == 49:
@@ -146,13 +171,17 @@ def left(gatehouse: Gatehouse) -> None:
     """What a kill leaves: a chain as it was written, and records in a journal."""
     verifier = load_verifier(gatehouse.state_dir / "keys" / "audit-signing.pub.pem")
     report = verify_log(gatehouse.state_dir / "audit", verifier, patience=0.0)
-    print(f"after the last kill: journal {report.writers[0].journal}, problems {[problem.reason for problem in report.problems]}")
+    journals = {writer.writer: writer.journal for writer in report.writers if writer.journal is not None}
+    print(f"after the last kill: journals {journals}, problems {[problem.reason for problem in report.problems]}")
 
 
 def judge(found: Found, gatehouse: Gatehouse) -> None:
     """Ends the log cleanly, then reads all of it."""
     found.starts += 1
     gatehouse.start()
+    key = gatehouse.state_dir / "keys" / "audit-signing.pub.pem"
+    verifier = load_verifier(key)
+    until(lambda: all(w.live or w.unsigned <= 1 for w in verify_log(gatehouse.state_dir / "audit", verifier).writers), what="the recovery")
     gatehouse.stop()
     directory = gatehouse.state_dir / "audit"
     seen: Counter[tuple[str, str]] = Counter()
@@ -165,7 +194,6 @@ def judge(found: Found, gatehouse: Gatehouse) -> None:
             found.from_journal += int(detail.get("from_journal", 0))
     found.twice = sum(count > 1 for count in seen.values())
     found.lost = sum(("intent", request_id) not in seen for request_id in found.answered)
-    key = gatehouse.state_dir / "keys" / "audit-signing.pub.pem"
     command = [sys.executable, "-m", "gateway", "audit", "verify", "--dir", str(directory), "--public-key", str(key)]
     done = subprocess.run(command, cwd=ROOT, env=gatehouse.environ, capture_output=True, text=True, timeout=600)
     found.verified = done.returncode == 0
@@ -177,6 +205,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=600, help="no new cycle begins later")
     parser.add_argument("--build", default="installed")
+    parser.add_argument("--workers", type=int, default=0, help="0: one process serves")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--life", type=float, default=0.5, help="seconds of load before a kill, at most")
     parser.add_argument("--early", type=float, default=0.1, help="share of the kills that come while the gateway starts")
@@ -195,7 +224,8 @@ def main() -> None:
             config = configuration(Path(name) / "state", engines=[external("e", engine.port, slots=64)], models=models, audit=audit)
 
             def fresh() -> Gatehouse:
-                return Gatehouse(Path(name), config, environment(options.build))  # which a change of the sources has made stale
+                arguments = ["--workers", str(options.workers)] if options.workers else []
+                return Gatehouse(Path(name), config, environment(options.build), arguments)  # which a change of the sources has made stale
 
             cycles(found, fresh, options)
             if not found.failed:
@@ -205,7 +235,9 @@ def main() -> None:
             engine.kill()
     took = time.monotonic() - started
     print(f"build {options.build}, seed {options.seed}, {took:.0f} s")
-    print(f"kills {found.kills}, starts {found.starts}, failed starts {found.failed}, starts killed {found.early}")
+    print(
+        f"kills {found.kills}, of workers {found.workers}, starts {found.starts}, failed starts {found.failed}, starts killed {found.early}"
+    )
     print(f"requests answered {len(found.answered)}, other answers {dict(found.other)}")
     print(
         f"answered but not in the log {found.lost}, records that are there twice {found.twice}, records from a journal {found.from_journal}"
