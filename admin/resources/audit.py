@@ -20,6 +20,8 @@ from gateway.core.errors import RequestError
 
 NDJSON = "application/x-ndjson"
 _LINES = 512
+_NAME = "[A-Za-z0-9_-]{1,40}"
+_PLACE = f"({_NAME}=)?[1-9][0-9]{{0,7}}"
 Text = Annotated[str, Meta(min_length=1, max_length=128)]
 Writer = Annotated[str, Meta(min_length=1, max_length=40)]
 Kind = Literal["intent", "outcome", "event", "checkpoint", "segment"]
@@ -50,8 +52,8 @@ class VerifyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """from_segment: the oldest segment that must be there (older ones are archived and not verified): `4` for every writer, `gw-1=4` for
     one; several are separated by commas. archived: writers whose files were moved away as a whole, separated by commas."""
 
-    from_segment: Annotated[str, Meta(max_length=4096)] = ""
-    archived: Annotated[str, Meta(max_length=4096)] = ""
+    from_segment: Annotated[str, Meta(pattern=f"^$|^{_PLACE}(,{_PLACE})*$", max_length=1024)] = ""
+    archived: Annotated[str, Meta(pattern=f"^$|^{_NAME}(,{_NAME})*$", max_length=1024)] = ""
 
 
 class Records(msgspec.Struct):
