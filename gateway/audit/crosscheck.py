@@ -3,7 +3,7 @@
 What another writer has seen of a chain must be there still: the line that the checkpoint covered, with the same hash. One that is not there
 was deleted, with the files of the writer or by putting older ones in their place; another one in its place means that the writer's history
 was begun anew from an older state. And a writer that stands beside others signs something in its first moment: one of which nothing is
-signed was put there.
+signed, beside one that has signed, was put there.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def crosscheck(
     source: the directory with the checkpoints. archived: writers that may be gone as a whole. Raises OSError.
     """
     signed: dict[str, dict[str, Signed]] = {}
+    someone = any(walk.own.last for walk in walks.values())
     for witness, walk in walks.items():
         report = walk.report
-        if len(walks) > 1 and report.lines and not walk.own.last and not report.live and not report.problems:
+        if someone and report.lines and not walk.own.last and not report.live and not report.problems:
             reason = "nothing of this writer is signed: it was killed in its first moments and not recovered yet, or somebody put it there"
             report.problems.append(Problem(segment_name(witness, 1), 0, reason, witness))
         for writer, found in walk.others.items():
