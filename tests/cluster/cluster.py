@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import shutil
 import signal
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from tests.cluster.load import request_bytes
 from tests.cluster.machine import Ports, children, client_ports, command, family, in_sessions, marked
 from tests.cluster.proxy import Network, Proxy
 from tests.cluster.servers import EngineServer, Haproxy, RedisServer, short_directory
@@ -24,6 +26,8 @@ from tests.integration.postgres import USER, PostgresServer
 from tests.waiting import until
 
 ADMIN_KEY = "admin-key-0123456789abcdef0123456789abcdef"
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of plain HTTP: reading the system's authorities each time would cost more than the request."""
 PEPPER = "a pepper that two replicas share in the tests"
 MODELS = {"static": "static", "stream": "stream", "long": "stream-100", "slow": "slow-0.5"}
 """Public names, and the engine's: JSON at once; 10 events; 100 events; JSON after half a second."""
@@ -68,8 +72,10 @@ class Replica(Gatehouse):
         return family(self.pid) if self.runs() else set(in_sessions(self.sessions))
 
     def all_there(self) -> bool:
-        """Whether as many workers run as were asked for."""
-        return len(self.workers()) == (self.expected or 1)
+        """Whether as many workers serve as were asked for, and no others are left."""
+        if self.expected is None:
+            return self.runs()
+        return len(self.workers()) == self.expected and self.metric("gatehouse_workers", state="ready") == self.expected
 
     def served_by(self, worker: int) -> set[int]:
         """The clients' ports of a worker's connections."""
@@ -82,12 +88,12 @@ class Replica(Gatehouse):
         self.process.wait(30)
 
     def readiness(self) -> tuple[int, dict[str, Any]]:
-        answer = httpx.get(f"{self.url}/readyz", trust_env=False, timeout=30)
+        answer = httpx.get(f"{self.url}/readyz", verify=PLAIN, trust_env=False, timeout=30)
         return answer.status_code, answer.json()
 
     def admin(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {ADMIN_KEY}"}
-        return httpx.Client(base_url=f"{self.admin_url}/admin/v1", headers=headers, trust_env=False, timeout=60)
+        return httpx.Client(base_url=f"{self.admin_url}/admin/v1", headers=headers, verify=PLAIN, trust_env=False, timeout=60)
 
     def make_key(self, **fields: Any) -> tuple[str, str]:
         """A new key of the store: its id and its secret."""
@@ -255,7 +261,12 @@ class Cluster:
         """A chat completion through haproxy, or at `url`, on a connection of its own."""
         body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}]}
         return httpx.post(
-            f"{url or self.url}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}, trust_env=False, timeout=30
+            f"{url or self.url}/v1/chat/completions",
+            json=body,
+            headers={"authorization": f"Bearer {key}"},
+            verify=PLAIN,
+            trust_env=False,
+            timeout=30,
         )
 
     @contextlib.contextmanager
@@ -280,22 +291,19 @@ class Line:
     """One connection that is kept, and so one worker's. port: of our end."""
 
     def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        self._connection.connect()
-        self.port: int = self._connection.sock.getsockname()[1]
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.port: int = self._socket.getsockname()[1]
 
     def chat(self, key: str = KEY, model: str = "static") -> int:
         """The status of a chat completion. Raises OSError or HTTPException when the connection is no more."""
-        body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
-        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        self._connection.auto_open = 0
-        self._connection.request("POST", "/v1/chat/completions", body, headers)
-        answer = self._connection.getresponse()
+        self._socket.sendall(request_bytes(key, model, False))  # at once: a refusal closes what was not read to its end
+        answer = http.client.HTTPResponse(self._socket)
+        answer.begin()
         answer.read()
         return answer.status
 
     def close(self) -> None:
-        self._connection.close()
+        self._socket.close()
 
 
 def together(*work: Callable[[], Any]) -> None:

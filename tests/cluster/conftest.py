@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.cluster import NAMES, Cluster
 from tests.waiting import until
 
-WORKERS: int | None = None
+WORKERS: int | None = 2
 """Data workers of each gateway."""
 
 

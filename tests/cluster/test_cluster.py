@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from http.client import HTTPException
 
 from tests.cluster.cluster import NAMES, Cluster, Line, Replica
 from tests.cluster.load import Load
@@ -148,13 +149,32 @@ def test_a_worker_that_is_killed_takes_only_its_own_requests(cluster: Cluster) -
         for _, line in others:
             assert [line.chat() for _ in range(5)] == [200] * 5
         assert gone(lost)
-        until(lambda: cluster.a.all_there() and victim not in cluster.a.workers(), what="its successor")
+        until(lambda: victim not in cluster.a.workers() and cluster.a.all_there(), what="its successor")
         assert cluster.chat(url=cluster.a.url).status_code == 200
+
+
+def test_a_worker_that_starts_while_the_store_is_away_knows_the_keys_of_its_neighbours(cluster: Cluster) -> None:
+    if cluster.workers is None:
+        return
+    id, secret = cluster.a.make_key()
+    assert cluster.chat(secret, url=cluster.a.url).status_code == 200
+    cluster.a.ways["postgres"].drop()
+    store_at(cluster.a, False)
+    victim = cluster.a.workers()[0]
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: victim not in cluster.a.workers() and cluster.a.all_there(), what="its successor")
+    with cluster.at_each_worker(cluster.a) as lines:
+        assert [line.chat(secret) for line in lines.values()] == [200] * len(lines)
+    cluster.a.ways["postgres"].heal()
+    until(lambda: cluster.a.readiness()[1]["store"], what="the store")
+    cluster.a.revoke(id)
+    with cluster.at_each_worker(cluster.a) as lines:
+        until(lambda: {line.chat(secret) for line in lines.values()} == {401}, what="the refusal")
 
 
 def gone(line: Line) -> bool:
     try:
         line.chat()
-    except OSError:
+    except (OSError, HTTPException):
         return True
     return False

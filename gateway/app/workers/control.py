@@ -18,6 +18,7 @@ from gateway.app.workers.channel import Handlers
 from gateway.app.workers.child import spawn
 from gateway.app.workers.figures import Figures
 from gateway.app.workers.hub import Hub
+from gateway.app.workers.key_records import KeyRecords
 from gateway.app.workers.messages import (
     ConfigChanged,
     Failed,
@@ -64,6 +65,7 @@ class Workers:
         self.handlers = Handlers()
         self.hub = Hub(self.handlers, self._state, self._tasks)
         self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost)
+        self.keys = KeyRecords(gateway.store_link.store.find_key)
         self.figures = Figures(gateway.metrics.collect)
         self.hub.on_gone.append(self.figures.gone)
         self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later)
@@ -128,14 +130,16 @@ class Workers:
         if kind == CHANGE:
             assert isinstance(payload, StoreChange)
             if payload.kind == "keys":
+                self.keys.changed(payload.name)
                 self.hub.change(KeyChanged(payload.name, payload.action))
         elif kind == RESYNC:
+            self.keys.clear()
             self.hub.change(KeysMissed())
 
     # --- what workers say
 
     async def find_key(self, ask: FindKey) -> KeyFound:
-        return KeyFound(await self._gateway.store_link.store.find_key(ask.digest, ask.key.reveal()))
+        return KeyFound(await self.keys.find(ask.digest, ask.key.reveal()))
 
     def used(self, used: Used) -> None:
         link = self._gateway.store_link
