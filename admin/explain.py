@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import inspect
 
 from admin.moments import LAST, WORDS, seconds
-from gateway.core.specs import DURATIONS, Name, RateSpec
+from gateway.core.specs import DURATIONS, Name
 from gateway.core.units import DURATION, SIZE, duration, number, size
 
 _DURATIONS: Final = tuple(map(inspect.type_info, DURATIONS))
@@ -63,7 +63,7 @@ def _field(value: Any, owner: type, field: inspect.Field) -> Any:
 
 
 def _is_duration(owner: type, field: inspect.Field) -> bool:
-    return any(one in _DURATIONS for one in _members(field.type)) or (owner is RateSpec and field.name == "per")
+    return any(one in _DURATIONS for one in _members(field.type))
 
 
 def _is_moment(field: inspect.Field) -> bool:

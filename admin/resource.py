@@ -17,6 +17,7 @@ from msgspec import Meta
 from admin import problems, values
 from admin.moments import Timestamp, timestamp
 from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation, Written
+from gateway.core.durations import shown
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.storage import Page, Resource
 
@@ -176,7 +177,7 @@ class Collection(Generic[S]):
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
         """One of the store, as shown."""
-        body: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
+        body = self.plain(resource)
         return {
             **body,
             "source": "store",
@@ -185,6 +186,15 @@ class Collection(Generic[S]):
             "updated_at": timestamp(resource.updated),
             "updated_by": resource.actor,
         }
+
+    def plain(self, resource: Resource) -> dict[str, Any]:
+        """Its settings, secrets masked, durations as texts."""
+        body: dict[str, Any] = shown(values.mask({"name": resource.name, **resource.body}), self.settings)
+        return body
+
+    def diff(self, before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """The differences, durations as texts."""
+        return values.diff(shown(before, self.settings), shown(after, self.settings))
 
     def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
         """One of the file; `body` is already masked."""
@@ -201,7 +211,7 @@ class Collection(Generic[S]):
         self._refuse_file(call, name)
         body = await self.checked(call, settings, body, None)
         made = await call.store.create(self.kind, name, body, actor=call.actor, tenant=tenant, dry_run=call.dry_run)
-        call.diff = values.diff(None, body)
+        call.diff = self.diff(None, body)
         view = self.view(call, made)
         return written(call, view, status=201, location=location(self.kind, name))
 
@@ -229,7 +239,7 @@ class Collection(Generic[S]):
         made = await call.store.update(
             self.kind, before.name, body, actor=call.actor, version=expected, tenant=tenant, dry_run=call.dry_run
         )
-        call.diff = values.diff(before.body, body)
+        call.diff = self.diff(before.body, body)
         return written(call, self.view(call, made))
 
     async def delete(self, call: Call) -> Answer:
@@ -239,7 +249,7 @@ class Collection(Generic[S]):
         if self.on_delete is not None:
             await self.on_delete(call, name)
         gone = await call.store.delete(self.kind, name, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
-        call.diff = values.diff(before.body, None)
+        call.diff = self.diff(before.body, None)
         return written(call, self.view(call, gone), tagged=False)
 
     async def checked(self, call: Call, settings: S, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:

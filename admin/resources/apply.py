@@ -128,7 +128,7 @@ async def _read(call: Call, collection: Collection[Any], sent: dict[str, Any]) -
         call.require(f"{collection.kind}:{'create' if before is None else 'update'}", collection.tenant_of(body))
         former = None if before is None else before.body
         kept = collection.kept(call, body, former)
-        return _Item(collection, name, settings, kept, before, values.diff(former, kept))
+        return _Item(collection, name, settings, kept, before, collection.diff(former, kept))
 
 
 def operations() -> list[Operation]:

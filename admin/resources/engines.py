@@ -11,13 +11,16 @@ from admin.moments import shown
 from admin.operation import Answer, Call, Operation, Written
 from admin.permissions import FIELDS
 from admin.resource import Change
+from gateway.core import durations
 from gateway.core.errors import NotFound
+from gateway.core.specs import LifecycleSpec
+from gateway.core.units import written
 
 
 class EngineView(msgspec.Struct, kw_only=True):
     """Settings of an engine with the state of its process; more by runtime. plan: where the model's layers go, and the bytes they need.
-    sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle_seconds: time since
-    its last use. confinement: what its process may still do."""
+    sha256: of the model's file, where it was computed. rollout: how far the replacement of its process is. idle: time since its
+    last use. confinement: what its process may still do."""
 
     name: str
     runtime: str
@@ -33,7 +36,7 @@ class EngineView(msgspec.Struct, kw_only=True):
     sha256: str | None = None
     lifecycle: dict[str, Any] | None = None
     rollout: dict[str, Any] | None = None
-    idle_seconds: float | None = None
+    idle: str | None = None
     confinement: dict[str, Any] | None = None
 
 
@@ -82,8 +85,15 @@ class Breaker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 def engine_view(engine: dict[str, Any]) -> dict[str, Any]:
     """An engine, or a member of a pool, with the beginning of its rollout as it is shown."""
-    rollout = engine.get("rollout")
-    return engine if rollout is None else {**engine, "rollout": shown(rollout, "since")}
+    view = dict(engine)
+    if (rollout := engine.get("rollout")) is not None:
+        view["rollout"] = shown(rollout, "since")
+    if (lifecycle := engine.get("lifecycle")) is not None:
+        view["lifecycle"] = durations.shown(lifecycle, LifecycleSpec)
+    if "idle_seconds" in view:
+        idle = view.pop("idle_seconds")
+        view["idle"] = None if idle is None else written(round(idle, 3))
+    return view
 
 
 def endpoint_view(call: Call, endpoint: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import Overlap
 from gateway.core.storage import OVERLAP_SECONDS, KeyRecord, KeySettings, Page
 from gateway.core.types import Priority
+from gateway.core.units import written
 
 State = Literal["active", "rotated", "expired", "revoked"]
 Operations = tuple[Literal["chat", "completions", "embeddings", "rerank", "classify", "infer"], ...]
@@ -238,7 +239,7 @@ async def rotate(call: Call) -> Answer:
     record, secret = await call.store.rotate_key(
         before.id, actor=call.actor, overlap=wanted.overlap, version=call.expected(), dry_run=call.dry_run
     )
-    call.diff = values.diff({"prefix": before.prefix}, {"prefix": record.prefix, "overlap": wanted.overlap})
+    call.diff = values.diff({"prefix": before.prefix}, {"prefix": record.prefix, "overlap": written(wanted.overlap)})
     return _shown_once(call, record, secret)
 
 

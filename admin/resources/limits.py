@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from admin.operation import Call
-from admin.resource import Collection
+from admin.resource import Collection, Shapes, shapes_of
 from gateway.core.errors import RequestError
 from gateway.core.specs import LimitSpec
 
@@ -35,7 +35,34 @@ async def check(call: Call, settings: LimitSpec, before: dict[str, Any] | None) 
     await call.ports.check("limits", msgspec.to_builtins(settings))
 
 
-LIMITS = Collection("limits", "limit", LimitSpec, in_file, tenant_of, check)
+class RateView(msgspec.Struct, kw_only=True):
+    """A rate as it is shown. per: a duration such as `1m`."""
+
+    rate: float
+    per: str
+    burst: float | None = None
+
+
+LimitSettings = msgspec.defstruct(
+    "LimitSettings",
+    [
+        (known.name, RateView | None if known.name in ("requests", "tokens") else known.type, msgspec.field(default=None))
+        for known in msgspec.structs.fields(LimitSpec)
+    ],
+    kw_only=True,
+    module=__name__,
+)
+"""LimitSpec as it is shown."""
+
+
+class Limits(Collection[LimitSpec]):
+    """Their answers have durations as texts."""
+
+    def shapes(self) -> Shapes:
+        return shapes_of(LimitSettings)
+
+
+LIMITS = Limits("limits", "limit", LimitSpec, in_file, tenant_of, check)
 
 
 def operations() -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from admin import problems, values
+from admin import problems
 from admin.moments import timestamp
 from admin.operation import Call
 from admin.resource import Collection, Shapes, shapes_for
@@ -56,7 +56,7 @@ class FleetCollection(Collection[S], Generic[S]):
         await call.ports.check(self.kind, kept, beside)
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
-        settings: dict[str, Any] = values.mask({"name": resource.name, **resource.body})
+        settings = self.plain(resource)
         revision, reason = call.ports.fleet.in_force(self.kind, resource.name)
         return {
             **self.blank(settings),

@@ -80,6 +80,7 @@ class Changes:
             build=self._prepare,
             swap=self._apply,
             drain=self._retire,
+            schemas=self._schemas,
         )
         self.reloader = Reloader(self._loaded, first, steps, self._owner)
         self._swap(first)

@@ -11,7 +11,8 @@ from gateway.app.changes import Changes
 from gateway.app.fleet import Fleet
 from gateway.app.release import release
 from gateway.config.reload import Status
-from gateway.core.specs import EngineSpec
+from gateway.core.durations import shown
+from gateway.core.specs import EngineSpec, LimitSpec
 from gateway.pipeline.plane import DataPlane
 from gateway.server.health import Health
 
@@ -98,7 +99,7 @@ class FleetView:
             "not_ready": report.get("not_ready", []),
             "in_flight": self._workers.in_flight if self._workers is not None else len(self._plane.exchanges),
             "gateway_url": self._url,
-            "limits": [msgspec.to_builtins(limit) for limit in spec.limits],
+            "limits": [shown(msgspec.to_builtins(limit), LimitSpec) for limit in spec.limits],
             "insecure": spec.insecure,
         }
 

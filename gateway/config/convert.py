@@ -31,7 +31,6 @@ from gateway.core.specs import (
     IdentitySpec,
     ModelSpec,
     Name,
-    RateSpec,
     RoutingSpec,
     SinkSpec,
     Spec,
@@ -211,7 +210,7 @@ class Converter:
         """One field. Its declared type decides whether a text is a duration or a size."""
         bare = _without_none(target)
         reader: Callable[[str], float | None] | None = None
-        if bare in _DURATIONS or (owner is RateSpec and name == "per"):
+        if bare in _DURATIONS:
             reader, words = values.duration, DURATION
         elif name.endswith("_bytes") and isinstance(bare, inspect.IntType):
             reader, words = values.size, SIZE

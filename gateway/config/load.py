@@ -17,9 +17,10 @@ import msgspec
 from gateway.config import environment, validate
 from gateway.config.convert import NO_PLUGINS, Converter, PluginSchemas
 from gateway.config.environment import read_file
+from gateway.core.durations import shown
 from gateway.core.errors import ConfigError
 from gateway.core.secret import MASK, Secret
-from gateway.core.specs import ConfigSpec
+from gateway.core.specs import ConfigSpec, Spec
 from gateway.wire import yamltree
 
 _SECRET_WORDS = ("password", "secret", "token", "api_key", "apikey", "credential", "private", "passphrase", "bearer")
@@ -92,13 +93,25 @@ def _parsed(
     return spec, converter.places
 
 
-def describe(spec: msgspec.Struct) -> dict[str, Any]:
-    """The settings as plain values for a dump or the admin API, with every secret masked as ********.
+def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[str, Any]:
+    """The settings as plain values for a dump or the admin API, durations as texts (`1m30s`), every secret masked as ********.
 
     Masked are secret settings, header values for engines, passwords in URLs, and free-form settings with a name such as `token`.
     """
-    masked: dict[str, Any] = _masked(msgspec.to_builtins(spec, enc_hook=_mask), "")
-    return masked
+    described: dict[str, Any] = shown(_masked(msgspec.to_builtins(spec, enc_hook=_mask), ""), type(spec))
+    for guardrail in described.get("guardrails", ()):
+        _own(guardrail, guardrail["type"], "settings", schemas.guardrails)
+    for engine in described.get("engines", ()):
+        _own(engine, engine["runtime"], "options", schemas.engines)
+    for exporter in described.get("telemetry", {}).get("exporters", ()):
+        _own(exporter, exporter["type"], "settings", schemas.exporters)
+    return described
+
+
+def _own(holder: dict[str, Any], name: str, field: str, schemas: Mapping[str, type[Spec]]) -> None:
+    """Durations of the settings of a plug-in."""
+    if (schema := schemas.get(name)) is not None:
+        holder[field] = shown(holder[field], schema)
 
 
 def _mask(value: Any) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from gateway.config.convert import NO_PLUGINS, PluginSchemas
 from gateway.config.load import Loaded, describe
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import ConfigError, VersionMismatch
@@ -38,7 +39,7 @@ class Steps(Generic[T]):
     read: reads the file. parse: parses a text. Both block, run in a thread, and raise ConfigError. check: for a dry run; raises ConfigError
     for what `build` would refuse, as far as that shows without starting anything. build: builds everything new beside the old, in slices
     that leave the loop free; undoes its own work and raises ConfigError if it fails. swap: puts the built object into force at once; must
-    not fail. drain: retires what was in force before.
+    not fail. drain: retires what was in force before. schemas: of the plug-ins' settings, to show them.
     """
 
     read: Callable[[], Loaded]
@@ -47,6 +48,7 @@ class Steps(Generic[T]):
     build: Callable[[ConfigSpec], Awaitable[T]]
     swap: Callable[[T], None]
     drain: Callable[[T], Awaitable[None]]
+    schemas: PluginSchemas = NO_PLUGINS
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class Reloader(Generic[T]):
     def current(self) -> dict[str, Any]:
         """The configuration in force, secrets masked. Made once for each configuration; not to be changed."""
         if self._described is None or self._described[0] is not self._spec:
-            self._described = (self._spec, describe(self._spec))
+            self._described = (self._spec, describe(self._spec, self._steps.schemas))
         return self._described[1]
 
     async def apply(self, text: str, *, source: str, dry_run: bool = False, expected: int | None = None) -> dict[str, Any]:

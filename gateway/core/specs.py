@@ -18,7 +18,9 @@ Timeout = Annotated[float, Meta(ge=0.001, le=86400 * 366)]
 """Seconds, more than zero: a deadline or a period."""
 Overlap = Annotated[float, Meta(ge=0, le=86400 * 90)]
 """Seconds for which the old secret of a key is accepted beside the new one."""
-DURATIONS = (Seconds, Timeout, Overlap)
+Period = Annotated[float, Meta(ge=0.001, le=86400 * 31)]
+"""Seconds that a limit counts in."""
+DURATIONS = (Seconds, Timeout, Overlap, Period)
 """The types that may be written as a duration ("1m30s")."""
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -318,7 +320,7 @@ class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A token bucket: `rate` units in every `per` seconds, never more than `burst` (default: `rate`) at once."""
 
     rate: Amount
-    per: Annotated[float, Meta(ge=0.001, le=86400 * 31)] = 1.0
+    per: Period = 1.0
     burst: Amount | None = None
 
 

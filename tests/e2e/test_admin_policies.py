@@ -85,3 +85,24 @@ def test_a_change_of_the_file_keeps_what_the_store_says(running: Gatehouse) -> N
         until(lambda: names(running) == ["few"])
         assert client.post("/config/reload").json()["applied"] is True
     assert names(running) == ["few"]
+
+
+def test_durations_are_shown_as_the_configuration_has_them_and_taken_back_so(running: Gatehouse) -> None:
+    body = {**LIMIT, "requests": {"rate": 1, "per": 90}}
+    with admin(running) as client:
+        made = client.post("/limits", json=body).json()
+        assert made["requests"]["per"] == "1m30s"
+        settings = {name: made[name] for name in ("name", "per", "match", "requests")}
+        tried = client.put("/limits/few?dry_run=true", json={**settings, "requests": {"rate": 1, "per": "2h"}}).json()
+        assert tried["diff"] == [{"path": "requests.per", "from": "1m30s", "to": "2h"}]
+        assert client.put("/limits/few", json=settings).json()["requests"] == made["requests"]
+        until(lambda: names(running) == ["few"])
+        assert client.get("/status").json()["limits"][0]["requests"]["per"] == "1m30s"
+        engine = client.get("/engines/fake").json()
+        assert engine["settings"]["timeouts"]["connect"] == "2s"
+        config = client.get("/config").json()["config"]
+        assert config["engines"][0]["timeouts"]["connect"] == "2s"
+        assert config["listen"]["drain_timeout"] == "30s"
+        key = client.post("/keys", json={"id": "k", "tenant": "acme", "models": ["*"]}).json()["id"]
+        rotated = client.post(f"/keys/{key}/rotate?dry_run=true", json={"overlap": "90m"}).json()
+        assert {"path": "overlap", "from": None, "to": "1h30m"} in rotated["diff"]

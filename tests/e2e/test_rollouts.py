@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
+from gateway.core.units import duration
 from tests.e2e.adminapi import KEYS, admin, problem
 from tests.e2e.harness import Gatehouse, alive, configuration, errors_of
 from tests.e2e.resilience import Load, uncut
@@ -175,8 +176,8 @@ def test_a_replacement_that_does_not_fit_is_refused_and_the_old_one_serves(tmp_p
 def test_a_pinned_engine_needs_force(tmp_path: Path, launch: Launch) -> None:
     settings = {"pinned": True, "idle_ttl": 0.1}
     with launch(config(tmp_path, lifecycle=settings)) as gatehouse, admin(gatehouse) as client:
-        idle = engine(gatehouse)["idle_seconds"]
-        until(lambda: engine(gatehouse)["idle_seconds"] > idle + 1.2, what="more than a second of silence")
+        idle = duration(engine(gatehouse)["idle"])
+        until(lambda: duration(engine(gatehouse)["idle"]) > idle + 1.2, what="more than a second of silence")
         assert engine(gatehouse)["state"] == "ready", "never unloaded for being idle"
         found = problem(client.post("/models/demo-chat/unload"), 409, "pinned")
         assert problem(client.post("/models/demo-chat/unload?dry_run=true"), 409, "pinned")["detail"] == found["detail"]
