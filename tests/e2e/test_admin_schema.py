@@ -25,9 +25,11 @@ EXAMPLES = 5
 FLEET = ("/engines", "/engines/{name}", "/models", "/models/{name}")
 BEYOND_SCHEMAS = (
     "cursor",
+    "key",
+    "from_segment",
     "cidrs[",
     "models[",
-    "requests",
+    "request",
     "match.tenant",
     "group_by",
     "settings",
@@ -37,9 +39,9 @@ BEYOND_SCHEMAS = (
     "until",
     "expires",
 )
-"""Parameters with rules that JSON Schema cannot say: what a page gave, networks, a tenant's models, at least one of three, no
-repetition, a guardrail's type and own settings, limits that are there, days of the calendar, an expiry to come. Only a refusal that
-names one of them may meet data that the schema allows."""
+"""Parameters with rules that JSON Schema cannot say: what a page gave, one of two, segments of writers, an operation, networks, a tenant's
+models, at least one of three, no repetition, a guardrail's type and own settings, limits that are there, days of the calendar, an expiry
+to come. Only a refusal that names one of them may meet data that the schema allows."""
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +94,8 @@ def _attack(operation: Any, mode: GenerationMode, cases: Counter[str], failures:
         cases[operation.label] += 1
         try:
             response = case.call()
+            if response.status_code == 400 and response.content == b"Invalid HTTP request received.":
+                return  # a target of more than 64 KiB: the server refuses it before the API sees it
             excluded = [ignored_auth, *([positive_data_acceptance] if _beyond_schemas(operation.label, response) else [])]
             case.validate_response(response, excluded_checks=excluded)
         except FailureGroup as group:
