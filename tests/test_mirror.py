@@ -45,6 +45,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/engines.py": ("tests/e2e/test_admin_fleet.py", "/engines"),
     "admin/resources/events.py": ("tests/unit/admin/test_events.py", "admin.resources.events"),
     "admin/resources/files.py": ("tests/e2e/test_model_files.py", "model-files"),
+    "admin/resources/limits.py": ("tests/e2e/test_admin_policies.py", "/limits"),
     "admin/resources/keys.py": ("tests/e2e/test_admin.py", "/keys"),
     "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
     "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies:explain"),
