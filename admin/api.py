@@ -19,7 +19,7 @@ from admin import idempotency, problems, values
 from admin.auth import Gate, LoginFailed
 from admin.context import Ports
 from admin.journal import Journal
-from admin.operation import JSON, PREFIX, Answer, Call, Operation
+from admin.operation import IN_FORCE, JSON, PREFIX, Answer, Call, Operation, Waiting
 from admin.permissions import Access
 from gateway.core.errors import GatehouseError, InternalError, NotFound, RequestError
 
@@ -84,7 +84,10 @@ class Api:
             if error.status == 403:
                 self._journal.denied(access, operation.permission, request, request_id)
             raise
-        return _response(answer)
+        response = _response(answer)
+        if call.wait is not None and not call.dry_run:
+            response.headers[IN_FORCE] = "true" if await self._ports.in_force(call.wait) else "false"
+        return response
 
     # --- finding
 
@@ -111,6 +114,7 @@ class Api:
         if len(given) != len(pairs):
             name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise RequestError("This query parameter appears twice.", param=name[:64])
+        wait = values.convert({"wait": given.pop("wait")}, Waiting).wait if operation.writes and "wait" in given else None
         query = values.convert(given, operation.query)
         if operation.body is not None or operation.streams:
             _check_media(request, operation)
@@ -121,7 +125,7 @@ class Api:
             values.refuse_masks(msgspec.to_builtins(body))
         elif operation.body is None and not operation.streams and request.method == "POST" and (ignored := await _body(request, operation)):
             values.decode(ignored, NoBody)  # nothing sent is silently ignored: `force` belongs in the query
-        call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request))
+        call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request), wait=wait)
         if operation.creates:
             idempotency.key_of(call)
         return call

@@ -42,10 +42,27 @@ async def alone() -> dict[str, Any]:
     return {"replicas": [], "jobs": []}
 
 
+class WorkerControl(Protocol):
+    """The processes that serve requests, where they are not the one that answers."""
+
+    def views(self) -> list[dict[str, Any]]: ...
+
+    async def replace(self, id: str) -> None:
+        """Starts another one in its place, and has it finish once the other serves. Raises GatehouseError; then it goes on."""
+        ...
+
+
+async def at_once(seconds: float) -> bool:
+    """For a composition in which a change is in force when its write is done."""
+    return True
+
+
 @dataclass(frozen=True)
 class Ports:
     """store: None without a store; operations that need it then get 503. matches: name patterns, as the policies read
-    them (pattern, name). replicas: those on the same store, and the jobs that one does for all."""
+    them (pattern, name). in_force: waits for so many seconds until everything written here so far is in force in each process of this
+    gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
+    does for all."""
 
     authenticator: Authenticator
     config: ConfigApplier
@@ -60,4 +77,6 @@ class Ports:
     store: ControlStore | None = None
     replicas: Callable[[], Awaitable[dict[str, Any]]] = alone
     check: ResourceCheck = nothing_to_check
+    in_force: Callable[[float], Awaitable[bool]] = at_once
+    workers: WorkerControl | None = None
     clock: Clock = field(default_factory=SystemClock)

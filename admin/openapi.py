@@ -9,12 +9,15 @@ from typing import Any, Final
 import msgspec
 
 from admin.moments import documented
-from admin.operation import JSON, PREFIX, Answer, Call, NoQuery, Operation
+from admin.operation import IN_FORCE, JSON, PREFIX, Answer, Call, NoQuery, Operation, Waiting
 from admin.problems import MEDIA_TYPE, Problem, phrase
 
 PATH: Final = "openapi.json"
 _REF: Final = "#/components/schemas/{name}"
 _ETAG: Final = MappingProxyType({"schema": {"type": "string"}, "description": "The version, for If-Match."})
+_IN_FORCE: Final = MappingProxyType(
+    {"schema": {"type": "boolean"}, "description": "With `wait`: whether it is in force in every process of the gateway."}
+)
 _BYTES: Final = MappingProxyType({"type": "string", "format": "binary"})
 _BEARER: Final = MappingProxyType({"type": "http", "scheme": "bearer", "description": "An API key with a role."})
 
@@ -98,10 +101,15 @@ def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
-    if operation.query is NoQuery:
+    waiting = [{**one, "required": False} for one in _parameters_of(Waiting)] if operation.writes else []
+    return [*_parameters_of(operation.query), *waiting]
+
+
+def _parameters_of(query: type[msgspec.Struct]) -> list[dict[str, Any]]:
+    if query is NoQuery:
         return []
-    _, components = documented(msgspec.json.schema_components([operation.query], ref_template=_REF))
-    described = components[operation.query.__name__]
+    _, components = documented(msgspec.json.schema_components([query], ref_template=_REF))
+    described = components[query.__name__]
     required = described.get("required", ())
     return [
         {"name": name, "in": "query", "required": name in required, "schema": _given(schema)}
@@ -151,8 +159,11 @@ def _success(operation: Operation, answers: list[Any]) -> dict[str, Any]:
         response["content"] = {operation.media: {"schema": {"type": "string"}}}
     elif answers:
         response["content"] = {JSON: {"schema": answers[0] if len(answers) == 1 else {"anyOf": answers}}}
-    if operation.conditional:
-        response["headers"] = {"ETag": dict(_ETAG)}
+    headers = {"ETag": dict(_ETAG)} if operation.conditional else {}
+    if operation.writes:
+        headers[IN_FORCE] = dict(_IN_FORCE)
+    if headers:
+        response["headers"] = headers
     return response
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -33,6 +33,17 @@ class Written(msgspec.Struct, forbid_unknown_fields=True):
     """dry_run: check and answer with the difference; change nothing."""
 
     dry_run: bool = False
+
+
+MAX_WAIT: Final = 60.0
+"""Seconds that a caller may wait for a write to be in force."""
+IN_FORCE: Final = "x-gatehouse-in-force"
+
+
+class Waiting(msgspec.Struct, forbid_unknown_fields=True):
+    """A parameter of every write. wait: seconds to wait, once it is done, until it is in force in every process of the gateway."""
+
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,8 @@ class Call:
     if_match: str | None = None
     diff: list[dict[str, Any]] = field(default_factory=list)
     target: str = ""
+    wait: float | None = None
+    """Seconds to wait until a write is in force; None: the caller does not want to know."""
     asked: dict[str, Any] = field(default_factory=dict)
     """Answers of the fleet for this request, so that a long list asks only once."""
 

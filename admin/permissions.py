@@ -19,6 +19,7 @@ VERBS: Final = MappingProxyType(
     {
         "status": ("read",),
         "replicas": ("read",),
+        "workers": ("read", "replace"),
         "tenants": (*CRUD, "models"),
         "keys": (*CRUD, "rotate", "revoke", "roles", "priority"),
         "roles": ("read",),
@@ -85,7 +86,7 @@ ROLES: Final = MappingProxyType(
                 "Runs the fleet: engines, models with their files, and limits; reads everything but the audit log.",
                 (
                     _READS - {"audit:read"}
-                    | _every("models", "files", "engines", "endpoints", "limits", "policies", "resources")
+                    | _every("models", "files", "engines", "endpoints", "limits", "policies", "resources", "workers")
                     | {"config:reload"}
                 )
                 - {"engines:upstream"},

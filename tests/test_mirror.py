@@ -54,6 +54,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/stored_fleet.py": ("tests/e2e/test_admin_fleet.py", "in_use"),
     "admin/resources/tenants.py": ("tests/e2e/test_admin.py", "/tenants"),
     "admin/resources/usage.py": ("tests/e2e/test_admin.py", "/usage"),
+    "admin/resources/workers.py": ("tests/e2e/test_workers.py", "/workers"),
     "engines/demo/embed.py": ("tests/integration/test_onnx_demo.py", "engines.demo"),
     "engines/demo/evaluate.py": ("tests/integration/test_demo_model.py", "evaluate"),
     "engines/facts.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "engines.facts"),

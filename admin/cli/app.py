@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from admin.cli import audit, config, files, fleet, keys, policies, replicas, stored, tenants
+from admin.cli import audit, config, files, fleet, keys, policies, replicas, stored, tenants, workers
 from admin.cli.chat import chat
 from admin.cli.status import login, status
 
@@ -24,5 +24,6 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     stored.register(fleet.engines, fleet.models)
     app.add_typer(policies.group, name="policies")
     app.add_typer(replicas.group, name="replicas")
+    app.add_typer(workers.group, name="workers")
     app.add_typer(config.group, name="config")
     app.add_typer(audit.make(verify), name="audit")

@@ -25,11 +25,13 @@ from admin.resources import (
     stored_models,
     tenants,
     usage,
+    workers,
 )
 
 RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     status.operations,
     replicas.operations,
+    workers.operations,
     tenants.operations,
     keys.operations,
     roles.operations,

@@ -64,6 +64,9 @@ class Changes:
         self._resolved: tuple[ConfigSpec, ConfigSpec] | None = None
         """What the file said last, and the same with its models found."""
         self._refresh_due = False
+        self._refreshing = 0
+        self.lagging = False
+        """Whether the store's part could not be put into force when that was tried last."""
         fleet.on_change = self.refresh
 
     async def start(self) -> Built:
@@ -208,14 +211,24 @@ class Changes:
         """Rebuilds the configuration in force, once for all calls made before the build begins."""
         if not self._refresh_due:
             self._refresh_due = True
+            self._refreshing += 1
             self._owner.spawn(self._refresh(), name="refresh")
 
     async def _refresh(self) -> None:
         self._refresh_due = False  # a change from now on needs another round
+        self.lagging = False
         try:
             await self.reloader.refresh("store")
         except ConfigError as error:
+            self.lagging = True
             log.error("the store's changes were not put into force, the configuration stays as it was: %s", error)
+        finally:
+            self._refreshing -= 1
+
+    @property
+    def settled(self) -> bool:
+        """Whether the store's part was tried as it has been heard of; `lagging` says how that ended."""
+        return not self._refreshing
 
 
 def _at(spec: ConfigSpec, path: str) -> object:

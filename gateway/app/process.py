@@ -21,6 +21,7 @@ from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelCo
 from gateway.app.data_side import DataSide
 from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
+from gateway.app.in_force import InForce
 from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replica import StateLock
@@ -96,6 +97,8 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         store=link.store,
         replicas=gateway.replicas.members.view,
         check=ResourceCheck(changes, link, fleet, gateway.plugins),
+        in_force=InForce(link, changes, None if workers is None else workers.in_force),
+        workers=workers,
     )
 
 

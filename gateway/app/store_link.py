@@ -50,6 +50,9 @@ class StoreLink:
         self.additions = StoreAdditions(self.store, lambda name, body: engine_of(name, body, environ, self.store.unseal), plugins.schemas())
         self._started = self._any_key = False
         self.store.subscribe(self.poller.written)
+        self.store.subscribe(self._wrote)
+        self.written = 0
+        """Number of the newest change that was written here."""
         feed.subscribe(self._heard)
 
     @property
@@ -72,6 +75,13 @@ class StoreLink:
         if self._started:
             await self.write(0.0)
         await self.store.aclose()
+
+    def heard(self, number: int) -> bool:
+        """Whether the change with this number, and all before it, have been published on the feed."""
+        return self.poller.position >= number
+
+    def _wrote(self, change: StoreChange) -> None:
+        self.written = max(self.written, change.seq)
 
     def used(self, keys: Mapping[str, float]) -> None:
         """Notes the last use of keys (id to seconds since the epoch) in another process; it is written with this one's."""

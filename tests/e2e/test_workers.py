@@ -94,8 +94,8 @@ def test_a_key_of_the_store_counts_in_every_worker_and_so_does_its_revocation(fa
         made = admin.post("/keys", json={"tenant": "acme", "models": ["*"]}).json()
         key = made["secret"]
         assert {answer.status_code for answer in farm.each(key=key, path="/v1/models")} == {200}
-        assert admin.post(f"/keys/{made['id']}/revoke").status_code == 200
-        until(lambda: {answer.status_code for answer in farm.each(12, key, "/v1/models")} == {401}, 10, "the revocation in both workers")
+        revoked = admin.post(f"/keys/{made['id']}/revoke", params={"wait": 10})
+        assert (revoked.status_code, revoked.headers["x-gatehouse-in-force"]) == (200, "true")
         assert {answer.status_code for answer in farm.each(12, key, "/v1/models")} == {401}
 
 
@@ -156,6 +156,44 @@ def test_a_worker_that_is_asked_to_end_is_replaced_without_losing_a_request(farm
             thread.join()
     assert set(answers) == {200}
     assert len(farm.two_workers()) == 2
+
+
+def test_a_limit_of_the_store_is_in_force_in_every_worker_once_the_answer_says_so(farm: Farm) -> None:
+    version = farm.each(1)[0].json()["config_version"]
+    with farm.admin() as admin:
+        made = admin.post("/limits", json={"name": "none", "match": {"key": "nobody"}, "requests": {"rate": 1}}, params={"wait": 10})
+        assert (made.status_code, made.headers["x-gatehouse-in-force"]) == (201, "true"), made.text
+        assert all(answer.json()["config_version"] > version for answer in farm.each())
+        assert "x-gatehouse-in-force" not in admin.delete("/limits/none").headers
+        assert admin.delete("/limits/none", params={"wait": 61}).status_code == 400
+
+
+def test_a_change_is_not_in_force_while_a_worker_hangs(farm: Farm) -> None:
+    hanging = farm.two_workers()[0]
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        with farm.admin() as admin:
+            made = admin.post("/keys", json={"tenant": "acme", "models": ["*"]}, params={"wait": 0.3})
+            assert (made.status_code, made.headers["x-gatehouse-in-force"]) == (201, "false")
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+    farm.two_workers()
+
+
+def test_operators_see_the_workers_and_replace_one(farm: Farm) -> None:
+    before = farm.two_workers()
+    with farm.admin() as admin:
+        shown = admin.get("/workers").json()["items"]
+        assert sorted(worker["pid"] for worker in shown) == before
+        assert {worker["state"] for worker in shown} == {"ready"}
+        dry = admin.post(f"/workers/{shown[0]['id']}/replace", params={"dry_run": "true"})
+        assert (dry.status_code, dry.json()["result"]["pid"]) == (200, shown[0]["pid"])
+        assert admin.post("/workers/nobody/replace").status_code == 404
+        replaced = admin.post(f"/workers/{shown[0]['id']}/replace")
+        assert replaced.status_code == 200, replaced.text
+    until(lambda: not alive(shown[0]["pid"]), what="the end of the old worker")
+    after = farm.two_workers()
+    assert shown[1]["pid"] in after and shown[0]["pid"] not in after
 
 
 def test_a_worker_holds_nothing_that_belongs_to_the_control_process(farm: Farm) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from gateway.app.workers.figures import Figures
 from gateway.app.workers.hub import Hub
 from gateway.app.workers.key_records import KeyRecords
 from gateway.app.workers.messages import (
+    Barrier,
     ConfigChanged,
     Failed,
     FindKey,
@@ -173,7 +175,35 @@ class Workers:
         except (GatehouseError, OSError) as error:
             log.error("worker %s was asked to end and goes on: %s", worker, error)
 
+    async def in_force(self, seconds: float) -> bool:
+        """Waits at most so long until every serving worker has in force what it has been told and what was changed until now."""
+        return await self.hub.in_force(self.hub.change(Barrier()), seconds)
+
     # --- what is shown
+
+    def views(self) -> list[dict[str, Any]]:
+        """The workers as operators see them. lag: changes that it has not put into force yet."""
+        now, wall = time.monotonic(), time.time()
+        return [
+            {
+                "id": worker.id,
+                "pid": worker.child.pid,
+                "state": worker.state,
+                "started_at": wall - (now - worker.started),
+                "ready": worker.beat.ready,
+                "in_flight": worker.beat.in_flight,
+                "connections": worker.beat.connections,
+                "held_bytes": worker.beat.held_bytes,
+                "audit": worker.beat.audit_accepting,
+                "lag": self.hub.number - worker.acknowledged,
+                "compiled": worker.compiled,
+            }
+            for worker in sorted(self.hub.workers.values(), key=lambda worker: worker.number)
+        ]
+
+    async def replace(self, id: str) -> None:
+        """See Pool.replace."""
+        await self.pool.replace(id)
 
     @property
     def in_flight(self) -> int:

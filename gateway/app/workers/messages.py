@@ -67,6 +67,10 @@ class KeysMissed(Message, frozen=True):
     """Change: changes of the store were missed; nothing that is remembered of keys counts any more."""
 
 
+class Barrier(Message, frozen=True):
+    """Change: nothing. Its acknowledgement says that everything told and changed before it is in force."""
+
+
 class Pulse(Ask["Beat"], frozen=True):
     """Asked every second: tells the worker what it shows in /readyz, and shows that the worker works.
 
@@ -169,6 +173,7 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     ConfigChanged,
     KeyChanged,
     KeysMissed,
+    Barrier,
     Pulse,
     Beat,
     Drain,

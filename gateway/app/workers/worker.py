@@ -22,6 +22,7 @@ from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.figures import families
 from gateway.app.workers.messages import (
+    Barrier,
     Beat,
     ConfigChanged,
     FindKey,
@@ -219,6 +220,7 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     """What a worker does with each message of the control process. Those that it may end upon are process.WorkerProcess's."""
     handlers.change(KeyChanged, lambda _, change: worker.key_changed(change))
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
+    handlers.change(Barrier, lambda _, change: None)
     for kind in TO_WORKER:
         handlers.on(kind, lambda _, message: worker.follower.apply(message))
     handlers.on(LeaseReply, lambda _, reply: worker.shares.heard(reply))
