@@ -94,7 +94,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/workers/control.py": ("tests/e2e/test_workers.py", "--workers"),
     "gateway/app/workers/messages.py": ("tests/unit/gateway/app/workers/test_codec.py", "messages.MESSAGES"),
     "gateway/app/workers/process.py": ("tests/e2e/test_workers.py", "drains"),
-    "gateway/app/workers/worker.py": ("tests/e2e/test_workers.py", "--workers"),
     "gateway/audit/record.py": ("tests/unit/gateway/audit/test_encode.py", "gateway.audit.record"),
     "gateway/audit/repair.py": ("tests/unit/gateway/audit/test_writer.py", "torn"),
     "gateway/audit/report.py": ("tests/unit/gateway/audit/test_crosscheck.py", "Report"),
