@@ -4,7 +4,7 @@ No sockets: the client's transport and the engine's connection are replaced, so 
 under way at a time, as in the relay benchmark. Prints the smallest and the median microseconds a request over many rounds (the
 smallest is what a quiet machine shows), and with --phases the table of a request's life.
 
-usage: python loadtests/pipeline/bench.py [--rounds 300] [--durability write] [--slots 1024] [--phases] [--profile FILE]
+usage: python loadtests/pipeline/bench.py [--rounds 300] [--durability write] [--slots 1024] [--leased] [--phases] [--profile FILE]
 It measures the compiled hot path where there is a build of these sources, and says which it was; GATEHOUSE_COMPILED=0 measures the sources.
 """
 
@@ -28,7 +28,12 @@ from gateway.app.compiled import active
 from gateway.app.gateway import Gateway
 from gateway.app.plugins import OURS
 from gateway.config.load import load
+from gateway.core.messages import Message
 from gateway.core.types import ResponseHead
+from gateway.limits.lease_book import LeaseBook
+from gateway.limits.lease_messages import LeaseCall, LeaseReply
+from gateway.limits.leased import LeasedLimiter
+from gateway.limits.shares import Shares
 from gateway.pipeline import plane as plane_module
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
@@ -36,6 +41,7 @@ from gateway.server.health import Health
 from gateway.server.protocol import Connection, ListenerState
 from gateway.telemetry.metrics import PHASES
 from gateway.wire.table import is_inference
+from policies.limits import LimitRules, charge, estimate
 
 KEY = "bench-key-0123456789abcdef0123456789abcdef"
 CONFIG = """
@@ -132,6 +138,27 @@ class Engine:
             receiver.on_end()
 
 
+def lease(gateway: Gateway) -> None:
+    """Limits as in a worker, with the control process's side in the same loop: what it costs is counted too, when it is asked."""
+    loop = asyncio.get_running_loop()
+    shares: Shares
+
+    def to_worker(worker: str, message: Message) -> None:
+        if isinstance(message, LeaseReply):
+            loop.call_soon(shares.heard, message)
+
+    def to_control(message: Message) -> None:
+        assert isinstance(message, LeaseCall)
+        loop.call_soon(book.heard, "bench", message)
+
+    book = LeaseBook(to_worker, later=loop.call_later)
+    shares = Shares(to_control, loop.call_soon, loop.call_later)
+    for worker in ("bench", "other"):
+        book.joined(worker)
+    snapshot = gateway.plane.current()
+    snapshot.limiter = LeasedLimiter(LimitRules(snapshot.spec.limits), shares, estimate=estimate, charge=charge)
+
+
 async def bench(state: str, arguments: argparse.Namespace) -> None:
     file = Path(state) / "bench.yaml"
     file.write_text(CONFIG.format(state=state, key=KEY, durability=arguments.durability, slots=arguments.slots))
@@ -140,6 +167,8 @@ async def bench(state: str, arguments: argparse.Namespace) -> None:
     gateway.fleet.registry._client_factory = lambda spec, address: engine  # type: ignore[assignment,return-value]
     gateway.fleet.start_probing = lambda: None  # type: ignore[method-assign]
     await gateway.start()
+    if arguments.leased:
+        lease(gateway)
     if arguments.phases:
         plane_module.DataPlane.sampled = lambda self: True  # type: ignore[method-assign]
     listener = ListenerState(gateway.plane, AsgiApplication(DataApplication(gateway.plane, Health(gateway.plane))), is_inference)
@@ -185,6 +214,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--durability", default="write")
     parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
+    parser.add_argument("--leased", action="store_true", help="limits as in one of several workers")
     parser.add_argument("--phases", action="store_true")
     parser.add_argument("--profile")
     arguments = parser.parse_args()

@@ -6,7 +6,7 @@ thread included. An instruction is counted for the nearest of our compiled funct
 or an allocation stands where it was caused. Left out: the sockets and the kernel. SHA-256 is counted too high, because callgrind
 knows no SHA instructions.
 
-usage: python loadtests/pipeline/instructions.py [--rounds 8] [--slots 1024] [--top 40] [--build DIRECTORY]
+usage: python loadtests/pipeline/instructions.py [--rounds 8] [--slots 1024] [--leased] [--top 40] [--build DIRECTORY]
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ import runpy, sys
 from gateway.app.compiled import activate
 if (why := activate()) is not None:
     sys.exit(f"the compiled hot path cannot be used: {why}")
-sys.argv = ["bench", "--rounds", sys.argv[1], "--slots", sys.argv[2]]
+sys.argv = ["bench", "--rounds", sys.argv[1], "--slots", sys.argv[2], *sys.argv[3:]]
 runpy.run_path("loadtests/pipeline/bench.py", run_name="__main__")
 """
 NAME = re.compile(r"\((\d+)\)(?: (.*))?")
 
 
-def record(rounds: int, slots: int, build: str | None, out: Path) -> None:
+def record(rounds: int, slots: int, build: str | None, further: list[str], out: Path) -> None:
     """Runs the benchmark under callgrind, which writes its counts to `out`."""
     environment = dict(os.environ, PYTHONPATH=str(ROOT)) | ({"GATEHOUSE_COMPILED": build} if build else {})
     command = ["valgrind", "--tool=callgrind", "--quiet", "--separate-callers=12", "--collect-atstart=no", f"--callgrind-out-file={out}"]
     command += [f"--toggle-collect={entry}" for entry in ENTRIES]
-    command += [sys.executable, "-c", RUN, str(rounds), str(slots)]
+    command += [sys.executable, "-c", RUN, str(rounds), str(slots), *further]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=1800)
 
 
@@ -86,12 +86,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--slots", type=int, default=1024, help="fewer than 32: the others wait in the queue")
+    parser.add_argument("--leased", action="store_true", help="limits as in one of several workers")
     parser.add_argument("--top", type=int, default=40)
     parser.add_argument("--build", help="a directory that scripts/compile.py made; by default the environment's own build")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "callgrind.out"
-        record(arguments.rounds, arguments.slots, arguments.build, out)
+        record(arguments.rounds, arguments.slots, arguments.build, ["--leased"] if arguments.leased else [], out)
         owners, spent = read(out)
     requests = arguments.rounds * PARALLEL
     print(f"instructions a request: {sum(owners.values()) / requests:,.0f}")
