@@ -27,7 +27,6 @@ EXCEPTIONS = {
     "RedisSpec.url": REFUSED,
     "RedisSpec.timeout_ms": REFUSED,
     "RoleSpec.description": "shown by the admin API, which reads the configuration as plain values",
-    "IdentitySpec.oidc": REFUSED,
     "IdentitySpec.ldap": REFUSED,
     "IdentitySpec.mtls": REFUSED,
     "IdentitySpec.gateway_tokens": REFUSED,

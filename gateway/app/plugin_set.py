@@ -106,8 +106,11 @@ class Plugins:
         for row in sorted(self.authenticators, key=lambda row: row.last):
             ours = row.name in IdentitySpec.__struct_fields__
             settings = getattr(identity, row.name) if ours else identity.plugins.get(row.name)
-            if settings is not None:
-                found.append((f"identity.{row.name}" if ours else f"identity.plugins.{row.name}", row, settings))
+            path = f"identity.{row.name}" if ours else f"identity.plugins.{row.name}"
+            if isinstance(settings, tuple):
+                found += [(f"{path}[{number}]", row, each) for number, each in enumerate(settings)]
+            elif settings is not None:
+                found.append((path, row, settings))
         return found
 
     def authenticator(self, path: str, row: AuthenticatorRow, settings: Any, context: AuthenticatorContext) -> Authenticator:

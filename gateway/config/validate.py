@@ -16,6 +16,7 @@ from gateway.config.convert import nearest, quoted
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import (
+    ClaimSpec,
     ConfigSpec,
     EngineSpec,
     LifecycleSpec,
@@ -49,6 +50,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     for index, settings in enumerate(spec.engines):
         engine(settings, f"engines[{index}]", error)
     _models(spec, error)
+    _issuers(spec, error)
     _static_keys(spec, error, None if roles is None else {*roles, *spec.roles})
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
     for index, limit in enumerate(spec.limits):
@@ -61,7 +63,6 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
 def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
     identity = spec.identity
     for path, given, what in (
-        ("identity.oidc", identity.oidc, "OIDC login"),
         ("identity.ldap", identity.ldap, "LDAP login"),
         ("identity.mtls", identity.mtls is not None, "login by client certificate"),
         ("identity.gateway_tokens", identity.gateway_tokens, "gateway tokens"),
@@ -229,6 +230,35 @@ def _no_cycle(models: tuple[ModelSpec, ...], error: ErrorAt) -> None:
             elif following not in done:
                 trail.append(following)
                 pending.append(iter(fallbacks[following]))
+
+
+def _issuers(spec: ConfigSpec, error: ErrorAt) -> None:
+    issuers = spec.identity.oidc
+    _unique((issuer.name for issuer in issuers), "identity.oidc", "issuer", error)
+    _unique((issuer.issuer for issuer in issuers), "identity.oidc", "issuer", error, name="issuer")
+    for index, issuer in enumerate(issuers):
+        path = f"identity.oidc[{index}]"
+        for setting, url in (("issuer", issuer.issuer), ("jwks_url", issuer.jwks_url)):
+            if url is not None and not _trustworthy(url):
+                raise error(f"{path}.{setting}", f"{quoted(url)} must be https://...; http is for loopback only")
+        claims = issuer.claims
+        for name in claims.__struct_fields__:
+            claim = getattr(claims, name)
+            if isinstance(claim, ClaimSpec) and (claim.value is None) == (claim.path is None):
+                raise error(f"{path}.claims.{name}", "needs exactly one of 'value' and 'path'")
+
+
+def _trustworthy(url: str) -> bool:
+    """An https address, or http on this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return bool(parts.hostname) and not parts.username
+    if parts.scheme != "http" or not parts.hostname:
+        return False
+    try:
+        return ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        return parts.hostname == "localhost"
 
 
 def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None) -> None:

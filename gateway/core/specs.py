@@ -283,11 +283,56 @@ class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     rely_on_store: bool = False
 
 
+class ClaimSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where something is read from a token: `value`, a constant; or `path` in the claims, with a prefix put before what is found."""
+
+    value: str | None = None
+    path: str | None = None
+    prefix: str = ""
+
+
+class ClaimsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What of a token's claims is what of the caller. Texts are paths (`act.sub`), or the whole name of a claim."""
+
+    subject: str | ClaimSpec = "sub"
+    tenant: str | ClaimSpec = "tenant"
+    user: str | ClaimSpec | None = None
+    groups: str | ClaimSpec | None = "groups"
+    roles: str | ClaimSpec | None = None
+    scopes: str | ClaimSpec | None = "scope"
+    agent: str | ClaimSpec | None = "act.sub"
+    session: str | ClaimSpec | None = "sid"
+
+
+class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One issuer of access tokens (OpenID Connect Discovery 1.0, RFC 9068). jwks_url: instead of discovery. leeway: for the two clocks.
+
+    max_lifetime: tokens that are valid for longer are refused. require: claims and the values they must have. tls: towards the issuer.
+    """
+
+    name: Name
+    issuer: Annotated[str, Meta(min_length=1)]
+    audiences: Annotated[tuple[str, ...], Meta(min_length=1)]
+    algorithms: Annotated[
+        tuple[
+            Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
+            ...,
+        ],
+        Meta(min_length=1),
+    ] = ("RS256", "ES256", "EdDSA", "Ed25519")
+    claims: ClaimsSpec = ClaimsSpec()
+    require: dict[str, Any] = {}
+    jwks_url: str | None = None
+    leeway: Seconds = 30.0
+    max_lifetime: Timeout = 86400.0
+    tls: ClientTlsSpec | None = None
+
+
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may log in and how. plugins: settings of third-party authenticators, by name."""
 
     api_keys: ApiKeysSpec = ApiKeysSpec()
-    oidc: tuple[dict[str, Any], ...] = ()
+    oidc: tuple[OidcSpec, ...] = ()
     ldap: tuple[dict[str, Any], ...] = ()
     mtls: dict[str, Any] | None = None
     gateway_tokens: dict[str, Any] = {}

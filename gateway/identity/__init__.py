@@ -6,7 +6,10 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.plugins import AuthenticatorRow
-from gateway.core.specs import ApiKeysSpec
-from gateway.identity import api_key
+from gateway.core.specs import ApiKeysSpec, OidcSpec
+from gateway.identity import api_key, oidc
 
-ROWS: Final = (AuthenticatorRow(name="api_keys", settings=ApiKeysSpec, build=api_key.build, last=True),)
+ROWS: Final = (
+    AuthenticatorRow(name="oidc", settings=OidcSpec, build=oidc.build),
+    AuthenticatorRow(name="api_keys", settings=ApiKeysSpec, build=api_key.build, last=True),
+)

@@ -9,7 +9,7 @@ from gateway.core.errors import GatehouseError
 from gateway.core.ports import Authenticator
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
-from gateway.identity.credentials import invalid_credentials, missing_credentials, presented
+from gateway.identity.credentials import invalid_credentials, nobody_knew, presented
 
 log = logging.getLogger("gatehouse.identity")
 
@@ -39,7 +39,7 @@ class Single:
             raise _failed(self._name, error) from None
         if found.__class__ is Principal:
             return found
-        return _answer(self._name, found)
+        return _answer(self._name, found, headers)
 
 
 class Chain:
@@ -66,7 +66,7 @@ class Chain:
             if isinstance(found, Principal):
                 return found
             return self._wait(name, found, position + 1, headers, peer)
-        raise missing_credentials()
+        raise nobody_knew(headers)
 
     async def _wait(self, name: str, answer: Awaitable[Principal | None], following: int, headers: Headers, peer: Peer) -> Principal | None:
         principal = await _guarded(name, answer)
@@ -76,19 +76,19 @@ class Chain:
         return rest if rest is None or isinstance(rest, Principal) else await rest
 
 
-def _answer(name: str, found: Maybe[Principal | None]) -> Maybe[Principal | None]:
+def _answer(name: str, found: Maybe[Principal | None], headers: Headers) -> Maybe[Principal | None]:
     """The slow path of a chain of one: None or an awaitable."""
     if found is None:
-        raise missing_credentials()
+        raise nobody_knew(headers)
     if isinstance(found, Principal):
         return found
-    return _required(name, found)
+    return _required(name, found, headers)
 
 
-async def _required(name: str, answer: Awaitable[Principal | None]) -> Principal:
+async def _required(name: str, answer: Awaitable[Principal | None], headers: Headers) -> Principal:
     principal = await _guarded(name, answer)
     if principal is None:
-        raise missing_credentials()
+        raise nobody_knew(headers)
     return principal
 
 

@@ -9,6 +9,8 @@ from gateway.core.errors import AuthenticationError, RequestError
 from gateway.core.types import Headers
 
 CHALLENGE = (("www-authenticate", 'Bearer realm="gatehouse"'),)
+INVALID = "The credential is not valid."
+"""The text of every rejection, whatever kind of credential it was, and whatever is wrong with it."""
 MAX_CREDENTIAL_BYTES = 16 * 1024
 """The longest credential that is read. No accepted key or token is this long."""
 
@@ -47,10 +49,15 @@ def missing_credentials() -> AuthenticationError:
     )
 
 
+def nobody_knew(headers: Headers) -> AuthenticationError:
+    """For a request that no authenticator recognised: without a credential, or with one of a kind that is not configured."""
+    return missing_credentials() if presented(headers) is None else invalid_credentials()
+
+
 def invalid_api_key() -> AuthenticationError:
-    return AuthenticationError("The API key is not valid.", code="invalid_api_key", headers=CHALLENGE)
+    return AuthenticationError(INVALID, code="invalid_api_key", headers=CHALLENGE)
 
 
 def invalid_credentials() -> AuthenticationError:
-    """For an authenticator that failed: the caller is not told why."""
-    return AuthenticationError("The credential could not be verified.", code="invalid_credentials", headers=CHALLENGE)
+    """For tokens and everything else. The caller is not told why."""
+    return AuthenticationError(INVALID, code="invalid_credentials", headers=CHALLENGE)

@@ -98,7 +98,7 @@ def test_a_bad_key_is_rejected_always_in_the_same_words(name: bytes, value: byte
     with pytest.raises(AuthenticationError) as caught:
         who(static(), {name: b"Bearer " + value if name == b"authorization" else value})
     error = caught.value
-    assert (error.status, error.code, error.message) == (401, "invalid_api_key", "The API key is not valid.")
+    assert (error.status, error.code, error.message) == (401, "invalid_api_key", "The credential is not valid.")
     assert error.headers == (("www-authenticate", 'Bearer realm="gatehouse"'),)
 
 

@@ -1,0 +1,208 @@
+"""Access tokens of OpenID Connect issuers: `Authorization: Bearer eyJ...`.
+
+A token counts when its issuer is configured, the issuer's own key signed it by an allowed algorithm, it is an access token for one of the
+audiences, it is valid now, and its claims are what the settings require. Every other token gets the same answer, except that an expired
+one is called expired. What was verified is remembered by the SHA-256 of the whole token until it expires or the issuer's keys change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from gateway.core.clock import Clock
+from gateway.core.errors import AuthenticationError
+from gateway.core.plugins import AuthenticatorContext
+from gateway.core.specs import ClientTlsSpec, OidcSpec
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import Headers, Peer, Principal
+from gateway.core.waiting import Maybe
+from gateway.identity import jose
+from gateway.identity.claims import meets, principal_of
+from gateway.identity.credentials import CHALLENGE, invalid_credentials, looks_like_jwt, presented
+from gateway.identity.jose import Malformed, Unverified
+from gateway.identity.jwks import FETCH_SECONDS, KeyRing
+from gateway.transport.ask import ask
+from gateway.transport.pool import EndpointClient
+
+log = logging.getLogger("gatehouse.identity")
+
+REMEMBERED: Final = 16384
+MAX_DOCUMENT: Final = 256 * 1024
+_ID_TOKEN: Final = ("nonce", "at_hash", "c_hash", "s_hash")
+"""Claims that only ID tokens have (OpenID Connect Core 1.0, 2 and 3.3.2.11)."""
+_ACCESS_TOKEN: Final = ("scope", "scp", "client_id", "cid")
+"""Claims of which an access token has one, where its `typ` does not say what it is."""
+
+
+class Issuer:
+    """One issuer's settings and keys."""
+
+    def __init__(self, spec: OidcSpec, clock: Clock, on_change: Any) -> None:
+        self.spec, self._clock = spec, clock
+        self.keys = KeyRing(spec.name, self._fetch, clock, on_change)
+        self._algorithms = frozenset(spec.algorithms)
+        self._audiences = frozenset(spec.audiences)
+
+    def judge(self, token: Unverified, key: Any) -> Principal:
+        """The caller. Raises Malformed, or AuthenticationError (expired_token) for a token that was good."""
+        jose.verify(token, key)
+        claims, now = token.claims, self._clock.wall()
+        audience = claims.get("aud")
+        audiences = [audience] if isinstance(audience, str) else audience
+        if not isinstance(audiences, list) or not any(isinstance(one, str) and one in self._audiences for one in audiences):
+            raise Malformed("it is for another audience")
+        if not is_access_token(token):
+            raise Malformed("it is not an access token")
+        if not meets(claims, self.spec.require):
+            raise Malformed("a required claim is not as it must be")
+        expires = self._valid(claims, now)
+        principal = principal_of(claims, self.spec.claims, "oidc", expires)
+        if expires + self.spec.leeway <= now:
+            raise expired()
+        return principal
+
+    def _valid(self, claims: dict[str, Any], now: float) -> float:
+        """The end of its life. Raises Malformed when it has none, when it is too far away, or when the token is not valid yet."""
+        leeway = self.spec.leeway
+        expires, issued, begins = (_moment(claims.get(name)) for name in ("exp", "iat", "nbf"))
+        if expires is None or expires > now + self.spec.max_lifetime + leeway:
+            raise Malformed("it does not expire, or too late")
+        for name, moment in (("iat", issued), ("nbf", begins)):
+            if name in claims and (moment is None or moment > now + leeway):
+                raise Malformed("it is not valid yet")
+        return expires
+
+    def allows(self, algorithm: str) -> bool:
+        return algorithm in self._algorithms
+
+    async def _fetch(self) -> bytes:
+        url = self.spec.jwks_url
+        if url is None:
+            found = json.loads(await get(self.spec.issuer.rstrip("/") + "/.well-known/openid-configuration", self.spec.tls))
+            if not isinstance(found, dict) or found.get("issuer") != self.spec.issuer:
+                raise ValueError("the discovery document is another issuer's")
+            url = found.get("jwks_uri")
+            if not isinstance(url, str) or urlsplit(url).scheme not in _schemes(self.spec.issuer):
+                raise ValueError("the discovery document names no address for its keys, or one without TLS")
+        return await get(url, self.spec.tls)
+
+
+class OidcAuthenticator:
+    """The tokens of one issuer. Life: `start`, `aclose`."""
+
+    def __init__(self, spec: OidcSpec, clock: Clock) -> None:
+        self._clock = clock
+        self._issuer = Issuer(spec, clock, self._forget)
+        self._known: dict[bytes, Principal] = {}
+        self._tasks = TaskOwner("oidc")
+
+    async def start(self) -> None:
+        await self._issuer.keys.start()
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+        await self._issuer.keys.aclose()
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        """None for other credentials, and for tokens of other issuers."""
+        found = presented(headers)
+        if found is None or found[0] != b"bearer" or not looks_like_jwt(found[1]):
+            return None
+        digest = sha256(found[1]).digest()
+        principal = self._known.get(digest)
+        if principal is not None and principal.expires is not None and principal.expires > self._clock.wall():
+            return principal
+        return self._first(found[1], digest)
+
+    def _first(self, value: bytes, digest: bytes) -> Maybe[Principal | None]:
+        self._known.pop(digest, None)
+        try:
+            token = jose.read(value)
+            issuer = self._issuer
+            if token.claims.get("iss") != issuer.spec.issuer:
+                return None
+            if not issuer.allows(token.algorithm):
+                raise Malformed("the algorithm is not allowed")
+            key = issuer.keys.known(token.kid, token.algorithm)
+            if key is not None:
+                return self._remember(digest, issuer.judge(token, key))
+        except Malformed as reason:
+            log.debug("a token was refused: %s", reason)
+            raise invalid_credentials() from None
+        fetch = issuer.keys.fetched()
+        if fetch is None:
+            raise invalid_credentials()
+        return self._tasks.wait(self._after(fetch, token, digest), name="keys")
+
+    async def _after(self, fetch: Any, token: Unverified, digest: bytes) -> Principal:
+        issuer = self._issuer
+        try:
+            async with asyncio.timeout(2 * FETCH_SECONDS):
+                await fetch
+            key = issuer.keys.known(token.kid, token.algorithm)
+            if key is None:
+                raise Malformed("its key is unknown")
+            return self._remember(digest, issuer.judge(token, key))
+        except (Malformed, TimeoutError) as reason:
+            log.debug("a token was refused: %s", reason)
+            raise invalid_credentials() from None
+
+    def _remember(self, digest: bytes, principal: Principal) -> Principal:
+        if len(self._known) >= REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[digest] = principal
+        return principal
+
+    def _forget(self) -> None:
+        """Keys have changed: every token is verified again."""
+        self._known.clear()
+
+
+def is_access_token(token: Unverified) -> bool:
+    """Whether it is an access token, and no ID token, logout token or the like (RFC 9068, 2.1; RFC 8725, 3.11 and 3.12)."""
+    if not jose.is_access_type(token) or any(name in token.claims for name in _ID_TOKEN):
+        return False
+    if token.claims.get("typ") == "ID" or "events" in token.claims:
+        return False
+    return token.type == "at+jwt" or any(name in token.claims for name in _ACCESS_TOKEN)
+
+
+def expired() -> AuthenticationError:
+    return AuthenticationError("The token has expired.", code="expired_token", headers=CHALLENGE)
+
+
+def build(settings: OidcSpec, context: AuthenticatorContext) -> OidcAuthenticator:
+    return OidcAuthenticator(settings, context.clock)
+
+
+async def get(url: str, tls: ClientTlsSpec | None) -> bytes:
+    """The body at an address; no redirect is followed. Raises EngineError, ValueError; the caller bounds the time."""
+    parts = urlsplit(url)
+    client = EndpointClient(f"{parts.scheme}://{parts.netloc}", tls=tls, connect_timeout=FETCH_SECONDS, max_idle=1)
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        reply = await ask(client, "GET", path, {"accept": "application/json"}, max_body=MAX_DOCUMENT)
+    finally:
+        await client.aclose()
+    if reply.head.status != 200:
+        raise ValueError(f"status {reply.head.status}")
+    if len(reply.body) > MAX_DOCUMENT:
+        raise ValueError(f"more than {MAX_DOCUMENT} bytes")
+    return reply.body
+
+
+def _schemes(issuer: str) -> tuple[str, ...]:
+    """An issuer without TLS, which is on this machine, may have keys without TLS."""
+    return ("https",) if issuer.startswith("https:") else ("https", "http")
+
+
+def _moment(value: object) -> float | None:
+    """A NumericDate (RFC 7519, 2): a finite number that is not a truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return float(value)
