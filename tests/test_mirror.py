@@ -101,6 +101,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/audit/walk.py": ("tests/unit/gateway/audit/test_verify.py", "verify_log"),
     "gateway/config/convert.py": ("tests/unit/gateway/config/test_load.py", "did you mean"),
     "gateway/core/errors.py": ("tests/unit/gateway/server/test_app.py", "gateway.core.errors"),
+    "gateway/core/identity_specs.py": ("tests/unit/gateway/config/test_load.py", "spec"),
     "gateway/core/ports.py": ("tests/contract/test_limiter.py", "Limiter"),
     "gateway/core/snapshot.py": ("tests/unit/gateway/pipeline/test_attempt.py", "World"),
     "gateway/core/specs.py": ("tests/unit/gateway/config/test_load.py", "spec"),

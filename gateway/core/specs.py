@@ -8,32 +8,81 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
+from gateway.core.identity_specs import (
+    ApiKeysSpec,
+    BindingSpec,
+    ClaimSpec,
+    ClaimsSpec,
+    IdentitySpec,
+    OidcSpec,
+    RoleSpec,
+    StaticKeySpec,
+)
 from gateway.core.secret import Secret
+from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$")]
-Seconds = Annotated[float, Meta(ge=0, le=86400 * 366)]
-Timeout = Annotated[float, Meta(ge=0.001, le=86400 * 366)]
-"""Seconds, more than zero: a deadline or a period."""
-Overlap = Annotated[float, Meta(ge=0, le=86400 * 90)]
-"""Seconds for which the old secret of a key is accepted beside the new one."""
-Period = Annotated[float, Meta(ge=0.001, le=86400 * 31)]
-"""Seconds that a limit counts in."""
-DURATIONS = (Seconds, Timeout, Overlap, Period)
-"""The types that may be written as a duration ("1m30s")."""
-Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
-Natural = Annotated[int, Meta(ge=0, le=1 << 53)]
-Amount = Annotated[float, Meta(ge=1e-6, le=1e12)]
-"""Units of a limit. Larger amounts could be neither counted nor written in a header."""
+__all__ = [
+    "DEFAULT_SLOTS",
+    "DURATIONS",
+    "EXTERNAL_SLOTS",
+    "Amount",
+    "ApiKeysSpec",
+    "AuditSpec",
+    "BatchingSpec",
+    "BindingSpec",
+    "BreakerSpec",
+    "CheckpointSpec",
+    "ClaimSpec",
+    "ClaimsSpec",
+    "ClientTlsSpec",
+    "ConfigSpec",
+    "CorsSpec",
+    "EngineSpec",
+    "ExporterSpec",
+    "GuardrailSpec",
+    "HealthSpec",
+    "HookSpec",
+    "IdentitySpec",
+    "LifecycleSpec",
+    "LimitMatchSpec",
+    "LimitSpec",
+    "ListenSpec",
+    "ModelSpec",
+    "Name",
+    "Natural",
+    "OidcSpec",
+    "Overlap",
+    "Period",
+    "PoolMemberSpec",
+    "Positive",
+    "QueueSpec",
+    "RateSpec",
+    "RedisSpec",
+    "RetrySpec",
+    "RoleSpec",
+    "RolloutSpec",
+    "RoutingSpec",
+    "Seconds",
+    "SidecarSpec",
+    "SinkSpec",
+    "Spec",
+    "StaticKeySpec",
+    "StoreSpec",
+    "StreamSpec",
+    "TelemetrySpec",
+    "Timeout",
+    "TimeoutsSpec",
+    "TlsSpec",
+    "UploadsSpec",
+    "WarmupSpec",
+]
+
 DEFAULT_SLOTS = 8
 """Requests that run at once in a sidecar if neither the configuration nor the sidecar says."""
 EXTERNAL_SLOTS = 256
 """Requests that run at once in an external engine, which batches and queues by itself, if neither the configuration nor the engine says."""
-
-
-class Spec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all settings: immutable, keyword-only, unknown keys refused."""
 
 
 class CorsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -121,15 +170,6 @@ class TimeoutsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     first_byte: Timeout = 120.0
     between_bytes: Timeout = 60.0
     total: Timeout = 600.0
-
-
-class ClientTlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """TLS towards an external engine: own CA, client certificate, server name."""
-
-    ca: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    server_name: str | None = None
 
 
 class WarmupSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -262,103 +302,6 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     created: Natural = 0
     owned_by: str = "gatehouse"
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
-
-
-class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex."""
-
-    id: Name
-    tenant: Name
-    models: tuple[str, ...]
-    key: Secret | None = None
-    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
-    priority: Literal["interactive", "standard", "batch"] = "standard"
-    roles: tuple[str, ...] = ()
-
-
-class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """API keys of the configuration; all others live in the store. rely_on_store: start without a key in the configuration."""
-
-    static: tuple[StaticKeySpec, ...] = ()
-    rely_on_store: bool = False
-
-
-class ClaimSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where something is read from a token: `value`, a constant; or `path` in the claims, with a prefix put before what is found."""
-
-    value: str | None = None
-    path: str | None = None
-    prefix: str = ""
-
-
-class ClaimsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What of a token's claims is what of the caller. Texts are paths (`act.sub`), or the whole name of a claim."""
-
-    subject: str | ClaimSpec = "sub"
-    tenant: str | ClaimSpec = "tenant"
-    user: str | ClaimSpec | None = None
-    groups: str | ClaimSpec | None = "groups"
-    roles: str | ClaimSpec | None = None
-    scopes: str | ClaimSpec | None = "scope"
-    agent: str | ClaimSpec | None = "act.sub"
-    session: str | ClaimSpec | None = "sid"
-
-
-class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One issuer of access tokens (OpenID Connect Discovery 1.0, RFC 9068). jwks_url: instead of discovery. leeway: for the two clocks.
-
-    max_lifetime: tokens that are valid for longer are refused. require: claims and the values they must have. tls: towards the issuer.
-    """
-
-    name: Name
-    issuer: Annotated[str, Meta(min_length=1)]
-    audiences: Annotated[tuple[str, ...], Meta(min_length=1)]
-    algorithms: Annotated[
-        tuple[
-            Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
-            ...,
-        ],
-        Meta(min_length=1),
-    ] = ("RS256", "ES256", "EdDSA", "Ed25519")
-    claims: ClaimsSpec = ClaimsSpec()
-    require: dict[str, Any] = {}
-    jwks_url: str | None = None
-    leeway: Seconds = 30.0
-    max_lifetime: Timeout = 86400.0
-    tls: ClientTlsSpec | None = None
-
-
-class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who may log in and how. plugins: settings of third-party authenticators, by name."""
-
-    api_keys: ApiKeysSpec = ApiKeysSpec()
-    oidc: tuple[OidcSpec, ...] = ()
-    ldap: tuple[dict[str, Any], ...] = ()
-    mtls: dict[str, Any] | None = None
-    gateway_tokens: dict[str, Any] = {}
-    plugins: dict[str, Any] = {}
-
-
-class RoleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What its holders may do: permissions such as `infer:chat:model/demo-*`."""
-
-    permissions: Annotated[tuple[str, ...], Meta(min_length=1)]
-    description: str = ""
-
-
-class BindingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Who has a role, or (effect `deny`) from whom its permissions are taken; where the condition `when` (CEL) is true.
-
-    subjects: `key/ID`, `user/NAME`, `group/NAME`, `tenant/NAME`, `agent/NAME`; names are patterns with `*`. tenant: of the callers that
-    it applies to. name: as the audit log names it.
-    """
-
-    role: Name
-    subjects: Annotated[tuple[str, ...], Meta(min_length=1)]
-    effect: Literal["allow", "deny"] = "allow"
-    when: str | None = None
-    tenant: str = "*"
-    name: Name | None = None
 
 
 class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

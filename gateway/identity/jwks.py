@@ -102,7 +102,7 @@ class KeyRing:
         self.fetches += 1
         try:
             async with asyncio.timeout(FETCH_SECONDS):
-                self._take(_keys_of(await self._fetch()))
+                self._take(keys_of(await self._fetch()))
             if self._failed:
                 log.info("the keys of the issuer %s were fetched again", self._name)
             self._failed = False
@@ -125,7 +125,7 @@ class KeyRing:
             self._on_change()
 
 
-def _keys_of(body: bytes) -> dict[str | None, list[dict[str, Any]]]:
+def keys_of(body: bytes) -> dict[str | None, list[dict[str, Any]]]:
     """The signature keys of a JWK Set by their names. Raises ValueError."""
     found = json.loads(body)
     keys = found.get("keys") if isinstance(found, dict) else None

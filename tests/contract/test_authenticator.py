@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -12,9 +13,12 @@ from gateway.core.errors import AuthenticationError, GatehouseError, RequestErro
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator
 from gateway.core.secret import Secret
-from gateway.core.specs import ApiKeysSpec, Spec, StaticKeySpec
+from gateway.core.specs import ApiKeysSpec, ClaimSpec, ClaimsSpec, OidcSpec, Spec, StaticKeySpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.identity.chain import chain
+from gateway.identity.jwks import keys_of
+from gateway.identity.oidc import OidcAuthenticator
+from tests.unit.gateway.identity import issuing
 
 KEY = "k" * 40
 PEER = Peer("192.0.2.1")
@@ -37,6 +41,15 @@ def api_keys() -> Authenticator:
     return built("api_keys", ApiKeysSpec(static=(StaticKeySpec(id="ci", tenant="t", models=("*",), key=Secret(KEY)),)))
 
 
+def oidc() -> Authenticator:
+    """Over one issuer whose keys were fetched."""
+    spec = OidcSpec(name="corp", issuer=issuing.ISSUER, audiences=("gatehouse",), claims=ClaimsSpec(tenant=ClaimSpec(value="t")))
+    made = built("oidc", spec)
+    assert isinstance(made, OidcAuthenticator)
+    made._issuer.keys._take(keys_of(issuing.jwks(issuing.jwk(issuing.RSA, "RS256"))))
+    return made
+
+
 class Nobody:
     """Knows no credential of any kind."""
 
@@ -48,7 +61,21 @@ KEYS: tuple[Headers, tuple[Headers, ...]] = (
     {b"authorization": b"Bearer " + KEY.encode(), b"host": b"x"},
     tuple({b"authorization": b"Bearer " + value} for value in (b"wrong", b"", KEY.encode()[:-1], b"\xff", b"gh_" + b"x" * 39)),
 )
+AGE = {"sub": "ci", "iat": time.time() - 10, "exp": time.time() + 3600}
+TOKENS: tuple[Headers, tuple[Headers, ...]] = (
+    {b"authorization": b"Bearer " + issuing.token(AGE)},
+    tuple(
+        {b"authorization": b"Bearer " + value}
+        for value in (
+            issuing.token(AGE, key=issuing.OTHER_RSA),
+            issuing.token({**AGE, "aud": "other"}),
+            issuing.token({**AGE, "exp": time.time() - 3600}),
+            issuing.token(AGE)[:-8] + b"AAAAAAAA",
+        )
+    ),
+)
 IMPLEMENTATIONS = {
+    "oidc": Case(oidc, *TOKENS),
     "api_keys": Case(api_keys, *KEYS),
     "a chain of one": Case(lambda: chain([api_keys()]), *KEYS),
     "a chain of several": Case(lambda: chain([Nobody(), api_keys()]), *KEYS),

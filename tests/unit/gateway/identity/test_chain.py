@@ -50,11 +50,14 @@ async def test_the_first_that_knows_the_credential_decides(later: bool) -> None:
 
 @pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
-async def test_no_credential(count: int, later: bool) -> None:
+@pytest.mark.parametrize(("headers", "code"), [({}, "missing_credentials"), ({b"x-api-key": b"eyJ.a.b"}, "invalid_credentials")])
+async def test_a_credential_that_nobody_knows_and_none(count: int, later: bool, headers: Headers, code: str) -> None:
     with pytest.raises(AuthenticationError) as caught:
-        await ask(*(Says(None, later) for _ in range(count)))
+        found = chain([Says(None, later) for _ in range(count)]).authenticate(headers, PEER)
+        if isinstance(found, Awaitable):
+            await found
     error = caught.value
-    assert (error.status, error.code) == (401, "missing_credentials")
+    assert (error.status, error.code) == (401, code)
     assert error.headers == (("www-authenticate", 'Bearer realm="gatehouse"'),)
 
 

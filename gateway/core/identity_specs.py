@@ -1,0 +1,107 @@
+"""Settings of who may log in and what they may do: `identity`, `roles`, `bindings` (gateway.core.specs has all others)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from gateway.core.secret import Secret
+from gateway.core.spec import ClientTlsSpec, Name, Seconds, Spec, Timeout
+
+
+class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex."""
+
+    id: Name
+    tenant: Name
+    models: tuple[str, ...]
+    key: Secret | None = None
+    key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    priority: Literal["interactive", "standard", "batch"] = "standard"
+    roles: tuple[str, ...] = ()
+
+
+class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """API keys of the configuration; all others live in the store. rely_on_store: start without a key in the configuration."""
+
+    static: tuple[StaticKeySpec, ...] = ()
+    rely_on_store: bool = False
+
+
+class ClaimSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where something is read from a token: `value`, a constant; or `path` in the claims, with a prefix put before what is found."""
+
+    value: str | None = None
+    path: str | None = None
+    prefix: str = ""
+
+
+class ClaimsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What of a token's claims is what of the caller. Texts are paths (`act.sub`), or the whole name of a claim."""
+
+    subject: str | ClaimSpec = "sub"
+    tenant: str | ClaimSpec = "tenant"
+    user: str | ClaimSpec | None = None
+    groups: str | ClaimSpec | None = "groups"
+    roles: str | ClaimSpec | None = None
+    scopes: str | ClaimSpec | None = "scope"
+    agent: str | ClaimSpec | None = "act.sub"
+    session: str | ClaimSpec | None = "sid"
+
+
+class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One issuer of access tokens (OpenID Connect Discovery 1.0, RFC 9068). jwks_url: instead of discovery. leeway: for the two clocks.
+
+    max_lifetime: tokens that are valid for longer are refused. require: claims and the values they must have. tls: towards the issuer.
+    """
+
+    name: Name
+    issuer: Annotated[str, Meta(min_length=1)]
+    audiences: Annotated[tuple[str, ...], Meta(min_length=1)]
+    algorithms: Annotated[
+        tuple[
+            Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
+            ...,
+        ],
+        Meta(min_length=1),
+    ] = ("RS256", "ES256", "EdDSA", "Ed25519")
+    claims: ClaimsSpec = ClaimsSpec()
+    require: dict[str, Any] = {}
+    jwks_url: str | None = None
+    leeway: Seconds = 30.0
+    max_lifetime: Timeout = 86400.0
+    tls: ClientTlsSpec | None = None
+
+
+class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who may log in and how. plugins: settings of third-party authenticators, by name."""
+
+    api_keys: ApiKeysSpec = ApiKeysSpec()
+    oidc: tuple[OidcSpec, ...] = ()
+    ldap: tuple[dict[str, Any], ...] = ()
+    mtls: dict[str, Any] | None = None
+    gateway_tokens: dict[str, Any] = {}
+    plugins: dict[str, Any] = {}
+
+
+class RoleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What its holders may do: permissions such as `infer:chat:model/demo-*`."""
+
+    permissions: Annotated[tuple[str, ...], Meta(min_length=1)]
+    description: str = ""
+
+
+class BindingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who has a role, or (effect `deny`) from whom its permissions are taken; where the condition `when` (CEL) is true.
+
+    subjects: `key/ID`, `user/NAME`, `group/NAME`, `tenant/NAME`, `agent/NAME`; names are patterns with `*`. tenant: of the callers that
+    it applies to. name: as the audit log names it.
+    """
+
+    role: Name
+    subjects: Annotated[tuple[str, ...], Meta(min_length=1)]
+    effect: Literal["allow", "deny"] = "allow"
+    when: str | None = None
+    tenant: str = "*"
+    name: Name | None = None
