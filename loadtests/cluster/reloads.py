@@ -1,10 +1,10 @@
 """Changes of the configuration under load: what 200 of them cost requests and streams, against quiet phases in between.
 
-    python -m loadtests.cluster.reloads [--reloads 200] [--rate 500] [--workers 2] [--pause 0.2] [--phase 5]
+    python -m loadtests.cluster.reloads [--reloads 200] [--rate 500] [--workers 2] [--pause 0.2] [--phase 5] [--wait 0]
 
 The changes, in turns: a limit, a model's aliases, a key made and revoked, the file read again; each at one replica, seen by both. Phases of
-`--phase` seconds, quiet and with changes, take turns, so that what the machine does by itself falls on both alike. Exits with 1 when a
-request failed, a stream was cut or a change was refused.
+`--phase` seconds, quiet and with changes, take turns, so that what the machine does by itself falls on both alike. `--wait 10` waits for
+each change until every worker has it. Exits with 1 when a request failed, a stream was cut or a change was refused or not in force.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tests.cluster.load import Load
 from tests.e2e.harness import KEY
 
 
-def operator(client: httpx.Client, wait: str) -> Iterator[float]:
-    """Makes one change after the other; the seconds until its answer."""
+def operator(client: httpx.Client, wait: float) -> Iterator[float]:
+    """Makes one change after the other; the seconds until its answer. Raises AssertionError if an answer says that it is not in force."""
     params = {"wait": wait} if wait else {}
 
     def ask(method: str, path: str, body: Any = None) -> Any:
         answer = client.request(method, path, json=body, params=params)
         answer.raise_for_status()
+        assert not wait or answer.headers["x-gatehouse-in-force"] == "true", f"{method} {path} is not in force"
         return answer.json()
 
     ask("POST", "/limits", {"name": "bench", "per": "key", "requests": {"rate": 1_000_000}})
@@ -49,7 +50,7 @@ def operator(client: httpx.Client, wait: str) -> Iterator[float]:
 
 
 def main() -> None:
-    given = arguments(__doc__, rate=500, reloads=200, pause=0.2, phase=5.0, wait="").parse_args()
+    given = arguments(__doc__, rate=500, reloads=200, pause=0.2, phase=5.0, wait=0.0).parse_args()
     each = max(1, round(given.phase / given.pause))
     took: list[float] = []
     names: list[str] = []

@@ -102,9 +102,12 @@ class Replica(Gatehouse):
             answer.raise_for_status()
             return answer.json()["id"], answer.json()["secret"]
 
-    def revoke(self, id: str) -> None:
+    def revoke(self, id: str, wait: float = 0.0) -> bool:
+        """Revokes a key. wait: seconds to wait for every worker of this replica; whether all have put it into force by then."""
         with self.admin() as client:
-            client.post(f"/keys/{id}/revoke").raise_for_status()
+            answer = client.post(f"/keys/{id}/revoke", params={"wait": wait} if wait else {})
+            answer.raise_for_status()
+            return answer.headers.get("x-gatehouse-in-force") == "true"
 
 
 class Cluster:
