@@ -18,7 +18,7 @@ is loaded once, a shift's failures are added up, an engine's slots are shared by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.core.messages import Message
@@ -46,6 +46,7 @@ class _Worker:
         self.uses: dict[str, tuple[int, int, float | None, int]] = {}
         self.queued: dict[str, int] = {}
         self.shedding = 0
+        self.leaving = False
 
 
 class MirrorShift:
@@ -90,6 +91,8 @@ class Mirror:
     def __init__(self, registry: EndpointRegistry, scheduler: Scheduler | None = None) -> None:
         self.registry = registry
         self._scheduler: Scheduler = scheduler or LoopScheduler()
+        self.caught_up: Callable[[], Awaitable[object]] = _at_once
+        """Waits, for a bounded time, until the workers have put the configuration of this process into force."""
         self._workers: dict[str, _Worker] = {}
         self._slots = SlotMarket(self._tell, registry.now, self._scheduler)
         self._turns = Turns(self._tell, registry.now)
@@ -124,7 +127,10 @@ class Mirror:
 
     def leave(self, worker: str) -> None:
         """A worker takes no new requests and finishes those that it has."""
-        self._slots.leave(worker)
+        if (known := self._workers.get(worker)) is not None:
+            known.leaving = True
+            self._slots.leave(worker)
+            self._mind_turns()
 
     def gone(self, worker: str) -> None:
         """A worker has ended: nobody waits for it, and its slots are free. Does nothing for one that is not there."""
@@ -181,7 +187,8 @@ class Mirror:
 
     def engine_draining(self, engine: str) -> None:
         self.registry.engine_draining(engine)
-        self._mirror(engine)
+        if self.registry.find(engine) is not None:  # otherwise workers may still have routes to it: see `drained`
+            self._mirror(engine)
 
     def engine_unloading(self, engine: str) -> None:
         self.registry.engine_unloading(engine)
@@ -211,6 +218,10 @@ class Mirror:
         """Returns when every worker has said that no request is under way at this address. One that ends has none, and neither has one
         that begins: the address is out of use."""
         await self.registry.drained(engine, address)
+        if self.registry.find(engine) is None:  # removed from the configuration
+            await self.caught_up()
+            if engine in self.registry.reports:
+                self._mirror(engine)
         if not self._workers:
             return
         self._last += 1
@@ -313,7 +324,7 @@ class Mirror:
             self._numbers[news.endpoint] = self._numbers.get(news.endpoint, 0) + 1
             self.tell_all(self._breaker(endpoint))
             self._turns.forget(news.endpoint)
-            self._turns.mind(endpoint, self._workers, (worker,))
+            self._turns.mind(endpoint, self._serving, (worker,))
         else:
             self._tell(worker, self._breaker(endpoint))
             self._turns.repeat(worker)
@@ -321,7 +332,7 @@ class Mirror:
     def _turn_returned(self, worker: str, message: m.TurnReturned) -> None:
         endpoint = self.registry.find(message.endpoint)
         if endpoint is not None:
-            self._turns.returned(endpoint, worker, message.used, self._workers, self._waiting(message.endpoint))
+            self._turns.returned(endpoint, worker, message.used, self._serving, self._waiting(message.endpoint))
 
     def _shift_counted(self, worker: str, message: m.ShiftCounted) -> None:
         if (shift := self._shifts.get(message.shift)) is not None:
@@ -332,7 +343,7 @@ class Mirror:
             self._slots.used(worker, use)
             endpoint = self.registry.find(use.engine)
             if endpoint is not None and use.waiting and endpoint.breaker.state == "half_open":
-                self._turns.mind(endpoint, self._workers, {worker, *self._waiting(endpoint.name)})
+                self._turns.mind(endpoint, self._serving, {worker, *self._waiting(endpoint.name)})
 
     def _drained_said(self, worker: str, message: m.DrainedSaid) -> None:
         if (found := self._drains.get(message.asked)) is not None:
@@ -364,7 +375,7 @@ class Mirror:
                     endpoint.name, endpoint.address, result.ok, result.reason, result.refused, result.loading, decisive
                 )
             )  # fmt: skip
-            self._turns.mind(endpoint, self._workers, self._waiting(endpoint.name))
+            self._turns.mind(endpoint, self._serving, self._waiting(endpoint.name))
 
     def _mirror(self, engine: str) -> None:
         self.tell_all(self._report(engine))
@@ -406,10 +417,15 @@ class Mirror:
         """The workers where requests wait for this endpoint."""
         return {name for name, worker in self._workers.items() if worker.uses.get(endpoint, (0, 0, None, 0))[1]}
 
+    @property
+    def _serving(self) -> list[str]:
+        """The workers that take new requests."""
+        return [name for name, worker in self._workers.items() if not worker.leaving]
+
     def _mind_turns(self) -> None:
         for endpoint in self.registry.in_force():
             if endpoint.breaker.state != "closed":
-                self._turns.mind(endpoint, self._workers, self._waiting(endpoint.name))
+                self._turns.mind(endpoint, self._serving, self._waiting(endpoint.name))
 
     def _look_soon(self) -> None:
         if not self._looking:
@@ -422,6 +438,10 @@ class Mirror:
         self._mind_turns()
         if self._workers:
             self._look_soon()
+
+
+async def _at_once() -> None:
+    return None
 
 
 def _mark(endpoint: Endpoint) -> m.EndpointMarked:

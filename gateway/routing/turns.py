@@ -15,12 +15,14 @@ from gateway.routing import mirror_messages as m
 from gateway.routing.endpoints import Endpoint
 
 TURN_SECONDS: Final = 0.25
+ANSWER_SECONDS: Final = 1.0
+"""How long a worker may take to return its turn: one that hangs does not keep the others from trying."""
 ASKED_SECONDS: Final = 0.02
 """How long a worker may use its turn while requests wait in another one."""
 
 
 class _Turn:
-    """since: when it was given. taken_back: the worker was asked to return it."""
+    """since: when it was given or, once the worker was asked to return it (taken_back), when that was."""
 
     __slots__ = ("since", "taken_back", "worker")
 
@@ -46,10 +48,13 @@ class Turns:
         turn = self._turns.get(endpoint.name)
         if turn is None or turn.worker not in workers:
             self._give(endpoint, workers, waiting)
+        elif turn.taken_back:
+            if self._now() - turn.since >= ANSWER_SECONDS:
+                self._give(endpoint, workers, waiting)
         elif endpoint.breaker.state == "half_open" and len(workers) > 1:
             asked = not waiting or turn.worker in waiting
-            if self._now() - turn.since >= (TURN_SECONDS if asked else ASKED_SECONDS) and not turn.taken_back:
-                turn.taken_back = True
+            if self._now() - turn.since >= (TURN_SECONDS if asked else ASKED_SECONDS):
+                turn.taken_back, turn.since = True, self._now()
                 self._tell(turn.worker, m.BreakerTurn(endpoint.name, False))
 
     def returned(self, endpoint: Endpoint, worker: str, used: bool, workers: Collection[str], waiting: Collection[str] = ()) -> None:

@@ -53,6 +53,8 @@ log = logging.getLogger("gatehouse.workers")
 
 SCRAPE_SECONDS: Final = 1.0
 """How long a scrape waits for the workers' figures; what was heard last counts for those that are later."""
+CATCH_UP_SECONDS: Final = 15.0
+"""How long an engine that was removed waits until no worker has routes to it: longer than a worker that hangs lives."""
 COLLECT_SECONDS: Final = 5.0
 """Between two collections without a scrape: what a worker that is killed counted since the last one is lost."""
 
@@ -77,6 +79,8 @@ class Workers:
         control_handlers(self.handlers, self)
         if (mirror := gateway.fleet.mirror) is not None:
             self.hub.on_joined.append(lambda worker: mirror.join(worker, partial(self.hub.tell, worker)))
+            mirror.caught_up = lambda: self.hub.in_force(self.hub.number, CATCH_UP_SECONDS)
+            self.hub.on_leaving.append(mirror.leave)
             self.hub.on_gone.append(mirror.gone)
             for kind in TO_CONTROL:
                 self.handlers.on(kind, mirror.heard)

@@ -86,6 +86,8 @@ class Hub:
         """Of the last change."""
         self.on_joined: list[Callable[[str], None]] = []
         """Called with the id of a new worker once it has been sent its state: what it must hear first may be told now."""
+        self.on_leaving: list[Callable[[str], None]] = []
+        """Called with the id of a worker that finishes what it has and takes nothing new."""
         self.on_gone: list[Callable[[str], None]] = []
         """Called with the id of a worker whose process has ended."""
         self.pulse: Callable[[], Pulse] = Pulse
@@ -114,8 +116,14 @@ class Hub:
         """The feed has ended: the worker finishes what runs and ends, unless it is dead already."""
         worker.reason = worker.reason or reason
         if worker.live:
-            worker.move("drain")
+            self.leaving(worker)
         self._look()
+
+    def leaving(self, worker: Worker) -> None:
+        """A worker was asked to finish, or finishes by itself."""
+        worker.move("drain")
+        for hear in self.on_leaving:
+            hear(worker.id)
 
     def gone(self, worker: Worker, code: int) -> None:
         """The worker's process has ended with this code."""

@@ -137,7 +137,7 @@ class Pool:
             listen = self._listen()
             finishing = listen.request_timeout + listen.keep_alive_timeout if others else delay + listen.drain_timeout
             worker.grace = finishing + END_SECONDS
-            worker.move("drain")
+            self._hub.leaving(worker)
             self._hub.tell(worker.id, Drain(delay, others))
 
     async def _keep(self, place: Place) -> None:

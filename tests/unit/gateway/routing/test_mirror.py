@@ -410,6 +410,28 @@ async def test_a_worker_that_dies_is_drained(home: House) -> None:
     await asyncio.wait_for(home.mirror.drained("a", OLD), 1.0)
 
 
+async def test_an_engine_that_was_removed_drains_once_no_worker_has_routes_to_it(home: House) -> None:
+    behind = asyncio.Event()
+    home.mirror.caught_up = behind.wait
+    other = EngineSpec(name="b", runtime="external", url="http://b:80", slots=4)
+    home.load((other,))
+    home.mirror.engine_draining("a")
+    drained = asyncio.create_task(home.mirror.drained("a", OLD))
+    await asyncio.sleep(0)
+    home.settle()
+    last = home.workers[0].attempt()  # it does not know of the new configuration yet
+    for worker in home.workers:
+        worker.load((other,))
+    home.settle()
+    behind.set()
+    await asyncio.sleep(0)
+    home.settle()
+    assert not drained.done()
+    last.close(SUCCESS)
+    home.settle()
+    await asyncio.wait_for(drained, 1.0)
+
+
 async def test_whoever_no_longer_waits_is_forgotten(home: House) -> None:
     attempt = home.workers[0].attempt()
     drained = asyncio.create_task(home.mirror.drained("a", OLD))
