@@ -33,6 +33,18 @@ class ResourceCheck(Protocol):
         ...
 
 
+class Upgrade(Protocol):
+    """Replaces the running program by the one that is installed now."""
+
+    def view(self) -> dict[str, Any]:
+        """How it stands."""
+        ...
+
+    async def begin(self, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
+        """Checks the new program and begins. Raises GatehouseError with the reason if it cannot be; nothing has changed then."""
+        ...
+
+
 async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
     """For a composition without plug-ins."""
 
@@ -62,7 +74,7 @@ class Ports:
     """store: None without a store; operations that need it then get 503. matches: name patterns, as the policies read
     them (pattern, name). in_force: waits for so many seconds until everything written here so far is in force in each process of this
     gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
-    does for all."""
+    does for all. upgrade: None where a program cannot be replaced."""
 
     authenticator: Authenticator
     config: ConfigApplier
@@ -79,4 +91,5 @@ class Ports:
     check: ResourceCheck = nothing_to_check
     in_force: Callable[[float], Awaitable[bool]] = at_once
     workers: WorkerControl | None = None
+    upgrade: Upgrade | None = None
     clock: Clock = field(default_factory=SystemClock)

@@ -33,6 +33,7 @@ VERBS: Final = MappingProxyType(
         "policies": ("test",),
         "resources": ("apply",),
         "config": ("read", "apply", "reload"),
+        "upgrade": ("read", "begin"),
         "usage": ("read",),
         "audit": ("read", "verify", "export"),
         "events": ("read",),
@@ -87,7 +88,7 @@ ROLES: Final = MappingProxyType(
                 (
                     _READS - {"audit:read"}
                     | _every("models", "files", "engines", "endpoints", "limits", "policies", "resources", "workers")
-                    | {"config:reload"}
+                    | {"config:reload", "upgrade:begin"}
                 )
                 - {"engines:upstream"},
             ),

@@ -7,11 +7,13 @@ import typer
 from admin.cli import audit, config, files, fleet, keys, policies, replicas, stored, tenants, workers
 from admin.cli.chat import chat
 from admin.cli.status import login, status
+from admin.cli.upgrade import upgrade
 
 
 def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     """Adds the commands. verify: of an audit log without a gateway (directory, public key) to the report."""
     app.command("status")(status)
+    app.command("upgrade")(upgrade)
     app.command("login")(login)
     app.command("chat")(chat)
     app.command("usage")(tenants.usage)

@@ -24,6 +24,7 @@ from admin.resources import (
     stored_engines,
     stored_models,
     tenants,
+    upgrade,
     usage,
     workers,
 )
@@ -46,6 +47,7 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     policies.operations,
     apply.operations,
     config.operations,
+    upgrade.operations,
     usage.operations,
     audit.operations,
     events.operations,

@@ -6,6 +6,7 @@ is its lifeline, so its descriptor must survive the exec.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -43,3 +44,8 @@ class HeldEngines(msgspec.Struct, frozen=True, kw_only=True):
     def descriptors(self) -> list[int]:
         """Those that must survive the exec."""
         return [one.lifeline for one in self.sidecars]
+
+    def kept(self) -> HeldEngines:
+        """The same with descriptors of their own, which stay open when the supervisor's objects are gone."""
+        kept = [msgspec.structs.replace(one, lifeline=os.dup(one.lifeline)) for one in self.sidecars]
+        return msgspec.structs.replace(self, sidecars=kept)

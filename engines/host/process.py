@@ -72,6 +72,8 @@ class SidecarProcess:
         self.health: dict[str, Any] = {}
         self.restarts = 0
         self.silent = silent
+        self.let_go = False
+        """Another program takes it over: it is not ended with this one."""
         self.on_lost: Callable[[], None] | None = None
         """Called when it stops being ready."""
         self.gone = asyncio.Event()
@@ -119,11 +121,12 @@ class SidecarProcess:
                 if not await within(self._stopping.wait(), pause):
                     self._observer.engine_starting(self.spec.name)
         finally:
-            self._kill()
-            await self._client.aclose()
-            shutil.rmtree(self.socket.parent, ignore_errors=True)
-            self._failed(self.reason or "stopped before it was ready")
-            self.gone.set()
+            if not self.let_go:
+                self._kill()
+                await self._client.aclose()
+                shutil.rmtree(self.socket.parent, ignore_errors=True)
+                self._failed(self.reason or "stopped before it was ready")
+                self.gone.set()
 
     def _failed(self, reason: str) -> None:
         """Tells whoever awaits `first_ready` why it will not come."""

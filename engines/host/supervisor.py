@@ -101,6 +101,13 @@ class Supervisor:
             generation=self._generation,
         )
 
+    def let_go(self) -> HeldEngines:
+        """As `hand_over`, for good: the sidecars are not ended with this program."""
+        held = self.hand_over().kept()
+        for process in self._processes.values():
+            process.let_go = True
+        return held
+
     def adopt(self, held: HeldEngines) -> None:
         """Takes over the sidecars that the program before this one has started. Call before the first `apply`."""
         self._generation = held.generation

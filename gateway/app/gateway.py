@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from engines.host.handover import HeldEngines
 from gateway.app import interpreter
 from gateway.app.changes import Changes
 from gateway.app.events import Events
@@ -106,23 +107,33 @@ class Gateway:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
         self.events.record("start", "gatehouse", {"config": first.snapshot.version, "insecure": spec.insecure, "replica": self.replica})
 
+    def adopt(self, engines: HeldEngines) -> None:
+        """Takes over the sidecars of the program before this one. Call before `start`."""
+        self.fleet.supervisor.adopt(engines)
+        self.fleet.reconciler.adopt(one.spec.name for one in engines.sidecars)
+
     async def start_engines(self) -> None:
         """Starts the sidecars and waits until each is ready. Raises ConfigError with the reason of the first of the file that is not."""
         await self.fleet.start_engines(self.changes.in_force)
         interpreter.tune(self._owner)
         self.fleet.watch_pressure()
 
-    async def aclose(self) -> None:
-        """Ends engines, probes, connections and at last the audit log. Requests must have drained before."""
+    async def aclose(self, *, engines: bool = True) -> None:
+        """Ends engines, probes, connections and at last the audit log. Requests must have drained before. engines: whether the sidecars end
+        too; not if another program has taken them over."""
         snapshot = self.plane.snapshot
-        await self.fleet.stop_engines((self.spec if snapshot is None else snapshot.spec).listen.drain_timeout)
+        if engines:
+            await self.fleet.stop_engines((self.spec if snapshot is None else snapshot.spec).listen.drain_timeout)
+        else:
+            await self.fleet.reconciler.aclose()
         await self.plane.tasks.aclose()
         await self.fleet.aclose()
         await self._owner.aclose()
         await self.builder.aclose()
         await self.replicas.aclose()
         await self.store_link.aclose()
-        self.events.record("stop", "gatehouse", {})
+        if engines:
+            self.events.record("stop", "gatehouse", {})
         await self.audit.aclose()
         await self.shipping.aclose()
 

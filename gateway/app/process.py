@@ -26,13 +26,17 @@ from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
-from gateway.app.sockets import listening
+from gateway.app.sockets import Sockets, listening
+from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
+from gateway.app.upgrade.handover import HandOver, become, handled, take
+from gateway.app.upgrade.upgrader import Upgrader
 from gateway.app.workers.control import Workers
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec
+from gateway.core.tasks import TaskOwner
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
@@ -53,6 +57,10 @@ def fail(message: str) -> int:
 def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
     """Serves in the foreground until a signal ends it; returns the exit code. quickstart: make keys at the first start and print them.
     workers: processes that serve requests beside this one; 0: this one serves them."""
+    try:
+        handed = take(os.environ)
+    except ConfigError as error:
+        return fail(str(error))
     environ = dict(os.environ)
     take_variables(os.environ)
     credentials: Credentials | None = None
@@ -70,8 +78,14 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
         return fail(str(error))
     gatehouse_logging.setup(loaded.spec.telemetry.log_level, loaded.spec.telemetry.log_format)
     log.info("the hot path %s", "is compiled" if compiled.active() else "runs from its sources")
+    process = Process(loaded, environ, credentials, plugins, workers, handed)
     try:
-        code: int = uvloop.run(Process(loaded, environ, credentials, plugins, workers).run())
+        code: int = uvloop.run(process.run())
+        if process.successor is not None:
+            assert process.upgrader is not None
+            become(process.upgrader.command(), process.upgrader.environment(), process.successor)
+    except OSError as error:
+        return fail(f"the new program could not be started: {error.strerror}")
     except ConfigError as error:
         loaded.place(error)
         return fail(str(error))
@@ -80,7 +94,7 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
     return code
 
 
-def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None) -> Ports:
+def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None, upgrader: Upgrader) -> Ports:
     """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
     plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
     return Ports(
@@ -99,6 +113,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         check=ResourceCheck(changes, link, fleet, gateway.plugins),
         in_force=InForce(link, changes, None if workers is None else workers.in_force),
         workers=workers,
+        upgrade=upgrader,
     )
 
 
@@ -112,8 +127,9 @@ class Process:
         credentials: Credentials | None,
         plugins: Plugins = OURS,
         workers: int = 0,
+        handed: HandOver | None = None,
     ) -> None:
-        self.loaded = loaded
+        self.loaded, self.handed = loaded, handed
         self.spec: ConfigSpec = loaded.spec
         self.environ, self.credentials, self.plugins = environ, credentials, plugins
         self.count = workers
@@ -124,11 +140,16 @@ class Process:
         self.fatal: ConfigError | None = None
         self.gateway: Gateway | None = None
         """Set once the first configuration is in force."""
-        self.reload_asked = False
+        self.upgrader: Upgrader | None = None
+        self.successor: HandOver | None = None
+        """What the program that takes this one's place is handed, once that has been decided."""
+        self.reload_asked = self.has_started = False
 
     async def run(self) -> int:
         """Returns the exit code. Raises ConfigError if the start fails. Leaves nothing running either way."""
         self._signals()
+        if self.handed is not None:
+            handled()
         lock = self._prepare_state_dir()
         try:
             return await self._run()
@@ -136,22 +157,27 @@ class Process:
             lock.release()
 
     async def _run(self) -> int:
-        sockets = listening(self.spec.listen, given_sockets(self.environ))
-        data, admin = sockets.data, sockets.admin
+        before = self.handed
+        if before is None:
+            sockets = listening(self.spec.listen, given_sockets(self.environ))
+        else:
+            sockets = handed_sockets(self.spec.listen, before.data, before.admin)
         try:
             gateway = Gateway(self.loaded, self.environ, self.plugins, workers=bool(self.count))
         except ConfigError:
             sockets.close()
             raise
         try:
+            if before is not None:
+                gateway.adopt(before.engines)
             await gateway.start()
             self.gateway = gateway
             if self.reload_asked:
                 self._reload()
-            await self._serve(gateway, data, admin)
+            await self._serve(gateway, sockets)
         finally:
             sockets.close()
-            await gateway.aclose()
+            await gateway.aclose(engines=self.successor is None)
         if self.fatal is not None:
             raise self.fatal
         return 0
@@ -167,14 +193,16 @@ class Process:
             raise ConfigError(f"the state directory {path} cannot be written: {error.strerror}", path="state_dir") from None
         return StateLock(path)
 
-    async def _serve(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
+    async def _serve(self, gateway: Gateway, sockets: Sockets) -> None:
         plane, listen, link = gateway.plane, self.spec.listen, gateway.store_link
+        data, admin = sockets.data, sockets.admin
         workers = self.workers = self._make_workers(gateway, data)
+        upgrader = self.upgrader = Upgrader(Path(self.loaded.file), self.environ, gateway, sockets, workers, self.leaving, self.handed)
         serving = None if workers is None else lambda: (workers.serving, self.count)
         health = Health(plane, lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
         data_side = DataSide(plane, health, listen, self.leaving)
         scheme = "http" if listen.tls is None else "https"
-        ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers)
+        ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers, upgrader)
         scrape = gateway.metrics.scrape if workers is None else workers.scrape
         admin_side = admin_server(create_app(scrape, health.ready, ports), listen.admin_tls)
         if listen.admin_tls is None and not ip_address(admin.getsockname()[0]).is_loopback:
@@ -182,6 +210,7 @@ class Process:
         if workers is None:
             data_side.start(data)
         else:
+            await upgrader.adopt()
             workers.start()
         running = plane.tasks.spawn(admin_side.serve(sockets=[admin]), name="admin listener")
         gateway.replicas.start(address_of(data), address_of(admin), self.count)
@@ -189,25 +218,40 @@ class Process:
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
         self.manager.watch(plane.tasks, self._alive)
         try:
-            await self.leaving.asked.wait()
-            has_started = started.done() and self.fatal is None
+            await self._until_the_end(upgrader)
             started.cancel()
-            listen = plane.current().spec.listen  # a reload may have changed it
-            delay = listen.drain_delay if has_started else 0.0
-            self.manager.stopping(2 * listen.drain_timeout + delay + SPARE_SECONDS)
-            if workers is None:
-                await data_side.leave(delay)
-            else:
-                plane.draining = True
-                await workers.leave(delay)
+            if self.leaving.asked.is_set():
+                await self._leave(data_side, workers)
+            gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
+            admin_side.end()
+            if not self.leaving.asked.is_set():
+                await asyncio.wait([running], timeout=5.0)
+                self.successor = await upgrader.hand_over()
         finally:
-            if workers is not None:
+            if workers is not None and self.successor is None:
                 await workers.aclose()
-        gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
-        admin_side.end()
         admin_side.force_exit = True
         await data_side.aclose()
         await asyncio.wait([running], timeout=5.0)
+
+    async def _until_the_end(self, upgrader: Upgrader) -> None:
+        """Returns when somebody has asked the gateway to leave, or when another program is to take its place."""
+        owner = TaskOwner("process")
+        waits = [owner.spawn(event.wait(), name="end") for event in (self.leaving.asked, upgrader.begun)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await owner.aclose()
+
+    async def _leave(self, data_side: DataSide, workers: Workers | None) -> None:
+        assert self.gateway is not None
+        plane = self.gateway.plane
+        listen = plane.current().spec.listen  # a reload may have changed it
+        delay = listen.drain_delay if self.has_started and self.fatal is None else 0.0
+        self.manager.stopping(2 * listen.drain_timeout + delay + SPARE_SECONDS)
+        if workers is None:
+            await data_side.leave(delay)
+        else:
+            plane.draining = True
+            await workers.leave(delay)
 
     def _make_workers(self, gateway: Gateway, data: socket.socket) -> Workers | None:
         if not self.count:
@@ -218,10 +262,11 @@ class Process:
         """Handles signals from the beginning; one that comes during the start counts as soon as the gateway has started."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._leave)
+            loop.add_signal_handler(number, self._end)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR2, self._upgrade)
 
-    def _leave(self) -> None:
+    def _end(self) -> None:
         self.leaving.ask()
         if self.leaving.hurried and self.workers is not None:
             self.workers.hurry()
@@ -234,10 +279,24 @@ class Process:
             reloading = self.gateway.changes.reloader.request_reload()
             reloading.add_done_callback(lambda _: self.manager.reloaded(self._status()))
 
+    def _upgrade(self) -> None:
+        if self.gateway is None or self.upgrader is None:
+            log.error("no upgrade: the gateway is still starting")
+        else:
+            self.gateway.plane.tasks.spawn(self.upgrader.on_signal(), name="upgrade")
+
     async def _start_engines(self, gateway: Gateway, data: socket.socket, admin: socket.socket) -> None:
-        await gateway.start_engines()
+        assert self.upgrader is not None
+        try:
+            await gateway.start_engines()
+        except ConfigError as error:
+            if self.handed is None:
+                raise
+            self.upgrader.incomplete(str(gateway.changes.place(error)))  # what runs must not end for that
         if self.workers is not None:
             await self.workers.ready()
+        self.has_started = True
+        await self.upgrader.renew()
         first = await first_administrator.make_first_key(self.spec, gateway.store_link, gateway.events)
         if first is not None:
             print(first_administrator.shown(first, Path(self.spec.state_dir), sys.stdout), flush=True)

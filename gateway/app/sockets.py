@@ -46,6 +46,25 @@ def listening(listen: ListenSpec, given: Mapping[str, socket.socket]) -> Sockets
     return Sockets(*made)
 
 
+def handed(listen: ListenSpec, data: int, admin: int) -> Sockets:
+    """The sockets that the program before this one has handed over. One whose address the configuration has changed since is bound anew.
+    Raises ConfigError; then all are closed."""
+    made: list[socket.socket] = []
+    given = [socket.socket(fileno=data), socket.socket(fileno=admin)]
+    try:
+        for name, address, sock in (("data", listen.data, given[0]), ("admin", listen.admin, given[1])):
+            made.append(sock if listens_on(sock, address) else bind(address, f"listen.{name}"))
+            made[-1].setblocking(False)
+    except ConfigError:
+        for sock in (*made, *given):
+            sock.close()
+        raise
+    for sock in given:
+        if sock not in made:
+            sock.close()
+    return Sockets(*made)
+
+
 def listens_on(sock: socket.socket, address: str) -> bool:
     """Whether a socket listens on "host:port". Port 0 stands for any port, a name of a host for any of its addresses."""
     host, _, port = address.rpartition(":")

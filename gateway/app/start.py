@@ -53,13 +53,18 @@ def main() -> None:
         from gateway.app.workers.process import work  # noqa: PLC0415 - the compiled modules first
 
         sys.exit(work(*inherited))
+    if len(sys.argv) == 3 and sys.argv[1] == "--preflight":
+        from gateway.app.upgrade.preflight import answer  # noqa: PLC0415 - as above
+
+        sys.exit(answer(Path(sys.argv[2])))
     asked = plain_serve(sys.argv[1:])
     if asked is None:
         from gateway.app.main import main as command_line  # noqa: PLC0415 - the compiled modules first, and these libraries only here
 
         command_line()
     else:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the process handles it: a reload must never end the process
+        for number in (signal.SIGHUP, signal.SIGUSR2):  # until the process handles them: neither reload nor upgrade must end the process
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until then there is nothing to clean up, and a traceback would not help
         from gateway.app.process import serve  # noqa: PLC0415 - as above
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import ROOT, Gatehouse, configuration, external
+from tests.e2e.harness import ROOT, Gatehouse, _read, configuration, external
 from tests.e2e.resilience import reload
 from tests.waiting import until
 
@@ -65,7 +65,8 @@ class Service(Gatehouse):
             cwd=ROOT, env={**self.environ, "NOTIFY_SOCKET": self.manager.name, "WATCHDOG_USEC": "400000"}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(data, admin),
         )  # fmt: skip
-        threading.Thread(target=self._read, daemon=True).start()
+        assert self.process.stdout is not None
+        threading.Thread(target=_read, args=(self.process.stdout, self.lines), daemon=True).start()
         return self
 
 

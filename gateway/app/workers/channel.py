@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
@@ -167,6 +168,34 @@ class Channel(asyncio.Protocol):
     async def open(self, sock: socket.socket) -> None:
         """Takes over a connected stream socket. The handlers are called from now on."""
         await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=sock)
+
+    async def resume(self, sock: socket.socket, unread: bytes, asked: int) -> None:
+        """As `open`, for a socket on which another program has spoken before: what it told of `let_go`."""
+        self._next = asked
+        self._reader.feed(unread)
+        await self.open(sock)
+
+    async def hold(self, seconds: float) -> None:
+        """Reads no more, answers what was asked, and returns when everything that was sent is with the kernel, or after so many seconds."""
+        if (transport := self._transport) is None or self.ended is not None:
+            return
+        transport.pause_reading()
+        end = asyncio.get_running_loop().time() + seconds
+        while (self._serving or self.backlog) and asyncio.get_running_loop().time() < end and self.ended is None:
+            await asyncio.sleep(0.005)
+
+    def let_go(self) -> tuple[int, bytes, int] | None:
+        """For `resume` in another program: a descriptor of its own, the frame that has come in part, the number of the last question.
+        Nobody hears of the end of this channel. None if it has ended."""
+        if self._transport is None or self.ended is not None:
+            return None
+        descriptor = os.dup(self._transport.get_extra_info("socket").fileno())
+        self.ended = "it was handed over"
+        self._transport.abort()
+        for answer, timer in list(self._asks.values()):
+            timer.cancel()
+            answer.cancel()
+        return descriptor, self._reader.rest, self._next
 
     async def aclose(self, seconds: float = 1.0) -> None:
         """Sends what waits, for so many seconds at most, and ends."""

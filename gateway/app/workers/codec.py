@@ -72,6 +72,11 @@ class FrameReader:
         """Bytes until there is more to find."""
 
     @property
+    def rest(self) -> bytes:
+        """The frame that is not whole yet, as far as it has come."""
+        return bytes(self._buffer)
+
+    @property
     def pending(self) -> int:
         """Bytes of a frame that is not whole yet."""
         return len(self._buffer)

@@ -15,10 +15,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gateway.app.gateway import Gateway
 from gateway.app.snapshots import Built
+from gateway.app.upgrade.handover import HandOver, HeldWorker
 from gateway.app.workers.channel import Handlers
-from gateway.app.workers.child import spawn
+from gateway.app.workers.child import Child, spawn
 from gateway.app.workers.figures import Figures
-from gateway.app.workers.hub import Hub
+from gateway.app.workers.hub import Hub, Worker
 from gateway.app.workers.key_records import KeyRecords
 from gateway.app.workers.messages import (
     Barrier,
@@ -45,7 +46,7 @@ from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.limits.lease_book import LeaseBook
-from gateway.limits.lease_messages import LeaseCall
+from gateway.limits.lease_messages import BookState, LeaseCall
 from gateway.routing.mirror_messages import TO_CONTROL
 from gateway.store.feed import CHANGE, RESYNC
 
@@ -57,6 +58,12 @@ CATCH_UP_SECONDS: Final = 15.0
 """How long an engine that was removed waits until no worker has routes to it: longer than a worker that hangs lives."""
 COLLECT_SECONDS: Final = 5.0
 """Between two collections without a scrape: what a worker that is killed counted since the last one is lost."""
+
+
+HOLD_SECONDS: Final = 3.0
+"""How long questions of workers that are being answered hold up an upgrade."""
+RENEW_SECONDS: Final = 10.0
+"""Between two tries to start a worker's successor."""
 
 
 class Workers:
@@ -110,6 +117,64 @@ class Workers:
     async def aclose(self) -> None:
         await self.pool.aclose()
         await self._tasks.aclose()
+
+    # --- replacing the program
+
+    async def hand_over(self) -> tuple[list[HeldWorker], BookState]:
+        """Leaves the workers to the program that takes this one's place, and says what it needs to `adopt` them. A worker whose feed has
+        ended is left to itself."""
+        await self.pool.let_go()
+        workers = list(self.hub.workers.values())
+        channels = [worker.channel for worker in workers if worker.channel is not None]
+        limits = self.limits.hand_over()
+        await asyncio.gather(*(channel.hold(HOLD_SECONDS) for channel in channels))
+        held = []
+        for worker in workers:
+            if worker.channel is None or worker.state not in ("ready", "draining") or (left := worker.channel.let_go()) is None:
+                continue
+            feed, unread, asked = left
+            known: dict[str, Any] = {
+                "id": worker.id,
+                "number": worker.number,
+                "pid": worker.child.pid,
+                "state": worker.state,
+                "grace": worker.grace,
+            }
+            progress: dict[str, Any] = {"acknowledged": worker.acknowledged, "compiled": worker.compiled, "unread": unread, "asked": asked}
+            held.append(HeldWorker(feed=feed, **known, **progress))
+        await self._tasks.aclose()
+        return held, limits
+
+    async def adopt(self, handed: HandOver) -> None:
+        """Goes on with the workers that another program has started. Call before `start`, once the configuration is in force."""
+        self.hub.number = handed.change
+        if handed.limits is not None:
+            self.limits.take_over(handed.limits)
+        for held in handed.workers:
+            worker = Worker(held.id, held.number, Child(held.pid), acknowledged=held.acknowledged, compiled=held.compiled, grace=held.grace)
+            worker.move("ready")
+            if held.state == "draining":
+                worker.move("drain")
+            sock = socket.socket(fileno=held.feed)
+            sock.setblocking(False)
+            await self.hub.adopt(worker, sock, held.unread, held.asked)
+            if (mirror := self._gateway.fleet.mirror) is not None:
+                mirror.join(worker.id, partial(self.hub.tell, worker.id))
+                if not worker.live:
+                    mirror.leave(worker.id)
+            self.pool.adopt(worker)
+        self.hub.change(KeysMissed())  # what the store changed in between, nobody has heard
+
+    async def renew(self) -> None:
+        """Replaces the adopted workers that serve, one by one; returns when each has a successor that serves. One that does not start is
+        tried again after a while; the old one goes on."""
+        while adopted := self.pool.adopted():
+            try:
+                await self.pool.replace(adopted[0])
+            except (GatehouseError, OSError) as error:
+                log.error("worker %s goes on with the program before, as its successor does not start: %s", adopted[0], error)
+                self._record("upgrade_incomplete", adopted[0], {"reason": str(error)}, "failed")
+                await asyncio.sleep(RENEW_SECONDS)
 
     # --- what workers are told
 

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 from gateway.app.workers import states
 from gateway.app.workers.channel import Channel, FeedClosed, Handlers
 from gateway.app.workers.codec import CHANGE, TELL, Codec
-from gateway.app.workers.messages import MESSAGES, Beat, Pulse, State
+from gateway.app.workers.messages import MESSAGES, Beat, KeyChanged, KeysMissed, Pulse, State
 from gateway.core.messages import Ask, Message
 from gateway.core.tasks import TaskOwner
 
@@ -42,7 +42,7 @@ class Worker:
     """One worker as the control process knows it. number: of its id, and of its audit writer. channel: None while it is not connected.
 
     left: it serves no more, or soon will not, so that another one takes its place. over: its process has ended. started: monotonic.
-    grace: seconds that it may take from `left` to `over`.
+    grace: seconds that it may take from `left` to `over`. adopted: the program before this one has started it, maybe of another version.
     """
 
     id: str
@@ -56,6 +56,7 @@ class Worker:
     reason: str = ""
     compiled: bool = False
     missed: int = 0
+    adopted: bool = False
     grace: float = 0.0
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     left: asyncio.Event = field(default_factory=asyncio.Event)
@@ -97,7 +98,23 @@ class Hub:
 
     async def connect(self, worker: Worker, sock: socket.socket) -> None:
         """Sends the state to a new worker, and from now on every change."""
-        channel = Channel(
+        channel = self._channel(worker)
+        await channel.open(sock)
+        worker.channel, worker.acknowledged = channel, self.number
+        self.workers[worker.id] = worker
+        channel.tell(self._state(worker.id, self.number))
+        for hear in self.on_joined:
+            hear(worker.id)
+
+    async def adopt(self, worker: Worker, sock: socket.socket, unread: bytes, asked: int) -> None:
+        """Goes on with a worker that another program has started. It keeps its configuration, and hears of keys and of nothing else."""
+        worker.adopted = True
+        worker.channel = channel = self._channel(worker)
+        self.workers[worker.id] = worker
+        await channel.resume(sock, unread, asked)
+
+    def _channel(self, worker: Worker) -> Channel:
+        return Channel(
             worker.id,
             self.codec,
             self.handlers,
@@ -105,12 +122,6 @@ class Hub:
             on_end=lambda reason: self._ended(worker, reason),
             on_ack=lambda number: self._acknowledged(worker, number),
         )
-        await channel.open(sock)
-        worker.channel, worker.acknowledged = channel, self.number
-        self.workers[worker.id] = worker
-        channel.tell(self._state(worker.id, self.number))
-        for hear in self.on_joined:
-            hear(worker.id)
 
     def _ended(self, worker: Worker, reason: str) -> None:
         """The feed has ended: the worker finishes what runs and ends, unless it is dead already."""
@@ -185,10 +196,11 @@ class Hub:
     def change(self, message: Message) -> int:
         """Numbers a change, sends it to every worker and returns the number. Raises FeedError, and then nothing was sent."""
         encoded = self.codec.encode(CHANGE, self.number + 1, message)
+        plain = encoded if isinstance(message, KeyChanged) else self.codec.encode(CHANGE, self.number + 1, KeysMissed())
         self.number += 1
         for worker in list(self.workers.values()):
             if worker.channel is not None:
-                worker.channel.send(encoded)
+                worker.channel.send(plain if worker.adopted else encoded)
         return self.number
 
     # --- who has it in force

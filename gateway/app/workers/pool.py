@@ -71,6 +71,34 @@ class Pool:
         for place in self._places:
             self._keepers.append(self._tasks.spawn(self._keep(place), name="keep a worker"))
 
+    def adopt(self, worker: Worker) -> None:
+        """Takes over a worker that another program has started. One that serves gets a place; `start` finds it there."""
+        place = next((place for place in self._places if place.worker is None), None)
+        if worker.live and place is not None:
+            place.worker = worker
+        self._tasks.spawn(self._reap(worker), name="reap a worker")
+        self._tasks.spawn(self._watch(worker), name="watch a worker")
+        if worker.live and place is None:
+            self.drain(worker, 0.0, others=True)
+
+    async def let_go(self) -> None:
+        """Leaves all workers to the program that takes this one's place: nobody is replaced, ended or asked any more."""
+        self._leaving = True
+        for keeper in self._keepers:
+            keeper.cancel()
+        await self._tasks.aclose()
+
+    def busy(self) -> str | None:
+        """Why the workers cannot be handed over now, or None."""
+        for place in self._places:
+            if place.worker is None or place.worker.state != "ready" or place.replacing.locked():
+                return "a worker is being started or replaced"
+        return None
+
+    def adopted(self) -> list[str]:
+        """Ids of the workers that serve and were started by another program."""
+        return [place.worker.id for place in self._places if place.worker is not None and place.worker.adopted]
+
     async def ready(self) -> None:
         """Returns once every place has a worker that serves. Raises GatehouseError with the reason when the first one of a place fails."""
         for place in self._places:
@@ -142,9 +170,11 @@ class Pool:
 
     async def _keep(self, place: Place) -> None:
         """Keeps one place served until cancelled."""
+        first = place.worker
         while True:
             try:
-                worker = place.worker = await self._launch()
+                worker, first = first or await self._launch(), None
+                place.worker = worker
             except OSError as error:
                 log.error("a worker could not be started: %s", error)
                 place.quick_deaths += states.QUICK_DEATHS
