@@ -175,11 +175,13 @@ class Channel(asyncio.Protocol):
         self._reader.feed(unread)
         await self.open(sock)
 
-    async def hold(self, seconds: float) -> None:
-        """Reads no more, answers what was asked, and returns when everything that was sent is with the kernel, or after so many seconds."""
-        if (transport := self._transport) is None or self.ended is not None:
-            return
-        transport.pause_reading()
+    def hold(self) -> None:
+        """Reads no more; what the peer sends waits."""
+        if self._transport is not None and self.ended is None:
+            self._transport.pause_reading()
+
+    async def settled(self, seconds: float) -> None:
+        """Returns once every question is answered and everything that was sent is with the kernel, or after so many seconds."""
         end = asyncio.get_running_loop().time() + seconds
         while (self._serving or self.backlog) and asyncio.get_running_loop().time() < end and self.ended is None:
             await asyncio.sleep(0.005)

@@ -126,8 +126,10 @@ class Workers:
         await self.pool.let_go()
         workers = list(self.hub.workers.values())
         channels = [worker.channel for worker in workers if worker.channel is not None]
+        for channel in channels:
+            channel.hold()
         limits = self.limits.hand_over()
-        await asyncio.gather(*(channel.hold(HOLD_SECONDS) for channel in channels))
+        await asyncio.gather(*(channel.settled(HOLD_SECONDS) for channel in channels))
         held = []
         for worker in workers:
             if worker.channel is None or worker.state not in ("ready", "draining") or (left := worker.channel.let_go()) is None:

@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeVar
 from gateway.app.workers import states
 from gateway.app.workers.channel import Channel, FeedClosed, Handlers
 from gateway.app.workers.codec import CHANGE, TELL, Codec
-from gateway.app.workers.messages import MESSAGES, Beat, KeyChanged, KeysMissed, Pulse, State
+from gateway.app.workers.messages import MESSAGES, Beat, ConfigChanged, KeysMissed, Pulse, State
 from gateway.core.messages import Ask, Message
 from gateway.core.tasks import TaskOwner
 
@@ -196,7 +196,7 @@ class Hub:
     def change(self, message: Message) -> int:
         """Numbers a change, sends it to every worker and returns the number. Raises FeedError, and then nothing was sent."""
         encoded = self.codec.encode(CHANGE, self.number + 1, message)
-        plain = encoded if isinstance(message, KeyChanged) else self.codec.encode(CHANGE, self.number + 1, KeysMissed())
+        plain = self.codec.encode(CHANGE, self.number + 1, KeysMissed()) if isinstance(message, ConfigChanged) else encoded
         self.number += 1
         for worker in list(self.workers.values()):
             if worker.channel is not None:
