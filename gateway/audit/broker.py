@@ -316,6 +316,7 @@ class AuditBroker:
     def _on_tick(self) -> None:
         now = self._clock.monotonic()
         self._ticker = self._running_loop().call_later(self._tick, self._on_tick)
+        self._writer.look = True
         if self._writing.batch is not None:
             if now - self._writing.since >= self._spec.timeout:
                 self._hang(f"a write has been waiting for {self._spec.timeout:g} s")
@@ -325,6 +326,8 @@ class AuditBroker:
         elif now >= self._checkpoint_due:
             self._checkpoint_due = now + self._spec.checkpoint.every
             self._order(self._writer.checkpoint)
+        else:
+            self._order(self._writer.mind)
 
     def _hang(self, reason: str) -> None:
         """The writer does not come back: fails what waits for it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gateway.audit.chain import read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.neighbours import holder
 from gateway.audit.repair import read_checkpoint
 from gateway.audit.report import Problem, WriterReport
 from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
@@ -43,7 +44,8 @@ def crosscheck(
         if writer in archived:
             yield WriterReport(writer, archived=newest.newest, problems=[])
         else:
-            yield WriterReport(writer, problems=[_problem(writer, "all files of this writer are gone", witnesses)])
+            problem = _problem(writer, "all files of this writer are gone", witnesses)
+            yield WriterReport(writer, live=holder(directory, writer) is not None, problems=[problem])
 
 
 def _compare(

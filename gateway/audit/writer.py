@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.chain import FORMAT, Chain, Draft, Entry
@@ -28,20 +29,23 @@ RESERVE: Final = 64 * 1024 * 1024
 class ChainWriter:
     """Writes batches of records to the local log. A method that raises OSError has written nothing and may be called again.
 
-    `roomy`: whether there were RESERVE bytes left after the last batch. `followers`: get every batch once it is written; must not block.
+    `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `followers`: get every batch once
+    it is written; must not block. `look`: set now and then: before the next batch, or with `mind`, the files are looked after.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
         self.sink, self.signer, self.clock, self.config = sink, signer, clock, config
         self.chain = Chain()
         self.written = self.batches = 0
-        self.roomy = False
+        self.roomy = self.look = False
         self.followers: tuple[Callable[[bytes], None], ...] = ()
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
         self._newest: CheckpointRecord | None = None
         self._broken: dict[str, Any] | None = None
+        self._journal: Path | None = None
+        self._journaled = True
         self._witness = Witness(sink.directory, sink.writer, signer.verifier)
 
     def open(self, recovered_by: str = "") -> None:
@@ -80,11 +84,15 @@ class ChainWriter:
 
     def make_journal(self) -> Journal | None:
         """A journal for the loop, once the log is open. None, with a warning, when there is no room for one or it cannot be made."""
+        if not self.roomy:
+            return None
         try:
-            return Journal(self.sink.directory / journal_name(self.sink.writer)) if self.roomy else None
+            journal = Journal(self.sink.directory / journal_name(self.sink.writer))
         except OSError as error:
             log.warning("the audit log has no journal (%s): every request waits for the write of its record", error.strerror or error)
             return None
+        self._journal = journal.path
+        return journal
 
     def _open_checkpoints(self) -> CheckpointRecord | None:
         path = self.sink.directory / checkpoints_name(self.sink.writer)
@@ -116,6 +124,8 @@ class ChainWriter:
 
     def write(self, records: Sequence[Entry], draft: Draft | None = None) -> None:
         """Writes the records as one batch, all or nothing. `draft`: the first of them, already linked."""
+        if self.look and (lost := self._look_after_files()):
+            records, draft = [*lost, *records], None
         if self.sink.full:
             self._rotate()
         if self.sink.fresh:
@@ -125,6 +135,35 @@ class ChainWriter:
         self.batches += 1
         self.roomy = self._roomy()
 
+    def mind(self) -> None:
+        """Looks after the files while there is nothing to write."""
+        if self.look and (lost := self._look_after_files()):
+            self.write(lost)
+
+    def _look_after_files(self) -> list[EventRecord]:
+        """Goes on in new files where somebody has deleted those in use; what is to be told. The lock is the first: without it, the writer
+        would pass for one that no process has."""
+        gone = ["lock"] if self.sink.keep_lock(self.signer.key_id) else []
+        if self.sink.deleted:
+            broken = {"segment": self.sink.segment, "line": 0, "reason": "the segment was deleted while it was written"}
+            self.sink.begin(self.sink.segment + 1)
+            self._broken = broken
+            gone.append("segment")
+        if self._checkpoints is not None and self._checkpoints.deleted:
+            path = self._checkpoints.path
+            fresh = AppendFile(path, create=not path.exists(), files=self.sink.files)
+            self._checkpoints.close()
+            self._checkpoints = fresh
+            gone.append("checkpoints")
+        if self._journal is not None and not self._journal.exists():
+            self._journal, self._journaled = None, False
+            gone.append("journal")
+        self.look = False
+        if not gone:
+            return []
+        log.error("somebody has deleted files of the audit log that are in use: %s; it goes on in segment %d", gone, self.sink.segment)
+        return [self._event("audit.broken", {"deleted": gone, "segment": self.sink.segment}, outcome="failed")]
+
     def _put(self, lines: bytes) -> None:
         self.sink.write(lines)
         self.chain.commit()
@@ -133,7 +172,7 @@ class ChainWriter:
 
     def _roomy(self) -> bool:
         try:
-            return self.sink.free() >= RESERVE
+            return self._journaled and self.sink.free() >= RESERVE
         except OSError:
             return False
 

@@ -130,6 +130,11 @@ class AppendFile:
         """Bytes that the file system has left. Raises OSError."""
         return self._files.free(self._descriptor)
 
+    @property
+    def deleted(self) -> bool:
+        """Whether the file has no name any more: what is written to it is lost. Raises OSError."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -160,15 +165,32 @@ class FileSink:
     def take(self) -> bool:
         """Takes the lock, which lasts until `close` or the end of the process; False when another process has it. Raises ConfigError."""
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(self.directory / lock_name(self.writer), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = self._acquire()
         except BlockingIOError:
-            self.close()
             return False
         except OSError as error:
-            self.close()
             raise ConfigError(f"cannot write the audit log in {self.directory}: {error.strerror}", path="audit.sinks") from error
+        return True
+
+    def _acquire(self) -> int:
+        """The descriptor of the lock. Raises BlockingIOError when another process has it, OSError."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.directory / lock_name(self.writer), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def keep_lock(self, text: str) -> bool:
+        """Takes the lock anew if somebody has deleted its file; whether that was so. text: as for `mark`. Raises OSError, also when another
+        process has the writer now."""
+        if self._lock < 0 or os.fstat(self._lock).st_nlink:
+            return False
+        held, self._lock = self._lock, self._acquire()
+        os.close(held)
+        self.mark(text)
         return True
 
     def mark(self, text: str) -> None:
@@ -184,6 +206,11 @@ class FileSink:
     def fresh(self) -> bool:
         """Whether the segment is empty, so that its header must come first."""
         return self._current.size == 0
+
+    @property
+    def deleted(self) -> bool:
+        """Whether somebody has deleted the segment. Raises OSError."""
+        return self._current.deleted
 
     @property
     def full(self) -> bool:
@@ -203,6 +230,7 @@ class FileSink:
 
     def begin(self, number: int) -> None:
         """Starts a new segment, whose first batch must begin with its header. Raises OSError and keeps the current segment."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._switch(number, create=True)
 
     def _switch(self, number: int, *, create: bool) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.audit.chain import Draft, payload
+from gateway.audit.neighbours import holder
 from gateway.audit.verify import verify_log
 
 
@@ -300,3 +301,71 @@ def test_the_checkpoints_files_end_is_found_in_a_long_file(log_bench: Any, make:
     start(log_bench).close()
     report = verified(log_bench)
     assert report.ok and report.writers[0].checkpoints == 42
+
+
+DELETED = {
+    "segment": ("audit-0-00000001.jsonl",),
+    "checkpoints": ("checkpoints-0.jsonl",),
+    "lock": ("audit-0.lock",),
+    "everything": ("audit-0.lock", "audit-0-00000001.jsonl", "checkpoints-0.jsonl"),
+}
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("gone", DELETED)
+def test_files_that_were_deleted_under_a_writer_take_no_records_with_them(log_bench: Any, make: Any, gone: str, idle: bool) -> None:
+    writer = start(log_bench)
+    writer.write([make.intent("before")])
+    writer.checkpoint()
+    for name in DELETED[gone]:
+        (log_bench.directory / name).unlink()
+    if gone == "everything":
+        log_bench.directory.rmdir()
+    writer.look = True
+    if idle:
+        writer.mind()
+    writer.write([make.intent("after")])
+    writer.checkpoint()
+    assert holder(log_bench.directory, "0") == log_bench.signer.key_id
+    writer.close()
+    segment = 2 if gone in ("segment", "everything") else 1
+    assert [record["request_id"] for record in log_bench.records(segment) if record["kind"] == "intent"][-1] == "after"
+    (told,) = [record for record in log_bench.records(segment) if record.get("event") == "audit.broken"]
+    deleted = ["lock", "segment", "checkpoints"] if gone == "everything" else [gone]
+    assert told["detail"] == {"deleted": deleted, "segment": segment} and told["outcome"] == "failed"
+    report = verified(log_bench)
+    assert report.ok == (gone == "lock") and report.writers[0].last == log_bench.records(segment)[-1]["seq"]
+
+
+def test_a_writer_that_another_process_has_taken_writes_nothing_more(log_bench: Any, make: Any) -> None:
+    writer = start(log_bench)
+    (log_bench.directory / "audit-0.lock").unlink()
+    other = log_bench.sink()
+    assert other.take()
+    before = log_bench.segment().read_bytes()
+    writer.look = True
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            writer.write([make.intent("a")])
+    assert log_bench.segment().read_bytes() == before
+    other.close()
+    writer.write([make.intent("b")])
+    writer.close()
+    assert verified(log_bench).ok
+
+
+def test_requests_do_not_rely_on_a_journal_that_was_deleted(log_bench: Any, make: Any) -> None:
+    log_bench.disk.room = 1 << 40
+    writer = start(log_bench)
+    journal = writer.make_journal()
+    writer.look = True
+    writer.write([make.intent("a")])
+    assert writer.roomy and log_bench.events() == ["audit.opened"]
+    journal.path.unlink()
+    writer.look = True
+    for name in ("b", "c"):
+        writer.write([make.intent(name)])
+        assert not writer.roomy
+    journal.close()
+    writer.close()
+    assert log_bench.events() == ["audit.opened", "audit.broken", "audit.closed"] and verified(log_bench).ok
