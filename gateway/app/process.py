@@ -221,7 +221,7 @@ class Process:
             await self._until_the_end(upgrader)
             started.cancel()
             if self.leaving.asked.is_set():
-                await self._leave(data_side, workers)
+                await self._leave(data, data_side, workers)
             gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
             admin_side.end()
             if not self.leaving.asked.is_set():
@@ -241,7 +241,7 @@ class Process:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         await owner.aclose()
 
-    async def _leave(self, data_side: DataSide, workers: Workers | None) -> None:
+    async def _leave(self, data: socket.socket, data_side: DataSide, workers: Workers | None) -> None:
         assert self.gateway is not None
         plane = self.gateway.plane
         listen = plane.current().spec.listen  # a reload may have changed it
@@ -251,6 +251,7 @@ class Process:
             await data_side.leave(delay)
         else:
             plane.draining = True
+            data.close()  # the workers have it too; once they have closed it, new connections are refused and not left waiting
             await workers.leave(delay)
 
     def _make_workers(self, gateway: Gateway, data: socket.socket) -> Workers | None:

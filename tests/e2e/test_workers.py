@@ -213,8 +213,11 @@ def test_the_end_drains_every_worker(tmp_path: Path, engines: Callable[..., Engi
     engine.holds(1)
     workers = farm.two_workers()
     assert farm.process is not None
-    farm.process.send_signal(signal.SIGTERM)
+    for pid in (*workers, farm.process.pid):  # as a service manager does
+        os.kill(pid, signal.SIGTERM)
     until(lambda: sum(alive(pid) for pid in workers) == 1, what="the end of the idle worker")
+    with pytest.raises(httpx.ConnectError):  # refused, and not left in the queue of a socket that nobody accepts on
+        farm.each(1)
     engine.release()
     thread.join()
     assert answers == [200]

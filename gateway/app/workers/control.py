@@ -56,6 +56,8 @@ SCRAPE_SECONDS: Final = 1.0
 """How long a scrape waits for the workers' figures; what was heard last counts for those that are later."""
 CATCH_UP_SECONDS: Final = 15.0
 """How long an engine that was removed waits until no worker has routes to it: longer than a worker that hangs lives."""
+SECOND_THOUGHT: Final = 0.5
+"""How long a worker that was sent SIGTERM waits for its successor to be started: the signal may have been sent to all processes at once."""
 COLLECT_SECONDS: Final = 5.0
 """Between two collections without a scrape: what a worker that is killed counted since the last one is lost."""
 
@@ -241,6 +243,7 @@ class Workers:
         self._tasks.spawn(self._replaced(worker), name="replace a worker")
 
     async def _replaced(self, worker: str) -> None:
+        await asyncio.sleep(SECOND_THOUGHT)
         try:
             await self.pool.replace(worker)
         except (GatehouseError, OSError) as error:

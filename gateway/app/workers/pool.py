@@ -116,7 +116,7 @@ class Pool:
             keeper.cancel()
         workers = list(self._hub.workers.values())
         for worker in workers:
-            if worker.channel is None:  # it has not been told anything yet
+            if worker.state == "starting":  # it has served nobody yet
                 worker.child.kill()
             else:
                 self.drain(worker, delay)
@@ -224,9 +224,10 @@ class Pool:
     async def _reap(self, worker: Worker) -> None:
         code = await worker.child.wait()
         worker.reason = worker.reason or (f"signal {-code}" if code < 0 else f"exit code {code}")
+        served = worker.state != "starting"
         self._hub.gone(worker, code)
         detail = {"pid": worker.child.pid, "code": code, "reason": worker.reason}
-        if worker.state == "gone":
+        if worker.state == "gone" or (self._leaving and not served):
             log.info("worker %s has ended", worker.id)
             self._record("worker_ended", worker.id, detail, "ok")
         else:
