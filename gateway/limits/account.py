@@ -29,19 +29,19 @@ class Lease:
 
 
 class Account(Bucket):
-    """A bucket and its leases. `in_use`: slots that workers hold. Times in picoseconds."""
+    """A bucket and its leases. `in_use`: slots that workers hold. undecided: requests that are being decided. Times in picoseconds."""
 
-    __slots__ = ("contended_until", "key", "leases", "requests_out", "tokens_out")
+    __slots__ = ("contended_until", "key", "leases", "requests_out", "tokens_out", "undecided")
 
     def __init__(self, shape: Shape, key: tuple[str, ...]) -> None:
         super().__init__(shape)
         self.key = key
         self.leases: dict[str, Lease] = {}
         self.requests_out = self.tokens_out = 0
-        self.contended_until = 0
+        self.contended_until = self.undecided = 0
 
     def idle(self, now: int) -> bool:
-        return not self.leases and self.in_use == 0 and self.requests_full <= now and self.tokens_full <= now
+        return not self.leases and self.in_use == 0 and self.undecided == 0 and self.requests_full <= now and self.tokens_full <= now
 
     def settle(self, now: int) -> None:
         """Ends the leases that have expired, and cuts what has refilled to what may be in the bucket beside what is out."""

@@ -132,6 +132,8 @@ class LeaseBook:
         now = self.now()
         for waiting in [waiting for waiting in self._waiting if waiting.worker is found]:
             del self._waiting[waiting]
+            for account in waiting.accounts:
+                account.undecided -= 1
         for account in found.accounts:
             account.settle(now)
             lease = account.leases.pop(worker)
@@ -151,13 +153,16 @@ class LeaseBook:
         known.silent = False
         self._name(known, call)
         for returned in call.returned:
-            self._returned(known, returned, now)
+            if returned.limit in known.limits:  # it may answer a recall of a limit that it has dropped meanwhile
+                self._returned(known, returned, now)
         for corrected in call.corrected:
-            self._corrected(known, corrected, now)
+            if corrected.limit in known.limits:
+                self._corrected(known, corrected, now)
         if self._waiting and (call.returned or call.corrected):
             self._retry(now)
         if call.wanted:
             self._decide_all(known, call.wanted, now)
+        self._drop(known, call.dropped)
         self._flush()
 
     def sweep(self) -> None:
@@ -205,7 +210,9 @@ class LeaseBook:
         for number, spec in call.limits:
             shape = worker.limits[number] = self._registry.shape(spec)
             shape.pins += 1
-        for number in call.dropped:
+
+    def _drop(self, worker: _Worker, numbers: Sequence[int]) -> None:
+        for number in numbers:
             if (dropped := worker.limits.pop(number, None)) is not None:
                 dropped.pins -= 1
 
@@ -286,6 +293,7 @@ class LeaseBook:
                 self._put_back(account, lease, part.lease, now, part.requests, part.tokens_left)
                 account.put_back_slots(lease, min(part.slot, lease.slots))
                 self._lease(worker, account, now)
+            account.undecided += 1
             accounts.append(account)
         return accounts
 
@@ -315,6 +323,8 @@ class LeaseBook:
             )
             for account in waiting.accounts
         ]
+        for account in waiting.accounts:
+            account.undecided -= 1
         waiting.worker.decided.append(Decided(waiting.wanted.id, admitted, now // NANO, levels))
 
     def _recall(self, waiting: _Waiting, now: int) -> None:

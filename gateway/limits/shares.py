@@ -20,6 +20,7 @@ from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.core.messages import Message
 from gateway.core.ports import Reservation
+from gateway.core.specs import LimitSpec
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal
 from gateway.limits import headers
@@ -111,7 +112,7 @@ class Shares:
         self._decided_id = 0
         self._last_id = self._last_number = self._try_at = 0
         self._numbers: dict[int, Shape] = {}
-        self._new: list[Shape] = []
+        self._new: list[tuple[int, LimitSpec]] = []
         self._wanted: list[Wanted] = []
         self._returned: list[Returned] = []
         self._corrected: list[Corrected] = []
@@ -174,7 +175,7 @@ class Shares:
             self._last_number += 1
             shape.number = self._last_number
             self._numbers[shape.number] = shape
-            self._new.append(shape)
+            self._new.append((shape.number, shape.spec))
         return shape.number
 
     def _flush_soon(self) -> None:
@@ -189,10 +190,10 @@ class Shares:
             self._generation = self.registry.generation
             dropped = [number for number, shape in self._numbers.items() if not self.registry.has_shape(shape)]
             for number in dropped:
-                del self._numbers[number]
+                self._numbers.pop(number).number = 0
         if not (self._wanted or self._returned or self._corrected or dropped):
             return
-        call = LeaseCall([(shape.number, shape.spec) for shape in self._new], dropped, self._returned, self._corrected, self._wanted)
+        call = LeaseCall(self._new, dropped, self._returned, self._corrected, self._wanted)
         self._new, self._returned, self._corrected, self._wanted = [], [], [], []
         if not self._lost:
             self._send(call)

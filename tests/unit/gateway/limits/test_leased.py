@@ -36,9 +36,17 @@ class Leases(RuleBasedStateMachine):
     """Random requests, ends, kills, stops, reloads and upgrades. `exact`: everything costs what was reserved, so that the bound must hold
     between any two admissions, not only since the start."""
 
-    @initialize(limits=st.sampled_from([SMALL, LARGE, ODD]), workers=st.integers(1, 4), exact=st.booleans(), seed=st.integers(0, 99))
-    def begin(self, limits: tuple[LimitSpec, ...], workers: int, exact: bool, seed: int) -> None:
-        self.world, self.limits, self.exact = World(limits, workers, seed=seed, delay=0.002), limits, exact
+    @initialize(
+        limits=st.sampled_from([SMALL, LARGE, ODD]),
+        workers=st.integers(1, 4),
+        exact=st.booleans(),
+        seed=st.integers(0, 99),
+        delay=st.sampled_from([0.0003, 0.002, 0.06]),
+        capacity=st.sampled_from([3, 1000]),
+    )
+    def begin(self, limits: tuple[LimitSpec, ...], workers: int, exact: bool, seed: int, delay: float, capacity: int) -> None:
+        self.world = World(limits, workers, seed=seed, delay=delay, capacity=capacity)
+        self.limits, self.exact, self.delay = limits, exact, delay
         self.start = self.world.clock.monotonic()
         self.tries: list[Try] = []
         self.used: dict[Try, int] = {}
@@ -186,12 +194,12 @@ class Leases(RuleBasedStateMachine):
         burst, slots = int(limit.requests.burst), limit.concurrent
         for _ in range(burst):
             one = worker.ask("ann")
-            world.run(0.02 if one.pending else 0.0)
+            world.run(10 * self.delay if one.pending else 0.0)
             assert one.reservation is not None
             one.settle(Usage(0, 0))
         world.run(200.0)
         held = [worker.ask("ann") for _ in range(slots)]
-        world.run(0.1)
+        world.run(1.0)
         if slots <= burst:
             assert all(one.reservation is not None for one in held)
         worker.ask("ann")
