@@ -12,7 +12,8 @@ from gateway.core.types import Usage
 from gateway.limits.bucket import SECOND
 from gateway.limits.lease_book import RECALL, LeaseBook
 from gateway.limits.lease_messages import LeaseCall, Returned
-from tests.fakes.leases import Try, World
+from gateway.limits.share import Share
+from tests.fakes.leases import Try, Worker, World
 
 ONE = LimitSpec(name="l", per="global", requests=RateSpec(rate=1, per=3600.0, burst=40))
 
@@ -257,3 +258,70 @@ def test_words_of_a_worker_that_is_gone_count_for_nothing() -> None:
     book.heard("nobody", LeaseCall(limits=[(1, ONE)], returned=[Returned(1, (), slots=5)]))
     book.gone("nobody")
     assert not sent and len(book) == 0
+
+
+TWENTY = LimitSpec(name="l", per="global", requests=RateSpec(rate=20, burst=16))
+
+
+def talk_until_something_is_held(world: World, worker: Worker, least: int) -> Share:
+    """Asks again and again, one after the other."""
+    while True:
+        worker.ask("a")
+        world.run(0.005)
+        ((_, share), *_) = worker.shares.registry.all()
+        assert isinstance(share, Share)
+        if share.requests >= least:
+            return share
+
+
+def test_what_is_handed_out_and_what_refilled_are_never_more_than_the_burst() -> None:
+    world = World([TWENTY], 2)
+    holder, other = world.workers.values()
+    share = talk_until_something_is_held(world, holder, 2)
+    world.run(0.6)
+    held = share.requests
+    assert held >= 2
+    at_once = [other.ask("a") for _ in range(30)] + [holder.ask("a") for _ in range(held)]
+    assert all(one.reservation is not None for one in at_once[30:])
+    world.run(0.02)
+    assert 16 - held <= admitted(at_once) <= 16
+
+
+def test_a_share_whose_lease_is_over_is_not_used() -> None:
+    """Its worker was stopped meanwhile, and does not know yet that the others have got it."""
+    world = World([TWENTY], 2)
+    holder, other = world.workers.values()
+    share = talk_until_something_is_held(world, holder, 2)
+    holder.stopped = True
+    world.run(3.0)
+    assert share.requests >= 2
+    tries = [other.ask("a") for _ in range(16)]
+    world.run(0.01)
+    assert admitted(tries) == 16
+    late = holder.ask("a")
+    assert late.reservation is None
+    holder.go_on()
+    world.run(0.03)
+    assert late.error is not None
+
+
+def test_what_is_left_of_a_lease_that_ended_before_the_next_one_began_is_not_used() -> None:
+    """A request brings part of a share, and the control process stands still until the lease of the rest is over."""
+    slow = LimitSpec(name="m", per="model", requests=RateSpec(rate=1, per=60.0, burst=100))
+    world = World([TWENTY, slow], 1)
+    (worker,) = world.workers.values()
+    share = talk_until_something_is_held(world, worker, 3)
+    one = worker.ask("a", model="another")
+    assert one.pending and share.requests >= 2
+    world.control.stopped = True
+    world.run(0.0)
+    worker.stopped = True
+    world.run(1.5)
+    world.control.go_on()
+    world.run(0.01)
+    worker.missed.reverse()  # it reads the answer before its timers are called
+    worker.go_on()
+    assert one.reservation is not None
+    view = world.book.view(TWENTY, ())
+    assert view is not None
+    assert share.requests <= sum(held.requests for held in view.held)
