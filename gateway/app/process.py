@@ -225,6 +225,7 @@ class Process:
             gateway.feed.publish(STOPPING, {})  # ends streams of events, which would hold the admin listener
             admin_side.end()
             if not self.leaving.asked.is_set():
+                self.manager.reloading()
                 await asyncio.wait([running], timeout=5.0)
                 self.successor = await upgrader.hand_over()
         finally:
@@ -305,8 +306,8 @@ class Process:
         self.manager.ready(self._status())
 
     async def _alive(self) -> bool:
-        """Whether the watchdog may be fed; that this runs shows that the loop turns."""
-        return True
+        """Whether the watchdog may be fed. That this runs shows that the loop turns; with workers, one of them must answer too."""
+        return self.workers is None or not self.has_started or self.workers.answering
 
     def _status(self) -> str:
         """One line for the service manager."""

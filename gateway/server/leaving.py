@@ -7,8 +7,8 @@ In the delay `/readyz` says 503, so that a load balancer stops sending, and ever
 answer says `connection: close`, so that clients move while they still can. Then the listener accepts no more, idle connections close, and
 what runs may finish within the drain timeout. What still runs then ends with an error: a stream with an event, anything else with a 503.
 
-A retiring listener leaves idle connections open until their next answer or the end of their keep-alive time: closing one just as its next
-request arrives would lose that request.
+A retiring listener leaves idle connections open until their next answer, at most IDLE_SECONDS: closing one just as its next request arrives
+would lose that request, and the longer it was idle the less likely that is.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from gateway.server.protocol import ListenerState
 
 LOOK_SECONDS: Final = 0.05
 """Between two looks at what is still under way."""
+IDLE_SECONDS: Final = 10.0
+"""How long a retiring listener waits for the next request of an idle connection."""
 
 
 class Leaving:
@@ -59,7 +61,11 @@ class Leaving:
         """Returns when every connection has ended, each after its last answer; or when asked to leave, which is then to follow."""
         state.plane.closing = True
         server.stop_accepting()
+        late = asyncio.get_running_loop().time() + IDLE_SECONDS
         while (state.connections or server.handshakes) and not self.asked.is_set():
+            if asyncio.get_running_loop().time() > late:
+                for connection in [each for each in state.connections if not each.busy]:
+                    connection.shutdown()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:

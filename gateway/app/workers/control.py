@@ -19,7 +19,7 @@ from gateway.app.upgrade.handover import HandOver, HeldWorker
 from gateway.app.workers.channel import Handlers
 from gateway.app.workers.child import Child, spawn
 from gateway.app.workers.figures import Figures
-from gateway.app.workers.hub import Hub, Worker
+from gateway.app.workers.hub import MISSED_PULSES, Hub, Worker
 from gateway.app.workers.key_records import KeyRecords
 from gateway.app.workers.messages import (
     Barrier,
@@ -283,6 +283,11 @@ class Workers:
     def in_flight(self) -> int:
         """Requests under way, as of the last second."""
         return sum(worker.beat.in_flight for worker in self.hub.workers.values())
+
+    @property
+    def answering(self) -> bool:
+        """Whether a worker that serves has answered lately."""
+        return any(worker.state == "ready" and worker.missed < MISSED_PULSES for worker in self.hub.workers.values())
 
     @property
     def serving(self) -> int:

@@ -212,6 +212,21 @@ async def test_who_retires_keeps_idle_connections_until_their_next_answer() -> N
         await asyncio.wait_for(retired, 60)
 
 
+async def test_who_retires_closes_what_stays_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaving, "IDLE_SECONDS", 0.01)
+    async with serving() as site:
+        idle, busy = await site.client(), await site.client()
+        await idle.ask()
+        busy.writer.write(post(CHAT, BODY))
+        await reached(lambda: site.world.engine.calls)
+        retired = asyncio.ensure_future(site.leaving.retire(site.server, site.state))
+        assert await idle.rest() == b""
+        assert not retired.done()
+        site.world.call.answer()
+        assert (await busy.rest()).endswith(ANSWER)
+        await asyncio.wait_for(retired, 60)
+
+
 async def test_who_retires_leaves_new_connections_in_the_queue_for_others() -> None:
     async with serving() as site:
         other = site.sock.dup()
