@@ -100,14 +100,25 @@ def verified(replica: Replica) -> dict[str, Any]:
         answer.raise_for_status()
         report = answer.json()
     writers = report["writers"]
+    intents, outcomes = recorded(replica)
     return {
         "audit log of": replica.name,
         "verifies": "yes" if report["ok"] else f"NO: {report['first_problem']}",
         "writers": len(writers),
         "lines": sum(writer["lines"] for writer in writers),
         "left in journals": sum((writer["journal"] or {}).get("unchained", 0) for writer in writers),
-        "intents without an outcome": sum(writer["unfinished"] for writer in writers),
+        "intents": len(intents),
+        "of them without an outcome": len(intents - outcomes),
     }
+
+
+def recorded(replica: Replica) -> tuple[set[str], set[str]]:
+    """Ids of the requests with an intent, and of those with an outcome, of all writers of a replica."""
+    found: dict[str, set[str]] = {"intent": set(), "outcome": set()}
+    for record in replica.audit():
+        if record["kind"] in found:
+            found[record["kind"]].add(record["request_id"])
+    return found["intent"], found["outcome"]
 
 
 class Usage:

@@ -5,7 +5,8 @@
 One replica of the cluster gets constant load directly; its workers, drawn by chance, are killed with SIGKILL. Each is frozen for a moment
 before, to read which connections it holds: a request may only fail on one of these. What failed before its answer began is repeated by the
 client, as the OpenAI clients do, and must then succeed. Exits with 1 when a request failed elsewhere, one was lost for good before its
-answer began, a worker was not replaced, or the audit log does not verify.
+answer began, a worker was not replaced, the audit log does not verify, an answered request is not in it, or more requests have no outcome
+there than attempts failed.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def main() -> None:
         )
         for one in [*strangers[:5], *lost[:5]]:
             print(f"  {one}")
-    wrong = bool(strangers or lost or log["verifies"] != "yes")
+    attempts = len(load.total["failures"])
+    unrecorded = load.total["ok"] > log["intents"] or log["of them without an outcome"] > attempts
+    wrong = bool(strangers or lost or unrecorded or log["verifies"] != "yes")
     raise SystemExit(wrong)
 
 
