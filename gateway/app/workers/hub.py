@@ -97,9 +97,12 @@ class Hub:
     # --- connections
 
     async def connect(self, worker: Worker, sock: socket.socket) -> None:
-        """Sends the state to a new worker, and from now on every change."""
+        """Sends the state to a new worker, and from now on every change. Nothing, if its process ends before that."""
         channel = self._channel(worker)
         await channel.open(sock)
+        if worker.over.is_set():  # everybody has heard of its end
+            channel.end("its process has ended")
+            return
         worker.channel, worker.acknowledged = channel, self.number
         self.workers[worker.id] = worker
         channel.tell(self._state(worker.id, self.number))

@@ -97,6 +97,8 @@ class Farm:
         self.ends_when_drained = True
         self.release = asyncio.Event()
         self.refusals = 0
+        self.stillborn = 0
+        """Workers that end before the feed to them is open."""
         self.listen = ListenSpec(drain_timeout=0.0)
         self._pids = count(1000)
         self._data = socket.socket()
@@ -107,6 +109,9 @@ class Farm:
             self.refusals -= 1
             raise OSError("no more processes")
         self.made.append(FakeWorker(self, next(self._pids), feed))
+        if self.stillborn:
+            self.stillborn -= 1
+            self.made[-1].end(-9)
         return self.made[-1]
 
     def _record(self, event: str, target: str, detail: dict[str, Any], outcome: str) -> None:

@@ -77,3 +77,14 @@ async def test_those_who_want_to_know_hear_of_new_workers_and_of_their_end(farm:
     farm.fake("gw-2").end(-9)
     await reached(lambda: joined == ["gw-2"])
     assert farm.gone == ["gw-2"]
+
+
+async def test_nobody_hears_of_a_worker_that_ends_before_it_is_connected(farm: Farm) -> None:
+    heard: list[str] = []
+    farm.hub.on_joined.append(lambda id: heard.append(f"joined {id}"))
+    farm.hub.on_gone.append(lambda id: heard.append(f"gone {id}"))
+    farm.stillborn = 2
+    farm.fake("gw-1").end(-9)
+    await reached(lambda: len(farm.made) == 5 and farm.ids() == ["gw-1", "gw-2"])
+    assert heard == ["gone gw-1", "gone gw-1", "gone gw-1", "joined gw-1"]
+    assert sorted(farm.hub.workers) == ["gw-1", "gw-2"]
