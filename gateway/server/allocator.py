@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -22,24 +23,34 @@ TRIM_AFTER: Final = 32 * 1024 * 1024
 """Bytes given back to the budget after which the heap is trimmed."""
 QUIET_TRIM_AFTER: Final = 1024 * 1024
 """The same while nothing is held: what is left over from a burst."""
-TRIM_SECONDS: Final = 1.0
-"""A trim holds the loop for 3 ms after 40 MB were freed, for 14 ms after 200 MB; so at most one in so long."""
+QUIET_SECONDS: Final = 1.0
+"""Between two trims of what bursts leave over."""
+SHARE: Final = 0.05
+"""Most of the loop's time that trims take: the next one waits so much longer than the last one took.
+
+A trim takes 1 to 3 ms after 40 MB were freed and 8 to 20 ms after 200 MB: many small ones hold the loop for less than a rare large one.
+In a thread it would hold the loop for as long (12 ms after 200 MB, 65 ms after 600 MB): it locks the heap that the loop allocates from.
+"""
 
 
 class Allocator:
     """The process's allocator. trim: `malloc_trim`; None where there is none."""
 
-    def __init__(self, trim: Callable[[int], int] | None) -> None:
-        self._trim = trim
-        self._due = 0.0
+    def __init__(self, trim: Callable[[int], int] | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._trim, self._clock = trim, clock
+        self._due = self._quiet_due = 0.0
 
     def freed(self, amount: int, held: int, now: float) -> bool:
         """Trims the heap when enough was given back to the budget since the last time: `amount` bytes, while `held` are still taken.
         True when it did; False also where there is nothing to trim with."""
-        if self._trim is None or now < self._due or amount < (TRIM_AFTER if held else QUIET_TRIM_AFTER):
+        if self._trim is None or now < self._due:
             return False
-        self._due = now + TRIM_SECONDS
+        if amount < TRIM_AFTER and (held or amount < QUIET_TRIM_AFTER or now < self._quiet_due):
+            return False
+        began = self._clock()
         self._trim(0)
+        self._due = now + (self._clock() - began) / SHARE
+        self._quiet_due = now + QUIET_SECONDS
         return True
 
 

@@ -17,7 +17,7 @@ from gateway.wire.openai.answers import OpenAiAnswer, is_json
 from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
 from gateway.wire.openai.stream import DONE, OpenAiReader
-from gateway.wire.openai.structure import Structure, in_order, settle_unknown
+from gateway.wire.openai.structure import Structure, in_order, in_order_steps, settle_unknown
 from gateway.wire.openai.usage import usage_of
 from gateway.wire.openai.views import (
     TOOLS,
@@ -87,7 +87,7 @@ class OpenAiApi(WireApi):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise unreadable(body, error) from None
         request = InferenceRequest(self, path, view.model, fields, view)
-        if not (self._known.issuperset(fields) and in_order(body, fields, self.messages(request))):
+        if not (self._known.issuperset(fields) and (yield from in_order_steps(body, fields, self.messages(request)))):
             yield
             yield from self._settled(request, body)
         self._finish(request, len(body))

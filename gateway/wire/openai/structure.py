@@ -18,6 +18,7 @@ from gateway.wire.openai import fields as lists
 from gateway.wire.openai import media
 from gateway.wire.openai.fields import CALL, DOCUMENT, FUNCTION, KNOWN, MEDIA, MESSAGE, PART, PROSE, TEXT_PART, wrong_case
 
+SPACED: Final = (b" :", b"\n:", b"\t:", b"\r:")
 PAUSE: Final = 256
 """Fields, messages or documents checked in one turn."""
 
@@ -38,7 +39,30 @@ def in_order(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None
         return True
     if body.count(b'":') != keys:
         return False
-    return body.find(b" :") < 0 and body.find(b"\n:") < 0 and body.find(b"\t:") < 0 and body.find(b"\r:") < 0
+    return body.find(b" :") < 0 and body.find(b"\n:") < 0 and body.find(b"\t:") < 0 and body.find(b"\r:") < 0  # SPACED, without a loop
+
+
+def in_order_steps(body: bytes, fields: dict[str, Raw], messages: Sequence[Any] | None) -> Generator[None, None, bool]:
+    """`in_order` for a large body, with a pause after every search through it: each takes 5 ms for 8 MiB."""
+    keys = len(fields)
+    if messages is not None:
+        for message in messages:
+            if message.content.__class__ is not str or message.tool_calls is not None:
+                return False
+        keys += 2 * len(messages)
+    found = body.count(b":")
+    yield
+    if found == keys:
+        return True
+    found = body.count(b'":')
+    yield
+    if found != keys:
+        return False
+    for spaced in SPACED:
+        if body.find(spaced) >= 0:
+            return False
+        yield
+    return True
 
 
 class Structure:
@@ -66,7 +90,10 @@ class Structure:
                 continue
             decoded[name] = plain(value, name)
             yield
-            there, kept = unique.colons(raw), unique.written(decoded[name])
+            there = unique.colons(raw)
+            yield
+            kept = unique.written(decoded[name])
+            yield
             if there != kept:
                 raise unique.duplicate(raw, name)
             expected += kept

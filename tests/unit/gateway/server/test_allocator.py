@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.server.allocator import QUIET_TRIM_AFTER, TRIM_AFTER, TRIM_SECONDS, Allocator, tuned
+from gateway.server.allocator import QUIET_SECONDS, QUIET_TRIM_AFTER, SHARE, TRIM_AFTER, Allocator, tuned
 from gateway.server.protocol import ListenerState
 from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import World
@@ -29,13 +29,23 @@ def test_a_trim_must_be_worth_it(amount: int, held: int, trims: bool) -> None:
     assert Allocator(Trims()).freed(amount, held, 1000.0) is trims
 
 
-def test_trims_are_rare() -> None:
+def test_trims_take_a_small_share_of_the_time() -> None:
+    trims, took = Trims(), iter([0.0, 0.01, 0.0, 0.002, 0.0, 0.0])
+    allocator = Allocator(trims, lambda: next(took))
+    assert allocator.freed(TRIM_AFTER, 1, 1000.0)
+    assert not allocator.freed(TRIM_AFTER, 1, 1000.0 + 0.9 * 0.01 / SHARE)
+    assert allocator.freed(TRIM_AFTER, 1, 1000.0 + 1.1 * 0.01 / SHARE)
+    assert allocator.freed(TRIM_AFTER, 1, 1000.0 + 1.1 * 0.01 / SHARE + 1.1 * 0.002 / SHARE)
+    assert trims.calls == [0, 0, 0]
+
+
+def test_what_bursts_leave_over_is_trimmed_once_a_second() -> None:
     trims = Trims()
-    allocator = Allocator(trims)
-    assert allocator.freed(TRIM_AFTER, 0, 1000.0)
-    assert not allocator.freed(TRIM_AFTER, 0, 1000.0 + TRIM_SECONDS / 2)
-    assert allocator.freed(TRIM_AFTER, 0, 1000.0 + TRIM_SECONDS)
-    assert trims.calls == [0, 0]
+    allocator = Allocator(trims, lambda: 0.0)
+    assert allocator.freed(QUIET_TRIM_AFTER, 0, 1000.0)
+    assert not allocator.freed(QUIET_TRIM_AFTER, 0, 1000.0 + QUIET_SECONDS / 2)
+    assert not allocator.freed(QUIET_TRIM_AFTER, 1, 1000.0 + QUIET_SECONDS)
+    assert allocator.freed(QUIET_TRIM_AFTER, 0, 1000.0 + QUIET_SECONDS)
 
 
 @pytest.mark.parametrize("variable", ["MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])

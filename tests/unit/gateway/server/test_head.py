@@ -15,8 +15,8 @@ HOST: Headers = {b"host": b"a"}
     [
         (b"/a", b"/a", b""),
         (b"/a?b=c?d", b"/a", b"b=c?d"),
-        (b"/a#f", b"/a", b""),
-        (b"/a#f?b", b"/a", b"b"),
+        (b"/a#f", b"/a#f", b""),
+        (b"/a#f?b", b"/a#f", b"b"),
         (b"/a?b#c", b"/a", b"b#c"),
         (b"/a%2fb/../c;d//e", b"/a%2fb/../c;d//e", b""),
         (b"http://evil/v1/models", b"/v1/models", b""),
@@ -109,3 +109,18 @@ def test_dots_that_are_part_of_a_name_pass(path: bytes) -> None:
 )
 def test_another_protocol_is_seen_by_its_request_line(data: bytes, foreign: bool) -> None:
     assert foreign_protocol(data) is foreign
+
+
+@pytest.mark.parametrize(
+    "host", [b"", b"a", b"a:80", b"a:", b"gate-way.example.com:8080", b"127.0.0.1:1", b"[::1]:80", b"[::ffff:1.2.3.4]", b"a_b"]
+)
+def test_hosts_that_pass(host: bytes) -> None:
+    assert check_head(b"GET", b"/", {b"host": host}, 100) is None
+
+
+@pytest.mark.parametrize(
+    "host", [b"a b", b"a, b", b"a/b", b"u@a", b"a?b", b"a#b", b"a:b", b"a:1:2", b"::1", b"[::1", b"[a]x", b"\xe4", b"a\\b"]
+)
+def test_what_is_no_host_is_refused(host: bytes) -> None:
+    error = check_head(b"GET", b"/", {b"host": host}, 100)
+    assert error is not None and (error.status, error.code) == (400, "invalid_header")

@@ -32,6 +32,9 @@ def metadata(unit: bytes, times: int) -> tuple[bytes, bytes]:
     return CHAT, b'{"model":"m","messages":[{"role":"user","content":"hi"}],"metadata":[%b"%b"]}' % (unit * times, rest)
 
 
+TOOL = b'{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{%b}}}}' % b",".join(
+    b'"p%d":{"type":"string","description":"%b"}' % (number, b"d" * 380) for number in range(300)
+)
 SHAPES: dict[str, Callable[[], tuple[bytes, bytes]]] = {
     "arrays": lambda: metadata(b"[],", 2_700_000),
     "arrays to the limit": lambda: metadata(b"[],", 65_000),
@@ -50,6 +53,15 @@ SHAPES: dict[str, Callable[[], tuple[bytes, bytes]]] = {
     ),
     "embeddings": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b"a"]}' % ((b'"' + b"x" * 120 + b'",') * 60_000)),
     "token ids": lambda: (EMBEDDINGS, b'{"model":"m","input":[%b1]}' % (b"12345," * 262_000)),
+    "unicode escapes": lambda: content(fill(b"\\u0041")),
+    "surrogate pairs": lambda: content(fill(b"\\ud83d\\ude00")),
+    "deep arrays": lambda: metadata(b"[" * 60 + b"1" + b"]" * 60 + b",", 1000),
+    "100,000 messages": lambda: (CHAT, b'{"model":"m","messages":[%b]}' % b",".join([b'{"role":"u","content":"hi"}'] * 100_000)),
+    "schemas of tools": lambda: (CHAT, b'{"model":"m","messages":[{"role":"u","content":"hi"}],"tools":[%b]}' % b",".join([TOOL] * 60)),
+    "a tensor of texts": lambda: (
+        INFER,
+        b'{"inputs":[{"name":"x","datatype":"BYTES","shape":[60000],"data":[%b"a"]}]}' % ((b'"' + b"x" * 125 + b'",') * 59_999),
+    ),
     "a tensor": lambda: (
         INFER,
         b'{"inputs":[{"name":"x","datatype":"FP32","shape":[830000],"data":[%b1]}]}' % (b"0.123456," * 829_999),

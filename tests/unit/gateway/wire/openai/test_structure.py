@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from gateway.core.types import InferenceRequest
 from gateway.wire import table
 from gateway.wire.openai import api
 from gateway.wire.openai.fields import DROPPED, NEVER
+from gateway.wire.openai.structure import in_order, in_order_steps
+from gateway.wire.openai.views import ChatRequest
 
 CHAT, RERANK, EMBEDDINGS = b"/v1/chat/completions", b"/v1/rerank", b"/v1/embeddings"
 USER = {"role": "user", "content": "hi"}
@@ -253,3 +256,28 @@ def test_the_glance_at_colons_finds_what_the_whole_check_finds(
         assert at_once(table.parse_steps(CHAT, body.encode(), {})).unknown == parse(body.encode()).unknown
     except RequestError as error:
         assert outcome(True) == (error.code, error.param)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","messages":[{"role":"u","content":"hi"}]}',
+        b'{"model":"m","messages":[{"role":"u","content":"a: b"}]}',
+        b'{"model" :"m","messages":[{"role":"u","content":"a: b"}]}',
+        b'{"model":"m","messages":[{"role":"u","content":"a : b"}]}',
+        b'{"model":"m","messages":[{"role":"u","content":"\\": "}]}',
+        b'{"model":"m","messages":[{"role":"u","content":"hi","x":1}]}',
+        b'{"model":"m","model":"m","messages":[{"role":"u","content":"hi"}]}',
+        b'{"model":"m","messages":[{"role":"u","content":[{"type":"text","text":"hi"}]}]}',
+    ],
+)
+def test_the_large_body_s_order_is_that_of_a_small_one(body: bytes) -> None:
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    messages = msgspec.json.decode(body, type=ChatRequest).messages
+    steps = in_order_steps(body, fields, messages)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            assert done.value is in_order(body, fields, messages)
+            break
