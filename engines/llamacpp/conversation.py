@@ -39,7 +39,7 @@ class Converser:
         source = template.source if template is not None else ""
         self._family = tools.family_of(source)
         controls = [text for text in model.control_texts() if text]
-        held = [*controls, _OPEN, _CLOSE]  # these two as well: in a client's text they are no placeholders
+        held = [*controls, _OPEN, _CLOSE]  # these two as well: in a client's text they are not placeholders
         self._control = re.compile("|".join(sorted(map(re.escape, held), key=len, reverse=True))) if controls else None
         self.markers = _markers(model)
         visible = {piece.decode("utf-8", "replace") for piece in self.markers.values()}

@@ -264,7 +264,7 @@ def _tensor(cursor: _Cursor) -> Tensor:
     if not 0 < elements < 2**62 or max(dims) >= 2**62:
         cursor.fail(f"absurd dimensions {dims}")
     if dims[0] % block:
-        cursor.fail(f"rows of {dims[0]} values are no multiple of the type's block of {block}")
+        cursor.fail(f"rows of {dims[0]} values are not a multiple of the type's block of {block}")
     return Tensor(name, dims, kind, offset, elements // block * size)
 
 

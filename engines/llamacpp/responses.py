@@ -55,7 +55,7 @@ def text_logprobs(model: Model, scores: Sequence[tuple[int, TopLogprobs | None]]
 
 
 def _text(model: Model, token: int) -> str:
-    """A token's text; bytes that are no whole characters are written as OpenAI does, so that tokens stay distinguishable."""
+    """A token's text; bytes that are not whole characters are written as OpenAI does, so that tokens stay distinguishable."""
     piece = model.special_piece(token)
     try:
         return piece.decode()

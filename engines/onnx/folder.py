@@ -144,7 +144,7 @@ def _labels(path: Path, config: dict[str, Any]) -> tuple[str, ...]:
     try:
         ordered = {int(key): str(value) for key, value in names.items()}
     except ValueError:
-        raise LoadError("model_invalid", f"{path}: id2label has keys that are no numbers") from None
+        raise LoadError("model_invalid", f"{path}: id2label has keys that are not numbers") from None
     if sorted(ordered) != list(range(len(ordered))):
         raise LoadError("model_invalid", f"{path}: id2label does not number its labels from 0")
     return tuple(ordered[index] for index in range(len(ordered)))

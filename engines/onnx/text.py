@@ -47,7 +47,7 @@ class TextReader:
         self._types = {port.name: NUMPY[port.datatype] for port in session.inputs}
         unknown = sorted(set(self._types) - KNOWN_INPUTS)
         if unknown or IDS not in self._types:
-            raise LoadError("model_invalid", f"{path.parent}: a graph that reads {', '.join(self._types)} is no text model")
+            raise LoadError("model_invalid", f"{path.parent}: a graph that reads {', '.join(self._types)} is not a text model")
         self._pad = self._padding()
 
     def _padding(self) -> int:

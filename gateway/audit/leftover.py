@@ -19,8 +19,8 @@ _PREFIXES: Final = tuple(KINDS.values())
 
 
 def records_in(path: Path) -> tuple[list[bytes], int]:
-    """The payloads of the records in a journal that its process did not settle, in order, and the number of entries that are no records (1
-    for a file that is no journal). Raises OSError."""
+    """The payloads of the records in a journal that its process did not settle, in order, and the number of entries that are not records (1
+    for a file that is not a journal). Raises OSError."""
     if is_foreign(path):
         return [], 1
     entries = left_over(path)

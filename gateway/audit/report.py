@@ -32,7 +32,7 @@ class Skipped(msgspec.Struct, frozen=True):
 
 class JournalReport(msgspec.Struct, frozen=True):
     """What a journal holds. records: those that its writer has not settled. unchained: how many of them are not in the log.
-    unreadable: entries that are no records."""
+    unreadable: entries that are not records."""
 
     records: int
     unchained: int

@@ -112,7 +112,7 @@ def _journal_problems(writer: str, journal: JournalReport, live: bool) -> Iterat
         reason = f"{_count(journal.unchained)} in the journal and not in the log; {then}"
         yield Problem(journal_name(writer), 0, reason, writer)
     if journal.unreadable:
-        yield Problem(journal_name(writer), 0, f"entries that are no records: {journal.unreadable}", writer)
+        yield Problem(journal_name(writer), 0, f"entries that are not records: {journal.unreadable}", writer)
 
 
 def _count(records: int) -> str:

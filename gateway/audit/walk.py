@@ -237,7 +237,7 @@ class Walk:
 
     def _check_checkpoint(self, checkpoint: CheckpointRecord | None, covers: int, number: int | None) -> str:
         if checkpoint is None:
-            return "this is no checkpoint"
+            return "this is not a checkpoint"
         if not self._verifier.genuine(checkpoint):
             return "the signature is not genuine"
         if checkpoint.writer != self.report.writer:

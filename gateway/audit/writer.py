@@ -70,7 +70,7 @@ class ChainWriter:
             detail["from_journal"] = len(waiting)
         if unreadable:
             aside = journal.with_name(f"{journal.name}.unreadable-{os.urandom(4).hex()}")
-            log.error("the journal of the audit log has entries that are no records; it is kept as %s", aside.name)
+            log.error("the journal of the audit log has entries that are not records; it is kept as %s", aside.name)
             detail["unreadable_journal"] = aside.name
         entries += waiting
         entries.append(self._event("audit.opened", detail))

@@ -14,7 +14,7 @@ import socket
 
 def bound_sending(transport: asyncio.Transport, size: int) -> None:
     """Bounds what the transport, and again what the kernel, holds unsent, to `size` bytes. Where the system has no such option, or the
-    connection is no TCP one, the transport's bound is the only one."""
+    connection does not use TCP, the transport's bound is the only one."""
     transport.set_write_buffer_limits(size, size // 4)
     sock = transport.get_extra_info("socket")
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)

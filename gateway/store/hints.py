@@ -59,7 +59,7 @@ def encode(hint: Hint) -> str:
 
 
 def decode(text: str | bytes) -> Hint | None:
-    """None for what is no hint."""
+    """None for anything that is not a hint."""
     if len(text) > LONGEST:
         return None
     try:

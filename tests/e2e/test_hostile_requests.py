@@ -179,9 +179,8 @@ CASES: dict[str, tuple[int, bytes]] = {
     ),
     "websocket": (
         200,
-        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-        + AUTH
-        + b"\r\n",
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n" + AUTH + b"\r\n",
     ),
     "gzip": (415, req(BODY, b"Content-Encoding: gzip\r\n")),
     "form": (415, req(BODY, b"Content-Type: application/x-www-form-urlencoded\r\n")),

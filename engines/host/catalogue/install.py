@@ -20,7 +20,7 @@ from gateway.core.plugins import Table
 
 
 class Refused(GatehouseError):
-    """The upload does not match its promise, or is no model: it is deleted. Codes: checksum_mismatch, model_invalid."""
+    """The upload does not match its promise, or is not a model: it is deleted. Codes: checksum_mismatch, model_invalid."""
 
     status = 422
     type = "invalid_request_error"

@@ -38,7 +38,7 @@ def unpack(archive: Path, target: Path, go_on: Callable[[], bool]) -> None:
             try:
                 member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
             except (tarfile.TarError, ValueError) as error:
-                raise Unsafe(f"this is no tar archive: {error} (byte {file.tell() - len(header)})") from None
+                raise Unsafe(f"this is not a tar archive: {error} (byte {file.tell() - len(header)})") from None
             _member(file, member, target, go_on)
     if not members:
         raise Unsafe("the archive is empty")

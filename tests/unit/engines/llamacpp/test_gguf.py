@@ -120,7 +120,7 @@ def tensor(name: bytes, dims: tuple[int, ...], kind: int, offset: int) -> bytes:
         ([tensor(b"a", (1, 1, 1, 1, 1), 0, 0)], "5 dimensions"),
         ([tensor(b"a", (2**40, 2**40), 0, 0)], "absurd dimensions"),
         ([tensor(b"a", (0,), 0, 0)], "absurd dimensions"),
-        ([tensor(b"a", (33,), 8, 0)], "no multiple"),
+        ([tensor(b"a", (33,), 8, 0)], "not a multiple"),
         ([tensor(b"a", (32,), 77, 0)], "unknown tensor type 77"),
         ([tensor(b"a", (32,), 0, 64)], "starts at 64"),
         ([tensor(b"a", (32,), 0, 0), tensor(b"a", (32,), 0, 128)], "twice"),

@@ -338,7 +338,7 @@ def test_the_verification_counts_what_in_a_journal_is_no_record(log_bench: Any, 
     killed(log_bench, [b"nothing of ours", b',"kind":"intent",not json', payload(make.intent("r3"))])
     report = verify_log(log_bench.directory, log_bench.signer.verifier, patience=0.0)
     assert report.writers[0].journal == JournalReport(records=1, unchained=0, unreadable=2)
-    assert [problem.reason for problem in report.problems] == ["entries that are no records: 2"]
+    assert [problem.reason for problem in report.problems] == ["entries that are not records: 2"]
 
 
 def test_a_journal_whose_log_is_gone_is_verified_too(log_bench: Any, make: Any) -> None:
