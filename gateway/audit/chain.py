@@ -117,7 +117,7 @@ def _payloads(records: Sequence[Entry]) -> list[bytes]:
 
 
 def payload_of(line: bytes) -> bytes:
-    """The payload of a well-formed line with its line feed. Any other line gives bytes that are not a record's payload, perhaps none at all."""
+    """The payload of a well-formed line with its line feed. Any other line gives bytes that are not a payload, or none."""
     begin, end = line.find(b","), len(line) - _TAIL
     return line[begin:end] if 0 <= begin < end else b""  # compiled, a slice that starts behind its end raises SystemError
 
