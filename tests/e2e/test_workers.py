@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,20 +17,21 @@ import yaml
 
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, alive, configuration, external, first_keys
+from tests.unit.gateway.transport.conftest import Certificates
 from tests.waiting import until
 
 
 class Farm(Gatehouse):
-    """A gateway with two workers."""
+    """A gateway with workers."""
 
-    def __init__(self, directory: Path, engine: EngineThread, **parts: Any) -> None:
+    def __init__(self, directory: Path, engine: EngineThread, workers: int = 2, **parts: Any) -> None:
         config = configuration(
             directory / "state",
             engines=[external("fake", engine.port, slots=64)],
             models=[{"name": "m1", "pool": ["fake"], "aliases": ["m1-latest"]}],
             **parts,
         )
-        super().__init__(directory, config, arguments=["--workers", "2"])
+        super().__init__(directory, config, arguments=["--workers", str(workers)])
 
     def workers(self) -> dict[int, str]:
         """Id by process, of those that have said in the log that they serve and are alive."""
@@ -201,6 +204,36 @@ def test_a_worker_holds_nothing_that_belongs_to_the_control_process(farm: Farm) 
     for pid in farm.two_workers():
         held = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         assert not [path for path in held if path.endswith((".db", ".sqlite", ".db-wal"))], held
+
+
+def test_a_worker_that_cannot_put_a_change_into_force_is_replaced(tmp_path: Path, engine: EngineThread) -> None:
+    """A file that the control process could read and the worker could not: here a pipe that says something else each time."""
+    pipe, made = tmp_path / "phrases", Certificates(tmp_path)
+    os.mkfifo(pipe)
+    texts: list[bytes] = []
+
+    def tell() -> None:
+        while True:
+            with pipe.open("wb") as reader:  # waits for one
+                reader.write(texts.pop(0) if texts else b"the first phrase\n")
+            time.sleep(0.05)  # until this reader has seen the end, so that the next one gets a text of its own
+
+    threading.Thread(target=tell, daemon=True).start()
+    rail = {"name": "words", "type": "denylist", "settings": {"phrases_file": str(pipe)}}
+    farm = Farm(tmp_path, engine, 1, guardrails=[rail], listen={"tls": {"cert": made.server, "key": made.server_key}})
+    with farm, farm.client(verify=ssl.create_default_context(cafile=made.ca)) as client:
+
+        def asked(text: str) -> int:
+            body = {"model": "m1", "messages": [{"role": "user", "content": text}]}
+            return client.post("/v1/chat/completions", json=body, headers={"connection": "close"}).status_code
+
+        assert (asked("hello"), asked("the first phrase")) == (200, 400)
+        (before,) = farm.workers()
+        texts += [b"the second phrase\n", b"\xff is no text\n", b"the second phrase\n"]
+        farm.reload()
+        until(lambda: not alive(before) and farm.workers(), what="another worker")
+        assert (asked("the first phrase"), asked("the second phrase")) == (200, 400)
+        assert any("could not put its settings into force: guardrails[0].settings" in line for line in farm.lines)
 
 
 def test_the_end_drains_every_worker(tmp_path: Path, engines: Callable[..., EngineThread]) -> None:

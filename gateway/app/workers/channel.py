@@ -252,7 +252,7 @@ class Channel(asyncio.Protocol):
     def _late(self, number: int) -> None:
         answer, _ = self._asks[number]
         if not answer.done():
-            answer.set_exception(FeedTimeout(f"The process {self.peer} of this gateway did not answer in time.", retry_after=1.0))
+            answer.set_exception(FeedTimeout("Another process of this gateway did not answer in time.", retry_after=1.0))
 
     def _forget(self, number: int) -> None:
         if (found := self._asks.pop(number, None)) is not None:

@@ -104,7 +104,8 @@ class WorkerProcess:
         try:
             await self._worker.apply(change)
         except Exception as error:  # boundary: whatever the reason, a worker that lags behind must not go on serving
-            log.exception("a change could not be put into force: the worker finishes what runs and ends")
+            trace = None if isinstance(error, GatehouseError) else error
+            log.error("a change could not be put into force (%s): the worker finishes what runs and ends", error, exc_info=trace)
             self._failed = True
             self._channel.tell(Failed(str(error)))
             self._leaving.ask()
