@@ -143,6 +143,14 @@ class Mirror:
             self._drained_said(worker, m.DrainedSaid(asked))
         self._mind_turns()
 
+    def hand_over(self) -> list[m.SlotsHeld]:
+        """What the control process that takes this one's place must know of the workers that it goes on with."""
+        return self._slots.hand_over()
+
+    def take_over(self, handed: list[m.SlotsHeld]) -> None:
+        """Call it before the workers of the control process before this one join."""
+        self._slots.take_over(handed)
+
     def heard(self, worker: str, message: Message) -> None:
         """Takes one of mirror_messages.TO_CONTROL. What comes from a worker that is gone is dropped."""
         if worker in self._workers:
@@ -165,7 +173,7 @@ class Mirror:
             marks=[_mark(e) for e in endpoints if e.drained or e.breaker.forced is not None],
             health=[_health(e) for e in endpoints if not e.health.healthy],
             breakers=[self._breaker(e) for e in endpoints if e.breaker.state != "closed"],
-            numbers=dict(self._numbers),
+            numbers={endpoint.name: self._numbers.get(endpoint.name, 0) for endpoint in endpoints},
         )
         self._tell(worker, state)
         self._turns.repeat(worker)

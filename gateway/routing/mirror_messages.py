@@ -129,6 +129,20 @@ class FleetState(Message, frozen=True):
     numbers: dict[str, int] = field(default_factory=dict)
 
 
+# --- control -> the control process that takes its place
+
+
+class SlotsHeld(Message, frozen=True):
+    """What a worker was given. held: how many requests may be under way there at most, until it has confirmed less."""
+
+    engine: str
+    address: str
+    worker: str
+    number: int
+    slots: int
+    held: int
+
+
 # --- worker -> control
 
 

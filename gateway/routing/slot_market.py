@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from gateway.core.messages import Message
 from gateway.routing import mirror_messages as m
 from gateway.routing.registry import Scheduler
-from gateway.routing.slots import LENT_SECONDS, Given, Ledger
+from gateway.routing.slots import LENT_SECONDS, Given, Held, Ledger
+
+JOIN_SECONDS: Final = 10.0
+"""How long the slots of a worker that is expected are kept for it."""
 
 
 class SlotMarket:
@@ -20,6 +24,12 @@ class SlotMarket:
         self._lent: dict[tuple[str, str], None] = {}
         """Where a slot is lent and has to go on when its time is over."""
         self._due = False
+        self._before: dict[tuple[str, str, str], Held] = {}
+        """(engine, address, worker) -> what an earlier control process gave; until the ledger there begins."""
+        self._expected: set[str] = set()
+        """Workers of an earlier control process that have not joined yet: their slots are theirs meanwhile."""
+
+    # --- workers
 
     @property
     def engines(self) -> set[str]:
@@ -27,8 +37,11 @@ class SlotMarket:
 
     def join(self, worker: str) -> None:
         now = self._now()
+        self._expected.discard(worker)
         for engine, address, ledger in self._all():
-            self._send(engine, address, ledger, [one for one in ledger.join(worker, now) if one.worker != worker])
+            if ledger.given(worker) is None:
+                given = ledger.join({worker: None}, now)
+                self._send(engine, address, ledger, [one for one in given if one.worker != worker])
 
     def leave(self, worker: str) -> None:
         now = self._now()
@@ -37,6 +50,8 @@ class SlotMarket:
 
     def gone(self, worker: str) -> None:
         now = self._now()
+        self._before = {key: held for key, held in self._before.items() if key[2] != worker}
+        self._expected.discard(worker)
         for engine, address, ledger in self._all():
             self._send(engine, address, ledger, ledger.gone(worker, now))
 
@@ -48,6 +63,27 @@ class SlotMarket:
             if (given := ledger.given(worker)) is not None
         ]
 
+    def hand_over(self) -> list[m.SlotsHeld]:
+        """What every worker was given, for the control process that takes this one's place."""
+        return [
+            m.SlotsHeld(engine, address, worker, held.number, held.slots, held.held)
+            for engine, address, ledger in self._all()
+            for worker, held in ledger.holding().items()
+        ]
+
+    def take_over(self, handed: Iterable[m.SlotsHeld]) -> None:
+        """What workers that will `join` were given by the control process before this one. Whoever has not joined soon is dead."""
+        for one in handed:
+            self._before[one.engine, one.address, one.worker] = Held(one.number, one.slots, one.held)
+            self._expected.add(one.worker)
+        self._scheduler.later(JOIN_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        for worker in list(self._expected):
+            self.gone(worker)
+
+    # --- engines
+
     def sync(self, engine: str, totals: Mapping[str, int], workers: Iterable[str]) -> None:
         """The engine has processes at these addresses, with so many slots each."""
         now = self._now()
@@ -58,7 +94,8 @@ class SlotMarket:
                 ledger = kept.get(address)
                 if ledger is None:
                     ledger = kept[address] = Ledger(total)
-                    self._send(engine, address, ledger, ledger.begin(workers, now))
+                    joined = {worker: self._before.pop((engine, address, worker), None) for worker in {*workers, *self._expected}}
+                    self._send(engine, address, ledger, ledger.join(joined, now))
                 else:
                     self._send(engine, address, ledger, ledger.resize(total, now))
 

@@ -1,7 +1,7 @@
 """How the data workers share the slots of one engine, exactly and by demand. Pure: no clock, no loop, no messages.
 
     ledger = Ledger(8)
-    for given in ledger.join("1", now): send(given.worker, given.number, given.slots)
+    for given in ledger.join({"1": None}, now): send(given.worker, given.number, given.slots)
     for given in ledger.used("1", number, in_flight, waiting, now): ...
 
 A worker never has more requests under way than it was given. So that all of them together never have more than the engine has slots, slots
@@ -13,7 +13,7 @@ requests than there are slots, a slot is lent for LENT_SECONDS and goes then to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +67,15 @@ def plan(total: int, wants: Mapping[str, Want]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What a worker was given by an earlier control process. held: how many requests may be under way there at most."""
+
+    number: int
+    slots: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """A worker's slots from now on. number: it grows with each change; the worker's answer names the one that it follows."""
 
@@ -80,9 +89,8 @@ class _Worker:
 
     __slots__ = ("asked_at", "given_at", "held", "in_flight", "leaving", "number", "said_at", "slots", "waited", "waiting")
 
-    def __init__(self, number: int, now: float) -> None:
-        self.number = number
-        self.slots = self.held = self.in_flight = self.waiting = 0
+    def __init__(self, now: float) -> None:
+        self.number = self.slots = self.held = self.in_flight = self.waiting = 0
         self.given_at = self.said_at = self.asked_at = 0.0
         self.waited = now
         self.leaving = False
@@ -111,16 +119,17 @@ class Ledger:
         known = self._workers.get(worker)
         return None if known is None else Given(worker, known.number, known.slots)
 
-    def begin(self, workers: Iterable[str], now: float) -> list[Given]:
-        """The first workers, which nobody was before."""
-        self._workers.update((worker, _Worker(0, now)) for worker in workers)
+    def join(self, workers: Mapping[str, Held | None], now: float) -> list[Given]:
+        """Workers are there; those that an earlier control process has started have what it gave them."""
+        for name, before in workers.items():
+            self._workers[name] = joined = _Worker(now)
+            if before is not None:
+                joined.number, joined.slots, joined.held = before.number, before.slots, before.held
         return self.look(now)
 
-    def join(self, worker: str, now: float, number: int = 0, held: int = 0) -> list[Given]:
-        """A worker is there. number, held: what it says that it was given, by an earlier control process."""
-        self._workers[worker] = joined = _Worker(number, now)
-        joined.slots = joined.held = held
-        return self.look(now)
+    def holding(self) -> dict[str, Held]:
+        """What each worker has, for the control process that takes this one's place."""
+        return {name: Held(worker.number, worker.slots, worker.held) for name, worker in self._workers.items()}
 
     def leave(self, worker: str, now: float) -> list[Given]:
         """A worker takes no new requests: it keeps what it uses, and nothing in reserve."""

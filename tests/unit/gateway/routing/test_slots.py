@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections import deque
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.routing.mirror import Mirror
+from gateway.routing.mirror_messages import SlotsHeld
 from gateway.routing.router import PoolAttempt, Waiting
 from gateway.routing.slots import LENT_SECONDS, Given, Ledger, Want, plan
 from tests.unit.gateway.routing.fleet import SUCCESS, sidecar
@@ -60,7 +63,7 @@ def test_slots_go_to_whoever_wants_them(total: int, wants: list[tuple[int, int]]
 
 def test_a_slot_that_several_want_goes_round() -> None:
     ledger = Ledger(1)
-    numbers = {one.worker: one for one in ledger.begin("abc", 0.0)}
+    numbers = {one.worker: one for one in ledger.join(dict.fromkeys("abc"), 0.0)}
     now, held = 0.0, next(iter(numbers))
     served = [held]
     for worker in "abc":
@@ -119,7 +122,7 @@ def test_there_are_never_more_requests_than_slots_however_late_messages_are(tota
 
     for number in range(count):
         workers[str(number)] = Pretended()
-        send(ledger.join(str(number), now))
+        send(ledger.join({str(number): None}, now))
     for turn in range(300):
         now += chance.random() * 0.02
         name = chance.choice(list(workers))
@@ -136,7 +139,7 @@ def test_there_are_never_more_requests_than_slots_however_late_messages_are(tota
             send(ledger.gone(name, now))
         elif action < 0.56:
             workers[f"w{turn}"] = Pretended()
-            send(ledger.join(f"w{turn}", now))
+            send(ledger.join({f"w{turn}": None}, now))
         else:
             send(ledger.look(now))
         for other in list(workers):
@@ -232,6 +235,51 @@ async def test_a_worker_that_leaves_keeps_what_it_uses_and_nothing_in_reserve(ho
     house.kill(house.workers[0])
     house.settle()
     assert house.slots() == [8]
+
+
+async def test_a_control_process_that_takes_anothers_place_goes_on_with_what_workers_have() -> None:
+    house = House(2, slots=4)
+    first, second = house.workers
+    taken = [first.acquire() for _ in range(4)]
+    house.advance(0.1)
+    assert house.slots() == [4, 0]
+    handed = msgspec.msgpack.decode(msgspec.msgpack.encode(house.mirror.hand_over()), type=list[SlotsHeld])
+    after = Mirror(house.registry, house.scheduler)
+    after.take_over(handed)
+    house.mirror = after
+    house.load()
+    waiting = [second.wait() for _ in range(3)]
+    for worker in (second, first):
+        worker.up.waiting.clear()
+        house.mirror.join(worker.name, worker.down.tell)
+        house.advance(0.05)
+        assert first.endpoint().in_flight + second.endpoint().slots <= 4
+    assert not any(w.done for w in waiting)
+    for one in taken:
+        attempt = one if isinstance(one, PoolAttempt) else one.value
+        assert attempt is not None
+        attempt.close(SUCCESS)
+    house.advance(0.05)
+    assert all(w.value is not None for w in waiting)
+    house.kill(first)
+    house.advance(0.05)
+    assert house.slots() == [4]
+
+
+async def test_the_slots_of_a_worker_that_did_not_live_to_join_are_free_after_a_while() -> None:
+    house = House(2, slots=4)
+    first, second = house.workers
+    handed = house.mirror.hand_over()
+    house.mirror = Mirror(house.registry, house.scheduler)
+    house.mirror.take_over(handed)
+    house.load()
+    second.up.waiting.clear()
+    house.mirror.join(second.name, second.down.tell)
+    first.alive = False
+    house.advance(9.0)
+    assert house.slots() == [2]
+    house.advance(2.0)
+    assert house.slots() == [4]
 
 
 async def test_a_process_that_reports_fewer_slots_lowers_what_workers_have() -> None:
