@@ -76,6 +76,9 @@ class SlotMarket:
         for one in handed:
             self._before[one.engine, one.address, one.worker] = Held(one.number, one.slots, one.held)
             self._expected.add(one.worker)
+        now = self._now()
+        for engine, address, ledger in self._all():
+            self._send(engine, address, ledger, ledger.join(self._claims(engine, address, ()), now))
         self._scheduler.later(JOIN_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
@@ -94,8 +97,7 @@ class SlotMarket:
                 ledger = kept.get(address)
                 if ledger is None:
                     ledger = kept[address] = Ledger(total)
-                    joined = {worker: self._before.pop((engine, address, worker), None) for worker in {*workers, *self._expected}}
-                    self._send(engine, address, ledger, ledger.join(joined, now))
+                    self._send(engine, address, ledger, ledger.join(self._claims(engine, address, workers), now))
                 else:
                     self._send(engine, address, ledger, ledger.resize(total, now))
 
@@ -116,6 +118,10 @@ class SlotMarket:
         now = self._now()
         for engine, address, ledger in self._all():
             self._send(engine, address, ledger, ledger.look(now))
+
+    def _claims(self, engine: str, address: str, workers: Iterable[str]) -> dict[str, Held | None]:
+        """These workers and those that are expected, with what each has there already."""
+        return {worker: self._before.pop((engine, address, worker), None) for worker in {*workers, *self._expected}}
 
     def _all(self) -> list[tuple[str, str, Ledger]]:
         return [(engine, address, ledger) for engine, ledgers in self._ledgers.items() for address, ledger in ledgers.items()]

@@ -20,6 +20,7 @@ from engines.host.handover import HeldEngines
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.limits.lease_messages import BookState
+from gateway.routing.mirror_messages import SlotsHeld
 
 log = logging.getLogger("gatehouse.upgrade")
 
@@ -57,8 +58,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     """Everything. version: of the program that hands over. data, admin: descriptors of the listening sockets. change: number of the last
-    change that workers were sent. engines: the sidecars. limits: the state of the lease book. upgrades: how many there were, with this one.
-    began: seconds since the epoch. actor: who asked."""
+    change that workers were sent. engines: the sidecars. limits: the state of the lease book. slots: the workers' shares of the
+    engines' slots. upgrades: how many there were, with this one. began: seconds since the epoch. actor: who asked."""
 
     format: int = FORMAT
     version: str
@@ -69,6 +70,7 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     engines: HeldEngines = HeldEngines()
     marks: list[Mark] = []
     limits: BookState | None = None
+    slots: list[SlotsHeld] = []
     upgrades: int = 1
     began: float = 0.0
     actor: str = ""

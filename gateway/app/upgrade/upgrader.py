@@ -158,7 +158,10 @@ class Upgrader:
         workers, limits = await self._workers.hand_over()
         engines = self._gateway.fleet.supervisor.let_go()
         message = self._message()
-        return msgspec.structs.replace(message, workers=workers, limits=limits, engines=engines, change=self._workers.hub.number)
+        mirror = self._gateway.fleet.mirror
+        slots = [] if mirror is None else mirror.hand_over()
+        number = self._workers.hub.number
+        return msgspec.structs.replace(message, workers=workers, limits=limits, slots=slots, engines=engines, change=number)
 
     def _message(self) -> HandOver:
         """What is handed over, without what must be taken away for it."""

@@ -154,6 +154,8 @@ class Workers:
         self.hub.number = handed.change
         if handed.limits is not None:
             self.limits.take_over(handed.limits)
+        if (mirror := self._gateway.fleet.mirror) is not None:
+            mirror.take_over(handed.slots)
         for held in handed.workers:
             worker = Worker(held.id, held.number, Child(held.pid), acknowledged=held.acknowledged, compiled=held.compiled, grace=held.grace)
             worker.move("ready")
@@ -162,7 +164,7 @@ class Workers:
             sock = socket.socket(fileno=held.feed)
             sock.setblocking(False)
             await self.hub.adopt(worker, sock, held.unread, held.asked)
-            if (mirror := self._gateway.fleet.mirror) is not None:
+            if mirror is not None:
                 mirror.join(worker.id, partial(self.hub.tell, worker.id))
                 if not worker.live:
                     mirror.leave(worker.id)

@@ -237,7 +237,8 @@ async def test_a_worker_that_leaves_keeps_what_it_uses_and_nothing_in_reserve(ho
     assert house.slots() == [8]
 
 
-async def test_a_control_process_that_takes_anothers_place_goes_on_with_what_workers_have() -> None:
+@pytest.mark.parametrize("engines_first", [True, False])
+async def test_a_control_process_that_takes_anothers_place_goes_on_with_what_workers_have(engines_first: bool) -> None:
     house = House(2, slots=4)
     first, second = house.workers
     taken = [first.acquire() for _ in range(4)]
@@ -245,8 +246,10 @@ async def test_a_control_process_that_takes_anothers_place_goes_on_with_what_wor
     assert house.slots() == [4, 0]
     handed = msgspec.msgpack.decode(msgspec.msgpack.encode(house.mirror.hand_over()), type=list[SlotsHeld])
     after = Mirror(house.registry, house.scheduler)
-    after.take_over(handed)
     house.mirror = after
+    if engines_first:
+        house.load()
+    after.take_over(handed)
     house.load()
     waiting = [second.wait() for _ in range(3)]
     for worker in (second, first):
