@@ -22,7 +22,7 @@ from gateway.app.main import app
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import DEMO_MODEL, Gatehouse, alive, configuration, external
-from tests.e2e.resilience import Load, uncut, with_operator
+from tests.e2e.resilience import Load, busiest, uncut, with_operator
 from tests.fakes.answers import Step
 from tests.waiting import until
 
@@ -71,7 +71,7 @@ def start(tmp_path: Path, engines: Callable[..., EngineThread]) -> Iterator[Star
 
     def make(*, workers: int = 2, **parts: Any) -> Gatehouse:
         engine = parts.pop("engine", None) or engines(default=SLOW)
-        listed = [external("fake", engine.port, slots=64), *parts.pop("engines", [])]
+        listed = [external("fake", engine.port, slots=parts.pop("slots", 64)), *parts.pop("engines", [])]
         models = [{"name": "m1", "pool": ["fake"]}, *parts.pop("models", [])]
         config = with_operator(configuration(tmp_path / "state", engines=listed, models=models, **parts))
         made.append(Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []))
@@ -91,7 +91,7 @@ def stream(gatehouse: Gatehouse) -> Iterator[Iterator[str]]:
 
 def test_three_upgrades_under_load_lose_nothing_and_cut_no_stream(start: Start, engines: Callable[..., EngineThread]) -> None:
     engine = engines(default=SLOW)
-    gatehouse = start(engine=engine)
+    gatehouse = start(engine=engine, slots=4)
     assert gatehouse.process is not None
     pid, first = gatehouse.process.pid, set(gatehouse.engines())
     engine.play("hold:at=mid")
@@ -111,6 +111,7 @@ def test_three_upgrades_under_load_lose_nothing_and_cut_no_stream(start: Start, 
         rest = [line for line in lines if line]
     assert counts == (Counter({200: len(plain.answers)}), Counter({200: len(streams.answers)}))
     assert uncut(streams)
+    assert busiest(engine) == 4, "the engine's slots, over old and new workers"
     assert rest[-1] == "data: [DONE]" and not any('"error"' in line for line in rest)
     assert gatehouse.process.poll() is None and gatehouse.process.pid == pid
     until(lambda: len(gatehouse.engines()) == 2 and not first & set(gatehouse.engines()), what="the end of the old workers")
