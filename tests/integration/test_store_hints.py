@@ -17,8 +17,8 @@ from gateway.store.feed import CHANGE, RESYNC, ChangePoller
 from gateway.store.hints import CHANNEL, Hint
 from gateway.store.notify import PostgresHints
 from gateway.store.store import Store
-from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
-from tests.integration.proxy import Proxy
+from tests.cluster.proxy import Network, Proxy
+from tests.integration.postgres import USER, PostgresServer, postgres  # noqa: F401 - a fixture
 from tests.waiting import reached
 
 PEPPER = "p" * 32
@@ -66,15 +66,21 @@ class Replica:
 
 
 class World:
+    """proxy: a way to the server over which a replica may be `proxied`."""
+
     def __init__(self, server: PostgresServer, directory: Path, proxy: Proxy) -> None:
         self.server, self.directory, self.proxy = server, directory, proxy
         self.url = server.database()
         self.opened: list[Replica] = []
 
     async def replica(self, *, interval: float = NEVER, ping: float = NEVER, proxied: bool = False) -> Replica:
-        made = Replica(self.proxy.url(self.url) if proxied else self.url, self.directory, interval, ping)
+        made = Replica(self._through() if proxied else self.url, self.directory, interval, ping)
         self.opened.append(made)
         return await made.start()
+
+    def _through(self) -> str:
+        name = self.url.rsplit("/", 1)[1].partition("?")[0]
+        return f"postgresql://{USER}@127.0.0.1:{self.proxy.port}/{name}"
 
     async def sure(self, *replicas: Replica) -> None:
         await reached(lambda: all(replica.ear.sure for replica in replicas), what="notifications that arrive")
@@ -82,11 +88,13 @@ class World:
 
 @pytest.fixture
 async def world(postgres: PostgresServer, tmp_path: Path) -> AsyncIterator[World]:  # noqa: F811
-    made = World(postgres, tmp_path, await Proxy(postgres).start())
+    network = Network()
+    made = World(postgres, tmp_path, network.proxy(str(postgres.directory / ".s.PGSQL.5432")))
     yield made
     for replica in made.opened:
         await replica.aclose()
-    await made.proxy.aclose()
+    made.proxy.close()
+    network.close()
 
 
 async def test_a_change_of_another_replica_comes_without_polling(world: World) -> None:
@@ -121,7 +129,7 @@ async def test_a_connection_that_ends_is_replaced(world: World) -> None:
     one, two = await world.replica(), await world.replica(proxied=True)
     await world.sure(one, two)
     for n in range(3):
-        world.proxy.cut()
+        world.proxy.reset()
         await one.store.create("models", f"m{n}", {}, actor="x")
         await reached(lambda n=n: two.heard == [f"m{k}" for k in range(n + 1)], what="the change")
         await world.sure(two)
@@ -133,13 +141,13 @@ async def test_a_half_dead_connection_is_found_out(world: World, caplog: pytest.
     two = await world.replica(interval=0.05, ping=0.05, proxied=True)
     await world.sure(two)
     assert two.poller.relaxed
-    world.proxy.mode = "hang"
+    world.proxy.partition()
     await reached(lambda: not two.ear.sure, what="the doubt")
     assert not two.poller.relaxed and "its own notification did not come back" in caplog.text
     assert len([r for r in caplog.records if "do not arrive" in r.message]) == 1
     await one.store.create("models", "m", {}, actor="x")
     caplog.set_level(logging.INFO)
-    world.proxy.mode = "pass"
+    world.proxy.heal()
     await reached(lambda: two.heard == ["m"], what="the change that was missed")
     await world.sure(two)
     assert "arrive again" in caplog.text
@@ -200,8 +208,8 @@ async def test_a_flood_of_notifications_costs_few_polls(world: World) -> None:
 async def test_a_database_without_a_server_is_tried_at_a_growing_pause(world: World) -> None:
     two = await world.replica(proxied=True)
     await world.sure(two)
-    await world.proxy.refuse()
+    world.proxy.drop()
     await reached(lambda: not two.ear.sure, what="the loss")
-    await world.proxy.start()
+    world.proxy.heal()
     await world.sure(two)
-    assert world.proxy.connections < 40
+    assert world.proxy.accepted < 60
