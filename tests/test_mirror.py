@@ -128,6 +128,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/server/request.py": ("tests/unit/gateway/server/test_reading.py", "gateway.server.request"),
     "gateway/store/change_rows.py": ("tests/contract/store/test_usage_and_changes.py", "changes"),
     "gateway/store/key_rows.py": ("tests/contract/store/test_resources.py", "create_key"),
+    "gateway/store/listening.py": ("tests/integration/test_store_hints.py", "what it sent itself"),
     "gateway/store/migrations/versions/v0001_baseline.py": ("tests/unit/gateway/store/test_migrate.py", "migrate("),
     "gateway/store/notify.py": ("tests/integration/test_store_hints.py", "PostgresHints"),
     "gateway/store/resources.py": ("tests/contract/store/test_resources.py", "resource"),

@@ -23,9 +23,6 @@ SPECS, SPEC = ("gateway.core.specs", "gateway.core.identity_specs"), "gateway.co
 REFUSED = "refused by gateway.config.validate: this version has nothing that would honour it"
 EXCEPTIONS = {
     "ConfigSpec.version": "the format of the file; only 1 can be read",
-    "ConfigSpec.redis": REFUSED,
-    "RedisSpec.url": REFUSED,
-    "RedisSpec.timeout_ms": REFUSED,
     "RoleSpec.description": "shown by the admin API, which reads the configuration as plain values",
     "IdentitySpec.ldap": REFUSED,
     "IdentitySpec.mtls": REFUSED,

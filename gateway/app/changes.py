@@ -27,7 +27,7 @@ from gateway.telemetry.metrics import Metrics
 
 log = logging.getLogger("gatehouse")
 R = TypeVar("R")
-RESTART_ONLY = ("listen.data", "listen.admin", "listen.tls", "listen.admin_tls", "state_dir", "replica", "store", "audit")
+RESTART_ONLY = ("listen.data", "listen.admin", "listen.tls", "listen.admin_tls", "state_dir", "replica", "store", "redis", "audit")
 """Settings that a process reads once, at its start."""
 
 

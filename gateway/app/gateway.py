@@ -67,7 +67,7 @@ class Gateway:
         self.events = Events(self.audit, self.feed)
         self.store_link = StoreLink(spec, environ, self.feed, plugins)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
-        self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record)
+        self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record, spec.redis)
         self._owner = TaskOwner("gateway")
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied

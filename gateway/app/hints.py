@@ -5,6 +5,7 @@ gateway.store.hints says what a hint is and what it may cause.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.core.errors import GatehouseError
+from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.store.hints import Carrier, Hint
 
@@ -38,7 +40,7 @@ class Hints:
         self._on_change, self._on_roll, self._on_endpoints, self._on_sure = on_change, on_roll, on_endpoints, on_sure
         self._carriers: list[Carrier] = []
         self._tasks = TaskOwner("hints")
-        self._closed = False
+        self._closed, self._committed = False, 0
         self._counts = {"received": 0, "sent": 0, "dropped": 0}
 
     def add(self, carrier: Carrier) -> None:
@@ -50,8 +52,8 @@ class Hints:
 
     @property
     def sure(self) -> bool:
-        """Whether one of the carriers was shown lately to deliver here."""
-        return any(carrier.sure for carrier in self._carriers)
+        """Whether hints of all changes arrive here. Over a carrier that is not transactional they may be lost where they were sent."""
+        return any(carrier.sure and carrier.transactional for carrier in self._carriers)
 
     def changed(self) -> None:
         """A carrier has become sure, or unsure: something may have been missed."""
@@ -73,10 +75,25 @@ class Hints:
         if hint.endpoints:
             self._on_endpoints(hint.endpoints)
 
+    def written(self, change: StoreChange) -> None:
+        """A write of this process was committed: for the carriers over which the store does not send."""
+        if all(carrier.transactional for carrier in self._carriers):
+            return
+        if not self._committed:
+            asyncio.get_running_loop().call_soon(self._announce)
+        self._committed = max(self._committed, change.seq)
+
+    def _announce(self) -> None:
+        """One hint for all changes of a turn of the loop."""
+        seq, self._committed = self._committed, 0
+        self._send(Hint(origin=self._origin, seq=seq), [carrier for carrier in self._carriers if not carrier.transactional])
+
     def send(self, *, roll: bool = False, endpoints: Sequence[str] = ()) -> None:
         """Sends it in the background; drops it when too many are on their way, as when the carriers do not answer."""
-        hint = Hint(origin=self._origin, roll=roll, endpoints=tuple(endpoints))
-        for carrier in self._carriers:
+        self._send(Hint(origin=self._origin, roll=roll, endpoints=tuple(endpoints)), self._carriers)
+
+    def _send(self, hint: Hint, carriers: Iterable[Carrier]) -> None:
+        for carrier in carriers:
             if self._closed or len(self._tasks) >= MOST_LEAVING:
                 self._counts["dropped"] += 1
             else:

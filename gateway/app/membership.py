@@ -62,13 +62,16 @@ class Membership:
 
     async def beat(self) -> None:
         """Writes this replica's row and looks at the others. A store that does not answer is left to the next time."""
+        first, alone = not self._joined, not self.rivals
         try:
             roll = await self._store.beat(self._told, stale=LOST * self._period)
+            self._joined = True
+            self._look(roll)
+            if alone and self.rivals:  # everybody is to see that this one was there after the other had come
+                await self._store.beat(self._told, stale=LOST * self._period)
         except GatehouseError as error:
             log.debug("the roll of replicas could not be written: %s", error.message)
             return
-        first, self._joined = not self._joined, True
-        self._look(roll)
         if first and any(one.id == self.replica and one.incarnation != self.incarnation for one in roll.replicas):
             self.call()  # is it a process that ended, or another one that serves?
 

@@ -12,6 +12,9 @@ from gateway.app.jobs import Job, Jobs
 from gateway.app.membership import Membership
 from gateway.app.release import release
 from gateway.app.store_link import StoreLink
+from gateway.core.clock import SystemEntropy
+from gateway.core.specs import RedisSpec
+from gateway.store.redis_hints import RedisHints
 
 PRUNE_SECONDS: Final = 600.0
 """Between two times that one replica clears the store of what is over."""
@@ -21,7 +24,14 @@ class Replicas:
     """record: (event, target, detail) for the audit log. Life: `start` once the addresses of the listeners are known; `aclose` before the
     store closes."""
 
-    def __init__(self, link: StoreLink, fleet: Fleet, replica: str, record: Callable[[str, str, dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        link: StoreLink,
+        fleet: Fleet,
+        replica: str,
+        record: Callable[[str, str, dict[str, Any]], None],
+        redis: RedisSpec | None = None,
+    ) -> None:
         store, poller = link.store, link.poller
         self.members = Membership(store, replica, release(), record)
         self._jobs = Jobs(store, self.members.holder, (Job("prune", PRUNE_SECONDS, store.prune),))
@@ -33,6 +43,13 @@ class Replicas:
         poller.unhinted = self.hints.verify
         if (carrier := store.hints(self.members.incarnation, self.hints.heard, self.hints.changed)) is not None:
             self.hints.add(carrier)
+        if redis is not None:
+            self.hints.add(
+                RedisHints(
+                    redis.url, redis.timeout_ms / 1000, self.members.incarnation, self.hints.heard, self.hints.changed, SystemEntropy()
+                )
+            )
+            store.subscribe(self.hints.written)
 
     def start(self, data: str, admin: str, workers: int = 0) -> None:
         """data, admin: the addresses of the listeners."""

@@ -67,7 +67,6 @@ def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
         ("identity.mtls", identity.mtls is not None, "login by client certificate"),
         ("identity.gateway_tokens", identity.gateway_tokens, "gateway tokens"),
         ("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),
-        ("redis", spec.redis is not None, "sharing limits over Redis"),
     ):
         if given:
             raise error(path, f"{what} is not available in this version; remove the setting, it would protect nothing")

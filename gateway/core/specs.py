@@ -139,7 +139,7 @@ class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RedisSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Shared limits and invalidation for several machines."""
+    """A Redis that carries hints between replicas. timeout_ms: how long one may take to leave."""
 
     url: Secret
     timeout_ms: Positive = 50

@@ -23,7 +23,7 @@ CHANGE = "store"
 RESYNC = "resync"
 """Kind on the feed: changes were missed. The payload is the newest sequence number."""
 PAGE = 1000
-RELAXED = 4.0
+RELAXED = 2.0
 """Where hints are sure to arrive, the poller asks this many times less often..."""
 LONGEST = 10.0
 """...but at least every so many seconds, unless `interval` itself is longer."""

@@ -35,6 +35,8 @@ class Carrier(Protocol):
     """One way by which hints travel. Life: `start`, `aclose`. Reports what it hears, and that `sure` has changed, to callbacks."""
 
     name: str
+    transactional: bool
+    """Whether the store sends a hint of each change over it, in the same transaction. Then who hears at all hears of every change."""
 
     @property
     def sure(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from typer.testing import CliRunner, Result
 
 from gateway.app.main import app
+from tests.cluster.servers import RedisServer
 from tests.e2e.adminapi import KEYS, admin
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, external
@@ -127,3 +129,34 @@ def test_an_engine_that_fails_at_one_is_out_at_both_and_back_at_both(
             codes = [gateway.stop() for gateway in gateways]
             engine.close()
         assert codes == [0, 0]
+
+
+def test_redis_carries_hints_too(
+    postgres: PostgresServer,  # noqa: F811
+    engine: EngineThread,
+    tmp_path: Path,
+    short_path: Path,
+) -> None:
+    """The replicas poll once an hour, and PostgreSQL's notifications are put out of action: what arrives came over Redis."""
+    redis = RedisServer(short_path).start()
+    url = postgres.database()
+    postgres.execute("CREATE SCHEMA deaf; CREATE FUNCTION deaf.pg_notify(text, text) RETURNS void LANGUAGE sql AS ''", url)
+    deaf = f"{url}&options={quote('-c search_path=deaf,pg_catalog,public')}"
+    gateways = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        store, settings = {"poll_interval": "1h"}, {"url": f"unix://{redis.socket}"}
+        gateways.append(replica(tmp_path / str(number), engine.port, deaf, store=store, redis=settings).launch())
+    try:
+        one, two = (gateway.await_start() for gateway in gateways)
+        until(lambda: all(gateway.metric("gatehouse_hints_sure", carrier="redis") == 1 for gateway in gateways), what="hints over Redis")
+        with admin(one) as client:
+            made = client.post("/keys", json={"tenant": "acme", "models": ["*"]}).json()
+            until(lambda: two.chat(key=made["secret"]).status_code == 200, what="the key")
+            assert client.post(f"/keys/{made['id']}/revoke").status_code == 200
+        until(lambda: two.chat(key=made["secret"]).status_code == 401, what="the refusal")
+        assert [gateway.metric("gatehouse_hints_sure", carrier="postgresql") for gateway in gateways] == [0, 0]
+    finally:
+        codes = [gateway.stop() for gateway in gateways]
+        redis.stop()
+    assert codes == [0, 0]

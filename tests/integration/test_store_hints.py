@@ -15,7 +15,7 @@ from gateway.core.ports import Change
 from gateway.identity import keys
 from gateway.store.feed import CHANGE, RESYNC, ChangePoller
 from gateway.store.hints import CHANNEL, Hint
-from gateway.store.notify import PostgresHints
+from gateway.store.notify import PostgresEar, PostgresHints
 from gateway.store.store import Store
 from tests.cluster.proxy import Network, Proxy
 from tests.integration.postgres import USER, PostgresServer, postgres  # noqa: F401 - a fixture
@@ -143,14 +143,14 @@ async def test_a_half_dead_connection_is_found_out(world: World, caplog: pytest.
     assert two.poller.relaxed
     world.proxy.partition()
     await reached(lambda: not two.ear.sure, what="the doubt")
-    assert not two.poller.relaxed and "its own notification did not come back" in caplog.text
+    assert not two.poller.relaxed and "what it sent itself did not come back" in caplog.text
     assert len([r for r in caplog.records if "do not arrive" in r.message]) == 1
     await one.store.create("models", "m", {}, actor="x")
     caplog.set_level(logging.INFO)
     world.proxy.heal()
     await reached(lambda: two.heard == ["m"], what="the change that was missed")
     await world.sure(two)
-    assert "arrive again" in caplog.text
+    assert "arrive over postgresql again" in caplog.text
 
 
 async def test_a_frozen_server_is_found_out(world: World) -> None:
@@ -170,7 +170,7 @@ async def test_a_change_that_polling_found_first_raises_doubts(world: World) -> 
     one, two = await world.replica(), await world.replica(interval=0.02)
     await world.sure(two)
     ear = two.ear._ear
-    assert ear is not None
+    assert isinstance(ear, PostgresEar)
     ear._loop.remove_reader(ear._descriptor)  # deaf from now on
     await one.store.create("models", "m", {}, actor="x")
     await reached(lambda: two.heard == ["m"], what="the change, by polling")

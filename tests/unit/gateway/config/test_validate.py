@@ -114,7 +114,6 @@ def read(text: str) -> ConfigSpec:
         ("limits: [{name: a, tokens: {rate: 5, burst: 0.5}}]", "limits[0].tokens: allows 0.5 tokens at once"),
         ("identity2: {}", "identity2: unknown key"),
         ("audit: {encryption: {key: a}}", "audit.encryption: encryption of the audit log is not available"),
-        ("redis: {url: 'redis://h'}", "redis: sharing limits over Redis is not available"),
         ("audit: {sinks: []}", "audit.sinks: is empty: the audit log cannot be off"),
     ],
 )
