@@ -89,6 +89,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/gateway.py": ("tests/unit/gateway/app/test_changes.py", "Gateway"),
     "gateway/app/hints.py": ("tests/e2e/test_replicas.py", "gatehouse_hints_sure"),
     "gateway/app/plugin_set.py": ("tests/unit/gateway/app/test_plugins.py", "gateway.app.plugins"),
+    "gateway/app/replicas.py": ("tests/e2e/test_replicas.py", "tests.e2e.replicas"),
     "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
     "gateway/app/traffic_gauges.py": ("tests/unit/gateway/app/test_gauges.py", "gatehouse_endpoint_up"),
     "gateway/app/upgrade/upgrader.py": ("tests/e2e/test_upgrade.py", "upgrade_check_failed"),

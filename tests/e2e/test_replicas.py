@@ -75,10 +75,11 @@ def test_two_machines_with_one_id_are_reported(
     gateways = []
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-        gateways.append(replica(tmp_path / str(number), engine.port, url, environ={"GATEHOUSE_REPLICA": "twin"}).launch())
+        gateways.append(replica(tmp_path / str(number), engine.port, url, environ={"GATEHOUSE_REPLICA": "twin"}))
     try:
-        for gateway in gateways:
-            gateway.await_start()
+        for gateway in gateways:  # one after the other: the second asks the first, by a hint, whether it is there
+            gateway.start()
+            until(lambda gateway=gateway: gateway.metric("gatehouse_hints_sure") == 1, what="hints")
         until(lambda: any(gateway.metric("gatehouse_replica_duplicates") for gateway in gateways), what="the notice")
         done = command(gateways[0], "replicas", "list")
         assert done.exit_code == 1 and "more than one gateway has the id twin" in done.stderr
@@ -86,7 +87,7 @@ def test_two_machines_with_one_id_are_reported(
         until(lambda: any("has this replica's id 'twin' too" in line for gateway in gateways for line in gateway.lines), what="the log")
         assert [gateway.chat().status_code for gateway in gateways] == [200, 200]
     finally:
-        codes = [gateway.stop() for gateway in gateways]
+        codes = [gateway.stop() for gateway in gateways if gateway.process is not None]
     assert codes == [0, 0]
 
 
