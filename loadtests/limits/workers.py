@@ -3,11 +3,12 @@
     python -m loadtests.limits.workers [--workers 2 4] [--seconds 20] [--connections 64] [--stop]
 
 For each number of workers: a rate (100/s, burst 50), undisturbed; the same while workers are killed with SIGKILL every two seconds; the
-same while one is stopped with SIGSTOP for five seconds (--stop); while the configuration is reloaded ten times a second; four concurrent
-requests, with an engine that counts; a budget of tokens. Prints a Markdown table: what was admitted, of what the limit allows from the
-first request to the last answer (never more than 100 %), and of what it allows from the first admitted answer to the last request (98 % or
-more).
-Exits with 1 when a limit was exceeded, or an undisturbed one was not used up.
+same while one is stopped with SIGSTOP for five seconds (--stop); while the configuration is reloaded ten times a second; while the
+program is upgraded every three seconds; four concurrent requests, with an engine that counts; a budget of tokens.
+
+Prints a Markdown table: what was admitted, of what the limit allows from the first request to the last answer (never more than 100 %),
+and of what it allows from the first admitted answer to the last request (98 % or more). Exits with 1 when a limit was exceeded, or an
+undisturbed one was not used up.
 """
 
 from __future__ import annotations
@@ -126,6 +127,11 @@ def reload(farm: Farm) -> None:
     farm.process.send_signal(signal.SIGHUP)
 
 
+def upgrade(farm: Farm) -> None:
+    assert farm.process is not None
+    farm.process.send_signal(signal.SIGUSR2)
+
+
 def measure(farm: Farm, engine: EngineThread, seconds: float, connections: int, stop: bool) -> list[Row]:
     rows = [rate_row("rate", farm.hammered(KEY, connections, seconds), False)]
     with Disturbed(lambda: kill_one(farm), 2.0):
@@ -139,6 +145,9 @@ def measure(farm: Farm, engine: EngineThread, seconds: float, connections: int, 
     with Disturbed(lambda: reload(farm), 0.1):
         found = farm.hammered(KEY, connections, seconds)
     rows.append(rate_row("rate, reloads", found, False))
+    with Disturbed(lambda: upgrade(farm), 3.0):
+        found = farm.hammered(KEY, connections, seconds)
+    rows.append(rate_row("rate, upgrades", found, True))
     engine.engine.most_busy = 0
     found = farm.hammered(OTHER_KEY, connections, seconds / 2)
     most = engine.engine.most_busy

@@ -169,6 +169,9 @@ class Workers:
                 if not worker.live:
                     mirror.leave(worker.id)
             self.pool.adopt(worker)
+        if handed.limits is not None:
+            for left in handed.limits.workers.keys() - self.hub.workers.keys():
+                self.limits.gone(left)
         self.hub.change(KeysMissed())  # what the store changed in between, nobody has heard
 
     async def renew(self) -> None:
