@@ -133,3 +133,67 @@ async def test_never_more_than_burst_and_rate_times_time(make: Make) -> None:
             pass
         clock.advance(0.1)
     assert admitted == 4 + int(29.9 * 10 / 3)
+
+
+async def test_waiting_as_long_as_it_says_is_enough(make: Make) -> None:
+    clock = FakeClock()
+    limiter = make([LimitSpec(name="l", requests=RateSpec(rate=7, per=3.0, burst=1), tokens=RateSpec(rate=1000, per=60.0))], clock)
+    await reserve(limiter, 1000)
+    for tokens in (13, 700, 999, 1, 1, 1000, 3):
+        with pytest.raises(LimitExceeded) as caught:
+            await reserve(limiter, tokens)
+        assert caught.value.retry_after is not None
+        clock.advance(caught.value.retry_after)
+        await reserve(limiter, tokens)
+
+
+async def test_a_prompt_beyond_the_burst_is_refused_for_good_and_a_longer_answer_takes_all_of_it(make: Make) -> None:
+    for others in ((), (LimitSpec(name="m", requests=RateSpec(rate=5)),)):
+        limiter = make([LimitSpec(name="l", tokens=RateSpec(rate=100, burst=100)), *others], FakeClock())
+        with pytest.raises(LimitExceeded) as caught:
+            await reserve(limiter, 101)
+        assert (caught.value.code, caught.value.retry_after) == ("tokens_exceeded", None)
+        assert dict(caught.value.headers) == {"x-should-retry": "false"}
+        first = await reserve(limiter, 10, 4000)
+        with pytest.raises(LimitExceeded):
+            await reserve(limiter, 1)
+        first.settle(Usage(10, 20))
+        await reserve(limiter, 70)
+
+
+async def test_slots_come_back_with_each_end(make: Make) -> None:
+    limiter = make([LimitSpec(name="l", concurrent=3), LimitSpec(name="m", per="global", concurrent=2)], FakeClock())
+    held = [await reserve(limiter) for _ in range(2)]
+    for usage in (Usage(1, 1), None, Usage()):
+        with pytest.raises(LimitExceeded) as caught:
+            await reserve(limiter)
+        assert "'m'" in caught.value.message and caught.value.code == "concurrency_exceeded"
+        held.pop(0).settle(usage)
+        held.append(await reserve(limiter))
+
+
+async def test_the_tightest_limit_is_shown(make: Make) -> None:
+    limits = [
+        LimitSpec(name="a", requests=RateSpec(rate=10), tokens=RateSpec(rate=1000)),
+        LimitSpec(name="b", requests=RateSpec(rate=5, per=2.0)),
+        LimitSpec(name="c", tokens=RateSpec(rate=500)),
+    ]
+    lines = (await reserve(make(limits, FakeClock()), 100)).headers.decode().split("\r\n")
+    assert "x-ratelimit-remaining-requests: 4" in lines and "x-ratelimit-reset-requests: 0.400s" in lines
+    assert "x-ratelimit-remaining-tokens: 400" in lines and "x-ratelimit-limit-tokens: 500" in lines
+
+
+async def test_the_longest_wait_is_told(make: Make) -> None:
+    limits = [LimitSpec(name="short", requests=RateSpec(rate=1, burst=1)), LimitSpec(name="long", requests=RateSpec(rate=1, per=60.0))]
+    limiter = make(limits, FakeClock())
+    await reserve(limiter)
+    for _ in range(3):
+        with pytest.raises(LimitExceeded) as caught:
+            await reserve(limiter)
+        assert (caught.value.retry_after, "'long'" in caught.value.message) == (60.0, True)
+
+
+async def test_many_at_once_get_exactly_what_there_is(make: Make) -> None:
+    limiter = make([LimitSpec(name="l", requests=RateSpec(rate=1, burst=7), tokens=RateSpec(rate=1, burst=1000))], FakeClock())
+    found = await asyncio.gather(*(reserve(limiter, 10) for _ in range(20)), return_exceptions=True)
+    assert sum(isinstance(one, LimitExceeded) for one in found) == 13
