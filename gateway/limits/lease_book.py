@@ -328,28 +328,38 @@ class LeaseBook:
         waiting.worker.decided.append(Decided(waiting.wanted.id, admitted, now // NANO, levels))
 
     def _recall(self, waiting: _Waiting, now: int) -> None:
-        """Recalls from the other workers what a request is short of."""
+        """Recalls from the other workers what a request is short of; nothing, if that cannot be all of it."""
+        found: list[tuple[Account, Lease]] = []
         for account, cost in zip(waiting.accounts, waiting.costs, strict=True):
             if account.admits(now, cost):
                 continue
-            rates = account.short_of_rates(now, cost)
-            crowded = account.crowded()
-            for lease in account.leases.values():
-                useful = (rates and (lease.requests or lease.tokens)) or (crowded and lease.slots)
-                if not useful or lease.worker == waiting.worker.name:
-                    continue
-                account.contended_until = now + CONTENDED
+            holders = self._holders(waiting.worker, account, cost, now)
+            if not holders:
+                return
+            found += [(account, lease) for lease in holders]
+        for account, lease in found:
+            account.contended_until = now + CONTENDED
+            if not lease.recalled:
                 other = self._workers[lease.worker]
-                if not lease.recalled:
-                    if lease.recalled_at >= 0 and now - lease.recalled_at < RECALL_AGAIN:
-                        continue  # it has answered: the rest is in use, and comes back by itself
-                    number = other.number_of(account.shape)
-                    if number is None:
-                        continue
-                    lease.recalled, lease.recalled_at = True, now
-                    other.recalls.append((number, account.key))
-                if not other.silent:
-                    waiting.asked_from.add((account, lease.worker))
+                number = other.number_of(account.shape)
+                if number is None:
+                    continue
+                lease.recalled, lease.recalled_at = True, now
+                other.recalls.append((number, account.key))
+            waiting.asked_from.add((account, lease.worker))
+
+    def _holders(self, worker: _Worker, account: Account, cost: int, now: int) -> list[Lease]:
+        """Leases of other workers that may have what a request is short of. One that was recalled lately has nothing: what it holds is in
+        use, and comes back by itself."""
+        rates, crowded = account.short_of_rates(now, cost), account.crowded()
+        return [
+            lease
+            for lease in account.leases.values()
+            if ((rates and (lease.requests or lease.tokens)) or (crowded and lease.slots))
+            and lease.worker != worker.name
+            and not self._workers[lease.worker].silent
+            and (lease.recalled or lease.recalled_at < 0 or now - lease.recalled_at >= RECALL_AGAIN)
+        ]
 
     def _retry(self, now: int) -> None:
         """Decides those that waited, in their order, as far as it is possible now."""
