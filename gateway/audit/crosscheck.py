@@ -14,7 +14,7 @@ from pathlib import Path
 from gateway.audit.chain import read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.neighbours import holder
-from gateway.audit.repair import read_checkpoint
+from gateway.audit.repair import last_checkpoint, read_checkpoint
 from gateway.audit.report import Problem, WriterReport
 from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
 from gateway.audit.walk import Covered, Numbers, Signed, Walked, covered
@@ -34,6 +34,8 @@ def crosscheck(
         if someone and report.lines and not walk.own.last and not report.live and not report.problems:
             reason = "nothing of this writer is signed: it was killed in its first moments and not recovered yet, or somebody put it there"
             report.problems.append(Problem(segment_name(witness, 1), 0, reason, witness))
+        if directory == source and (checkpoints := directory / checkpoints_name(witness)).exists():
+            report.problems += _cut_off(walk, checkpoints)
         for writer, found in walk.others.items():
             signed.setdefault(writer, {})[witness] = found
     for writer, witnesses in sorted(signed.items()):
@@ -46,6 +48,15 @@ def crosscheck(
         else:
             problem = _problem(writer, "all files of this writer are gone", witnesses)
             yield WriterReport(writer, live=holder(directory, writer) is not None, problems=[problem])
+
+
+def _cut_off(walk: Walked, checkpoints: Path) -> Iterator[Problem]:
+    """The checkpoints file beside its log has every checkpoint of the chain, and has each first."""
+    newest, _ = last_checkpoint(checkpoints.parent, walk.report.writer)
+    last = newest.number if newest is not None else 0
+    if last < walk.own.last:
+        reason = f"the end was cut off: it ends with checkpoint {last}, but the chain has checkpoint {walk.own.last}"
+        yield Problem(checkpoints.name, 0, reason, walk.report.writer)
 
 
 def _compare(

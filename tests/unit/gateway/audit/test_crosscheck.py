@@ -282,3 +282,18 @@ def test_a_writer_of_which_nothing_is_signed_is_found(check: Any, log_bench: Any
 
     (problem,) = check(tamper).problems
     assert (problem.writer, problem.file) == ("gw-3", "audit-gw-3-00000001.jsonl") and "nothing of this writer is signed" in problem.reason
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_a_checkpoints_file_that_was_cut_off_is_found(check: Any, left: int) -> None:
+    def tamper(directory: Path) -> None:
+        path = directory / "checkpoints-gw-1.jsonl"
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:left]))
+
+    report = check(tamper)
+    (problem,) = report.problems
+    assert (problem.writer, problem.file) == ("gw-1", "checkpoints-gw-1.jsonl") and f"it ends with checkpoint {left}" in problem.reason
+
+
+def test_a_copy_of_the_checkpoints_elsewhere_may_be_older(check: Any, made: Path) -> None:
+    assert check(lambda directory: None, checkpoints=made / "before").ok
