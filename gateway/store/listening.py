@@ -144,7 +144,8 @@ class Listener(ABC):
                 finally:
                     self._ear.close()
             except Exception as error:  # noqa: BLE001 - boundary: whatever fails, it is said, and another connection is tried
-                self._become(False, str(error).strip().partition("\n")[0] or type(error).__name__)
+                why = "there was no answer in time" if isinstance(error, TimeoutError) else str(error).strip().partition("\n")[0]
+                self._become(False, why or type(error).__name__)
             await asyncio.sleep(pause * (0.75 + self._entropy.uniform() / 2))
             pause = min(pause * 2, LONGEST_PAUSE)
 
