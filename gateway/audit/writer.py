@@ -136,8 +136,8 @@ class ChainWriter:
         self.roomy = self._roomy()
 
     def mind(self) -> None:
-        """Looks after the files while there is nothing to write."""
-        if self.look and (lost := self._look_after_files()):
+        """Looks after the files while there is nothing to write; nothing once they are closed."""
+        if self.look and self._checkpoints is not None and (lost := self._look_after_files()):
             self.write(lost)
 
     def _look_after_files(self) -> list[EventRecord]:

@@ -369,3 +369,11 @@ def test_requests_do_not_rely_on_a_journal_that_was_deleted(log_bench: Any, make
     journal.close()
     writer.close()
     assert log_bench.events() == ["audit.opened", "audit.broken", "audit.closed"] and verified(log_bench).ok
+
+
+def test_a_closed_writer_looks_after_nothing(log_bench: Any) -> None:
+    writer = start(log_bench)
+    writer.close()
+    writer.look = True
+    writer.mind()
+    assert verified(log_bench).ok and log_bench.events() == ["audit.opened", "audit.closed"]
