@@ -194,6 +194,7 @@ class Follower:
             return
         if endpoint.drained != mark.drained:
             endpoint.drain(mark.drained)
+            self._say()  # whoever drains it watches what is under way
         if endpoint.breaker.forced != mark.forced:
             endpoint.force(mark.forced)
 
@@ -350,6 +351,10 @@ class Follower:
         self._scheduler.later(REPORT_SECONDS, self._report)
         for number in list(self._shifts):
             self._count(number)
+        self._say()
+
+    def _say(self) -> None:
+        """Reports what has changed."""
         now = self._registry.now()
         changed: list[m.EndpointUse] = []
         for endpoint in self._registry.in_force():

@@ -7,7 +7,8 @@
 A worker never has more requests under way than it was given. So that all of them together never have more than the engine has slots, slots
 move in two steps: one worker's are lowered, and once it has said that no more than that many requests are under way there, another's are
 raised. What a worker wants are its requests under way and waiting; wants are met by max-min fairness (the smallest first, what is left is
-split evenly among the others), and what nobody wants is spread, so that the next request of any worker finds a slot. When more workers have
+split evenly among the others). What nobody wants goes to those that wanted more a moment ago, then evenly to all, so that the next request
+of any worker finds a slot and slots do not wander with every request. When more workers have
 requests than there are slots, a slot is lent for LENT_SECONDS and goes then to the worker that has been without one for longest.
 """
 
@@ -19,6 +20,8 @@ from typing import Final
 
 LENT_SECONDS: Final = 0.1
 """How long a worker keeps a slot that another one waits for, when there are fewer slots than workers that want one."""
+RECENT_SECONDS: Final = 2.0
+"""How long it counts what a worker has wanted."""
 FRESH_SECONDS: Final = 0.02
 """A worker that wants more than it gets makes the others say what they use, unless they said so within this time."""
 
@@ -26,13 +29,14 @@ FRESH_SECONDS: Final = 0.02
 @dataclass(frozen=True, slots=True)
 class Want:
     """What is known of one worker. slots: what it was given. lent: it was given its slots less than LENT_SECONDS ago. waited: since when it
-    has had none (any clock; only compared). leaving: it takes no new requests."""
+    has had none (any clock; only compared). recent: the most that it has wanted lately. leaving: it takes no new requests."""
 
     in_flight: int = 0
     waiting: int = 0
     slots: int = 0
     lent: bool = False
     waited: float = 0.0
+    recent: int = 0
     leaving: bool = False
 
     @property
@@ -59,10 +63,14 @@ def plan(total: int, wants: Mapping[str, Want]) -> dict[str, int]:
         left -= shares[name]
     staying = [name for name in ordered if not wants[name].leaving]
     if staying and left:
-        each, more = divmod(left, len(staying))
-        staying.sort(key=lambda name: wants[name].slots, reverse=True)  # whoever has them keeps them
+        lately = {name: max(0, wants[name].recent - shares[name]) for name in staying}
+        staying.sort(key=lambda name: (lately[name], wants[name].slots))  # who has them keeps what is left over
         for number, name in enumerate(staying):
-            shares[name] += each + (number < more)
+            more = min(lately[name], left // (len(staying) - number))
+            shares[name] += more
+            left -= more
+        for number, name in enumerate(reversed(staying)):
+            shares[name] += left // len(staying) + (number < left % len(staying))
     return shares
 
 
@@ -87,13 +95,27 @@ class Given:
 class _Worker:
     """held: how many requests may be under way there at most, until it has confirmed less."""
 
-    __slots__ = ("asked_at", "given_at", "held", "in_flight", "leaving", "number", "said_at", "slots", "waited", "waiting")
+    __slots__ = (
+        "asked_at",
+        "given_at",
+        "held",
+        "in_flight",
+        "leaving",
+        "number",
+        "peak",
+        "peak_at",
+        "said_at",
+        "slots",
+        "waited",
+        "waiting",
+    )
 
     def __init__(self, now: float) -> None:
         self.number = self.slots = self.held = self.in_flight = self.waiting = 0
         self.given_at = self.said_at = self.asked_at = 0.0
         self.waited = now
         self.leaving = False
+        self.peak, self.peak_at = 0, now
 
 
 class Ledger:
@@ -155,6 +177,8 @@ class Ledger:
         if known is None:
             return []
         known.in_flight, known.waiting, known.said_at = in_flight, waiting, now
+        if in_flight + waiting >= known.peak or now - known.peak_at > RECENT_SECONDS:
+            known.peak, known.peak_at = in_flight + waiting, now
         if number == known.number:
             known.held = max(known.slots, in_flight)
         return self.look(now)
@@ -180,7 +204,9 @@ class Ledger:
 
     def _want(self, worker: _Worker, now: float) -> Want:
         lent = now - worker.given_at < LENT_SECONDS
-        return Want(worker.in_flight, worker.waiting, worker.slots, lent, worker.waited if not worker.slots else now, worker.leaving)
+        waited = worker.waited if not worker.slots else now
+        recent = worker.peak if now - worker.peak_at <= RECENT_SECONDS else 0
+        return Want(worker.in_flight, worker.waiting, worker.slots, lent, waited, recent, worker.leaving)
 
     def _raise(self, targets: Mapping[str, int], now: float) -> list[Given]:
         """Gives out what is certainly free, first to whoever has least."""

@@ -549,6 +549,16 @@ async def test_views_add_up_what_the_workers_have(house: House) -> None:
     assert (house.mirror.endpoints()[0]["in_flight"], house.mirror.shedding, house.mirror.queued("m")) == (3, 0, 0)
 
 
+async def test_what_is_under_way_at_a_drained_endpoint_is_known_at_once(house: House) -> None:
+    attempt = house.workers[0].attempt()
+    house.mirror.drain("a")
+    house.settle()
+    assert house.mirror.endpoints()[0]["in_flight"] == 1
+    attempt.close(SUCCESS)
+    house.advance(0.3)
+    assert house.mirror.endpoints()[0]["in_flight"] == 0
+
+
 async def test_a_changed_configuration_reaches_all_with_its_slots(house: House) -> None:
     more = (*house.engines, EngineSpec(name="b", runtime="external", url="http://b:80", slots=6))
     house.reload(more)

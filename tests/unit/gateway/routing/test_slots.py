@@ -24,6 +24,7 @@ WANTS = st.builds(
     slots=st.integers(0, 20),
     lent=st.booleans(),
     waited=st.floats(0, 100),
+    recent=st.integers(0, 50),
 )
 
 
@@ -59,6 +60,13 @@ def test_a_plan_gives_out_every_slot_fairly(total: int, wants: list[Want]) -> No
 def test_slots_go_to_whoever_wants_them(total: int, wants: list[tuple[int, int]], expected: list[int]) -> None:
     named = {str(n): Want(in_flight=i, waiting=w, slots=min(i, total)) for n, (i, w) in enumerate(wants)}
     assert sorted(plan(total, named).values()) == sorted(expected)
+
+
+def test_what_is_left_goes_to_those_that_wanted_more_a_moment_ago() -> None:
+    busy, idle = Want(in_flight=1, slots=4, recent=4), Want(slots=0)
+    assert plan(4, {"a": busy, "b": idle}) == {"a": 4, "b": 0}
+    assert plan(6, {"a": busy, "b": idle}) == {"a": 5, "b": 1}
+    assert plan(4, {"a": busy, "b": Want(waiting=1)}) == {"a": 3, "b": 1}, "what is wanted now goes first"
 
 
 def test_a_slot_that_several_want_goes_round() -> None:
