@@ -136,6 +136,7 @@ class Membership:
                     "clock_skew": round(one.skew, 3),
                 }
                 for one in roll.replicas
+                if not any(self._replaced(one, other) for other in roll.replicas)
             ],
             "jobs": [
                 {
@@ -146,6 +147,11 @@ class Membership:
                 for job in jobs.leases
             ],
         }
+
+    @staticmethod
+    def _replaced(one: ReplicaRecord, other: ReplicaRecord) -> bool:
+        """Whether it was not seen again since another process with its id had started: a restart, not worth a line."""
+        return one.id == other.id and one.incarnation != other.incarnation and one.started < other.started and one.seen <= other.started
 
     @staticmethod
     def _contend(one: ReplicaRecord, other: ReplicaRecord) -> bool:

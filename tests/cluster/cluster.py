@@ -169,6 +169,7 @@ class Cluster:
                 "engines": engines,
                 "models": [*models, {"name": "far", "pool": [{"engine": "far", "model": "static"}]}],
                 "store": {"url": f"postgresql://{USER}@127.0.0.1:{ways['postgres'].port}/cluster", "upstreams": ["127.0.0.0/8"]},
+                "redis": {"url": f"redis://127.0.0.1:{ways['redis'].port}"},
                 **parts,
                 "listen": listen,
             },

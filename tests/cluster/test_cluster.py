@@ -116,12 +116,19 @@ def test_a_killed_replica_leaves_nothing_and_the_other_serves(cluster: Cluster) 
     assert lost <= {"cut"}, running.total  # streams that had begun; everything else went well the second time
 
 
+def hints(replica: Replica, carrier: str) -> float:
+    return replica.metric("gatehouse_hints_sure", carrier=carrier)
+
+
 def test_a_frozen_redis_holds_up_no_request(cluster: Cluster) -> None:
+    until(lambda: hints(cluster.a, "redis") == 1, what="hints over Redis")
     cluster.redis.freeze()
     with load(cluster) as running:
         more(cluster.a, 20)
+        until(lambda: hints(cluster.a, "redis") == 0, what="the doubt about Redis")
     cluster.redis.thaw()
     faultless(running, 0)
+    until(lambda: hints(cluster.a, "redis") == 1, what="hints over Redis again")
 
 
 def test_an_engine_behind_a_slow_network_is_waited_for(cluster: Cluster) -> None:

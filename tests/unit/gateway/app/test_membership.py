@@ -86,7 +86,7 @@ async def test_a_restart_is_no_duplicate(world: World, caplog: pytest.LogCapture
         world.clock.advance(1.0)
         await after.beat()
     assert after.rivals == () and not world.events
-    assert not any(row["duplicate"] for row in await world.rows(after))
+    assert [(row["here"], row["duplicate"]) for row in await world.rows(after)] == [(True, False)]
 
 
 async def test_two_machines_with_one_id_both_say_so_and_when_it_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
