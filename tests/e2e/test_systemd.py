@@ -57,7 +57,7 @@ class Service(Gatehouse):
 
     def launch(self) -> Gatehouse:
         data, admin = (self.manager.sockets[name].fileno() for name in ("data", "admin"))
-        command = shlex.join([sys.executable, "-m", "gateway", "serve", "--config", str(self.file)])
+        command = shlex.join([sys.executable, "-m", "gateway", "serve", "--config", str(self.file), *self.arguments])
         move = f"exec 3<&{admin} 4<&{data} {admin}<&- {data}<&-"
         names = "LISTEN_FDS=2 LISTEN_FDNAMES=admin:data LISTEN_PID=$$ WATCHDOG_PID=$$"
         self.process = subprocess.Popen(
@@ -75,11 +75,11 @@ def service(short_path: Path, tmp_path: Path, engines: Callable[..., EngineThrea
     manager = Manager(short_path)
     made: list[Service] = []
 
-    def make(**listen: Any) -> Service:
+    def make(workers: int = 0, **listen: Any) -> Service:
         here = {"data": f"127.0.0.1:{manager.port('data')}", "admin": f"127.0.0.1:{manager.port('admin')}"}
         listed = [external("fake", engines().port, slots=64)]
         config = configuration(tmp_path / "state", engines=listed, models=[{"name": "m1", "pool": ["fake"]}], listen={**here, **listen})
-        made.append(Service(tmp_path, config))
+        made.append(Service(tmp_path, config, arguments=["--workers", str(workers)] if workers else []))
         made[-1].manager = manager
         return made[-1]
 
@@ -140,6 +140,21 @@ def test_the_sockets_outlive_a_restart(service: Callable[..., Service]) -> None:
     gatehouse.launch()
     thread.join(60)
     assert [answer.status_code for answer in answers] == [200]
+
+
+def test_an_upgrade_is_a_reload_of_the_same_process_on_the_same_sockets(service: Callable[..., Service]) -> None:
+    gatehouse = service(workers=1)
+    manager = gatehouse.manager
+    gatehouse.start()
+    until(lambda: "READY=1" in manager.heard, what="the readiness")
+    assert gatehouse.process is not None
+    fed = manager.heard.count("WATCHDOG=1")
+    gatehouse.process.send_signal(signal.SIGUSR2)
+    until(lambda: manager.heard.count("READY=1") == 2, what="the end of the upgrade")
+    assert manager.heard.count("RELOADING=1") == 1
+    until(lambda: manager.heard.count("WATCHDOG=1") > fed + 2, what="the watchdog's food")
+    assert gatehouse.chat().status_code == 200 and gatehouse.process.poll() is None
+    assert gatehouse.url.endswith(f":{manager.port('data')}")
 
 
 def test_a_socket_for_another_address_ends_the_start(service: Callable[..., Service]) -> None:
