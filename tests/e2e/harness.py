@@ -63,6 +63,8 @@ class Gatehouse:
         self.directory = directory
         self.config = config
         self.arguments = list(arguments)
+        if (workers := os.environ.get("GATEHOUSE_TEST_WORKERS")) and "--workers" not in self.arguments:
+            self.arguments += ["--workers", workers]
         self.file = directory / "gatehouse.yaml"
         self.file.write_text(yaml.safe_dump(config))
         self.environ = {**os.environ, **(environ or {})}

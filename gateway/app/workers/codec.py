@@ -109,7 +109,7 @@ class Codec:
 
     def __init__(self, types: Iterable[type[Message]], limit: int = MAX_FRAME) -> None:
         self._limit = limit
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_revealed)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=revealed)
         self._frames = msgspec.msgpack.Decoder(Frame)
         self._decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
         known: list[type[Message]] = [*types, Refusal]
@@ -151,7 +151,8 @@ class Codec:
         return decoded
 
 
-def _revealed(value: object) -> str:
+def revealed(value: object) -> str:
+    """msgspec's `enc_hook`: on the feed, and only there, secrets are opened."""
     if isinstance(value, Secret):
         return value.reveal()
     raise NotImplementedError(f"a {type(value).__name__} is not sent over the feed")

@@ -39,6 +39,7 @@ from gateway.app.workers.messages import (
     Used,
 )
 from gateway.app.workers.pool import Pool
+from gateway.app.workers.settings import packed
 from gateway.core.errors import GatehouseError
 from gateway.core.ports import Change
 from gateway.core.secret import Secret
@@ -203,7 +204,7 @@ class Workers:
         )
 
     def _swapped(self, built: Built) -> None:
-        self.hub.change(ConfigChanged(spec=built.snapshot.spec, version=built.snapshot.version))
+        self.hub.change(ConfigChanged(settings=packed(built.snapshot.spec), version=built.snapshot.version))
 
     def _heard(self, change: Change) -> None:
         _, kind, payload = change

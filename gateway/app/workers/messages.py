@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from gateway.app.workers.settings import Settings
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
@@ -52,7 +53,7 @@ class State(Message, frozen=True, kw_only=True):
 class ConfigChanged(Message, frozen=True, kw_only=True):
     """Change: the configuration in force from now on."""
 
-    spec: ConfigSpec
+    settings: Settings
     version: int
 
 

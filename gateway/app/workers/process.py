@@ -33,8 +33,8 @@ SAY_SECONDS = 2.0
 
 def work(feed: int, data: int) -> int:
     """Runs a worker; returns the exit code. feed, data: inherited descriptors."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the terminal's; the control process decides
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # the control process's, which a terminal or a service manager may send to all processes
     gatehouse_logging.setup("info", "text", worker="a worker")
     listening = socket.socket(fileno=data)
     listening.setblocking(False)

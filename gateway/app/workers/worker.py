@@ -36,6 +36,7 @@ from gateway.app.workers.messages import (
     State,
     Used,
 )
+from gateway.app.workers.settings import unpacked
 from gateway.app.workers.share import share_of
 from gateway.audit.broker import AuditBroker
 from gateway.audit.writers import claim
@@ -43,6 +44,7 @@ from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.feed import LocalFeed
 from gateway.core.ports import Change, Limiter
 from gateway.core.secret import Secret
+from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
@@ -147,7 +149,7 @@ class Worker:
         async with self._building:
             newest = self._newest
             if self.plane.current().version < newest.version:
-                await self._put_into_force(newest.spec, newest.version)
+                await self._put_into_force(await in_slices(unpacked(newest.settings)), newest.version)
 
     async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
         spec = share_of(whole, self._count)

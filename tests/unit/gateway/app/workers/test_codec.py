@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from gateway.app.plugins import OURS
 from gateway.app.workers import codec, messages
 from gateway.app.workers.codec import Codec, FeedError, FrameReader, UnknownKind
+from gateway.app.workers.settings import PARTS, packed, unpacked
 from gateway.config.load import parse
 from gateway.core.messages import Message
 from gateway.core.secret import Secret
-from gateway.core.specs import ConfigSpec
+from gateway.core.slices import Steps
+from gateway.core.specs import ConfigSpec, EngineSpec, ModelSpec, PoolMemberSpec
 from gateway.core.storage import KeyRecord
 
 ROOT = Path(__file__).parents[5]
@@ -156,8 +158,38 @@ def test_every_example_configuration_comes_out_as_it_went_in(name: str, monkeypa
 
     path = ROOT / "configs" / name
     spec = parse(path.read_text(), file=str(path), environ=Anything(), schemas=OURS.schemas())
-    changed = there_and_back(messages.ConfigChanged(spec=spec, version=9))
+    state = there_and_back(
+        messages.State(number=1, worker="gw-1", replica="gw", count=2, base="/", salts=Secret("00"), spec=spec, version=9)
+    )
+    assert isinstance(state, messages.State) and isinstance(state.spec, ConfigSpec)
+    assert state.spec == spec
+    changed = there_and_back(messages.ConfigChanged(settings=packed(spec), version=9))
     assert isinstance(changed, messages.ConfigChanged)
-    assert changed.spec == spec
-    assert changed.version == 9
-    assert isinstance(changed.spec, ConfigSpec)
+    assert ready(unpacked(changed.settings)) == spec
+
+
+def ready(steps: Steps[ConfigSpec]) -> ConfigSpec:
+    """The result of all steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: ConfigSpec = end.value
+            return found
+
+
+def test_a_large_configuration_is_read_in_small_steps() -> None:
+    engines = tuple(
+        EngineSpec(name=f"e{n}", runtime="external", url="http://127.0.0.1:9", api_key=Secret(f"key-{n}"), slots=n + 1) for n in range(300)
+    )
+    models = tuple(ModelSpec(name=f"m{n}", pool=(f"e{n}", PoolMemberSpec(engine="e0", weight=0.5))) for n in range(300))
+    spec = ConfigSpec(version=1, engines=engines, models=models, insecure=True)
+    changed = there_and_back(messages.ConfigChanged(settings=packed(spec), version=9))
+    assert isinstance(changed, messages.ConfigChanged)
+    assert sum(1 for _ in unpacked(changed.settings)) == 600
+    assert ready(unpacked(changed.settings)) == spec
+
+
+def test_every_list_of_a_configuration_is_read_in_steps() -> None:
+    lists = {field.name for field in msgspec.structs.fields(ConfigSpec) if isinstance(field.default, tuple)}
+    assert lists - set(PARTS) == {"model_dirs"}, "a list of texts; every other one has members that take long to read"
