@@ -30,6 +30,9 @@ from policies.guardrails.folding import (
 from policies.guardrails.phrases import WINDOW, Node, PhraseSet
 
 REASON = "The text contains a phrase that is not allowed here."
+MOST_AT_ONCE: Final = 4096
+"""Phrases that are masked in one piece of a stream; a piece with more is refused. Each takes 3 microseconds, in which nothing else runs.
+Whole texts are read in pieces that cannot have so many."""
 _BULK: Final = 128
 """From this many characters on, a search is quicker than following each one."""
 _AT_ONCE: Final = 4096
@@ -151,6 +154,7 @@ class DenyListStream:
         "_name",
         "_out",
         "_phrases",
+        "_replaced",
         "_replacement",
         "_root",
         "_word",
@@ -170,6 +174,7 @@ class DenyListStream:
         self._mark_place = 0  # the place of the last of them
         self._long_run = False
         self._hidden = 0  # invisible characters at the end of the text so far
+        self._replaced = 0  # phrases in the piece that is fed
 
     @property
     def held(self) -> str:
@@ -177,6 +182,7 @@ class DenyListStream:
 
     def feed(self, text: str) -> str:
         """Returns what may pass now. Raises GuardrailViolation when the list blocks and a phrase is complete."""
+        self._replaced = 0
         text, self._hidden, cut = trim_hidden(text, self._hidden)
         if cut and self._replacement is None:
             raise GuardrailViolation(REASON, code=self._name)
@@ -289,6 +295,9 @@ class DenyListStream:
             if best is None:
                 continue
             if self._replacement is None:
+                raise GuardrailViolation(REASON, code=self._name)
+            self._replaced += 1
+            if self._replaced > MOST_AT_ONCE:
                 raise GuardrailViolation(REASON, code=self._name)
             self._out.append(self._held[self._done : first.start - self._base])
             self._out.append(self._replacement)

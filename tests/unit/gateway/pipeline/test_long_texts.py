@@ -13,7 +13,7 @@ from gateway.core.errors import ClientGone
 from gateway.core.plugins import no_files
 from gateway.core.specs import GuardrailSpec, ListenSpec
 from gateway.pipeline.inspect import Guarded
-from tests.unit.gateway.pipeline.world import ANSWER, World
+from tests.unit.gateway.pipeline.world import ANSWER, SSE_HEAD, STREAM_BODY, World
 
 LARGEST = ListenSpec().max_body_bytes - 1024
 MOST = 0.02
@@ -93,3 +93,21 @@ async def test_a_whole_answer_is_read_between_other_work() -> None:
         taken.append(time.thread_time() - began)
     assert max(taken[:-1]) < MOST and len(taken) > 100
     assert b"[removed] thing" in bytes(client.written[:4096])
+
+
+def event_time(text: str, phrases: list[str]) -> float:
+    """Processor time of the largest event of a guarded stream, in one read."""
+    made = OURS.guardrail(GuardrailSpec(name="words", type="denylist", settings={"phrases": phrases, "action": "mask"}), no_files)
+    world = World(response=[Guarded(made, False, lambda *event: None)])
+    world.start(STREAM_BODY)
+    call = world.call.head(SSE_HEAD)
+    event = b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode()
+    began = time.thread_time()
+    call.body(event)
+    return time.thread_time() - began
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("unit", "phrase"), [("darn thing ", "darn"), ("a ", "a a"), ("lorem ipsum ", "darn"), ("! ", "!")])
+def test_the_largest_event_of_a_stream_does_not_hold_the_loop_for_long(unit: str, phrase: str) -> None:
+    assert min(event_time(filled(unit, 255 * 1024), [phrase, "secret plan"]) for _ in range(5)) < MOST

@@ -17,7 +17,7 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Verdict
-from policies.guardrails.denylist import REASON, DenyList, DenyListSettings
+from policies.guardrails.denylist import MOST_AT_ONCE, REASON, DenyList, DenyListSettings
 from policies.guardrails.folding import MAX_HIDDEN
 from policies.guardrails.phrases import PhraseSet
 
@@ -317,3 +317,16 @@ def test_many_short_texts_are_judged_in_steps_too() -> None:
     assert longest < 0.02 and whole < 4.0
     assert check(MASK, texts).texts == ("***", "good") * 50_000
     assert check(BLOCK, texts).action == "block" and check(MASK, ["good"] * 10_000) is ALLOW
+
+
+def test_a_piece_of_a_stream_with_thousands_of_phrases_is_refused() -> None:
+    """Masking them would hold up everything else for a tenth of a second; whole texts, which are read in pieces, have no such bound."""
+    guardrail = DenyList("words", PhraseSet(["darn", "!"]), mask=True, replacement="-")
+    stream = guardrail.stream()
+    for _ in range(3):
+        assert stream.feed("darn " * MOST_AT_ONCE) == "- " * MOST_AT_ONCE
+    with pytest.raises(GuardrailViolation, match=REASON):
+        guardrail.stream().feed("darn " * (MOST_AT_ONCE + 2))
+    for text in ("darn " * 100_000, "!" * 100_000):
+        verdict = check(guardrail, [text])
+        assert verdict.action == "rewrite" and verdict.texts == (text.replace("darn", "-").replace("!", "-"),)
