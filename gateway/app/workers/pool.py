@@ -100,14 +100,17 @@ class Pool:
         return [place.worker.id for place in self._places if place.worker is not None and place.worker.adopted]
 
     async def ready(self) -> None:
-        """Returns once every place has a worker that serves. Raises GatehouseError with the reason when the first one of a place fails."""
+        """Returns once every place has a worker that serves. Raises GatehouseError with the reason when the first one of a place fails;
+        one that another program has started does not count as that: it may die, and has a successor."""
         for place in self._places:
-            while place.worker is None:
+            while True:
+                if (worker := place.worker) is not None:
+                    await worker.ready.wait()
+                    if worker.state != "failed":
+                        break
+                    if not worker.adopted:
+                        raise GatehouseError(f"worker {worker.id} did not start: {worker.reason}")
                 await asyncio.sleep(0.01)
-            worker = place.worker
-            await worker.ready.wait()
-            if worker.state == "failed":
-                raise GatehouseError(f"worker {worker.id} did not start: {worker.reason}")
 
     async def leave(self, delay: float) -> None:
         """Ends all workers: each goes on serving for `delay` seconds, then finishes what runs. Returns when all processes have ended."""

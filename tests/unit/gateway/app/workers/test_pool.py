@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from gateway.app.workers import pool, states
+from gateway.app.workers.hub import Worker
 from gateway.app.workers.messages import Drain
 from gateway.core.errors import GatehouseError
 from tests.unit.gateway.app.workers.fakes import FakeWorker, Farm
@@ -156,3 +158,19 @@ async def test_leaving_ends_who_is_late(farm: Farm, monkeypatch: pytest.MonkeyPa
     await farm.pool.leave(0.0)
     assert all(fake.killed for fake in farm.made)
     assert farm.hub.workers == {}
+
+
+async def test_a_start_survives_the_death_of_workers_that_another_program_has_started(farm: Farm) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        children = [FakeWorker(farm, pid, theirs.fileno()) for pid in (1, 2)]
+        for number, child in enumerate(children, 1):
+            worker = farm.hub.workers[f"gw-{number}"] = Worker(f"gw-{number}", number, child, adopted=True)
+            worker.move("ready")
+            farm.pool.adopt(worker)
+        for child in children:
+            child.end(-9)
+        await reached(lambda: farm.gone == ["gw-1", "gw-2"])
+        farm.pool.start()
+        await farm.pool.ready()
+    assert farm.ids() == ["gw-1", "gw-2"] and not farm.pool.adopted() and len(farm.made) == 2
