@@ -112,6 +112,8 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/core/types.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/values.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/wire.py": ("tests/contract/test_limiter.py", "wire"),
+    "gateway/identity/directory.py": ("tests/integration/test_ldap.py", "gateway.identity.directory"),
+    "gateway/identity/ldap.py": ("tests/integration/test_ldap.py", "gateway.identity.ldap"),
     "gateway/limits/account.py": ("tests/unit/gateway/limits/test_leased.py", "gateway.limits.account"),
     "gateway/limits/headers.py": ("tests/unit/gateway/limits/test_local.py", "x-ratelimit"),
     "gateway/limits/lease_messages.py": ("tests/fakes/leases.py", "gateway.limits.lease_messages"),

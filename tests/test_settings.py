@@ -24,7 +24,6 @@ REFUSED = "refused by gateway.config.validate: this version has nothing that wou
 EXCEPTIONS = {
     "ConfigSpec.version": "the format of the file; only 1 can be read",
     "RoleSpec.description": "shown by the admin API, which reads the configuration as plain values",
-    "IdentitySpec.ldap": REFUSED,
     "IdentitySpec.mtls": REFUSED,
     "IdentitySpec.gateway_tokens": REFUSED,
     "HttpSettings.shape": "there is one shape so far; the setting names it, so that another can be added",

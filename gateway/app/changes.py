@@ -233,7 +233,7 @@ class Changes:
 
 def other_logins(spec: ConfigSpec) -> bool:
     """Whether there is a way to log in besides API keys."""
-    return bool(spec.identity.plugins or spec.identity.oidc)
+    return bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap)
 
 
 def _at(spec: ConfigSpec, path: str) -> object:

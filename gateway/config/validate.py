@@ -51,6 +51,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
         engine(settings, f"engines[{index}]", error)
     _models(spec, error)
     _issuers(spec, error)
+    _directories(spec, error)
     _static_keys(spec, error, None if roles is None else {*roles, *spec.roles})
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
     for index, limit in enumerate(spec.limits):
@@ -63,7 +64,6 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
 def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
     identity = spec.identity
     for path, given, what in (
-        ("identity.ldap", identity.ldap, "LDAP login"),
         ("identity.mtls", identity.mtls is not None, "login by client certificate"),
         ("identity.gateway_tokens", identity.gateway_tokens, "gateway tokens"),
         ("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),
@@ -247,6 +247,37 @@ def _issuers(spec: ConfigSpec, error: ErrorAt) -> None:
                 raise error(f"{path}.claims.{name}", "needs exactly one of 'value' and 'path'")
 
 
+def _directories(spec: ConfigSpec, error: ErrorAt) -> None:
+    _unique((directory.name for directory in spec.identity.ldap), "identity.ldap", "directory", error)
+    for index, directory in enumerate(spec.identity.ldap):
+        path = f"identity.ldap[{index}]"
+        for place, url in enumerate(directory.servers):
+            parts = urlsplit(url)
+            if parts.scheme not in ("ldap", "ldaps") or not parts.hostname:
+                raise error(f"{path}.servers[{place}]", f"{quoted(url)} is not a directory; write ldaps://HOST or ldap://HOST:PORT")
+            if parts.scheme == "ldap" and not directory.starttls and not _is_local(parts.hostname):
+                raise error(f"{path}.servers[{place}]", "would get passwords in the clear; write ldaps://, or set starttls: true")
+        users, tenant = directory.users, directory.tenant
+        if (users.base is None) == (users.dn is None):
+            raise error(f"{path}.users", "needs exactly one of 'base' (to search) and 'dn' (to bind directly)")
+        if users.base is not None and directory.bind is None:
+            raise error(f"{path}.bind", "is needed to search for users")
+        template, what = (users.filter, "filter") if users.dn is None else (users.dn, "dn")
+        if template.count("{username}") != 1 or template.count("{") != 1:
+            raise error(f"{path}.users.{what}", "must hold {username} once, and no other {")
+        if directory.groups is not None and directory.groups.filter.count("{dn}") != 1:
+            raise error(f"{path}.groups.filter", "must hold {dn} once")
+        if (tenant.value is None) == (tenant.attribute is None):
+            raise error(f"{path}.tenant", "needs exactly one of 'value' and 'attribute'")
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _trustworthy(url: str) -> bool:
     """An https address, or http on this machine."""
     parts = urlsplit(url)
@@ -254,10 +285,7 @@ def _trustworthy(url: str) -> bool:
         return bool(parts.hostname) and not parts.username
     if parts.scheme != "http" or not parts.hostname:
         return False
-    try:
-        return ipaddress.ip_address(parts.hostname).is_loopback
-    except ValueError:
-        return parts.hostname == "localhost"
+    return _is_local(parts.hostname)
 
 
 def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None) -> None:
@@ -308,7 +336,7 @@ def _fail_closed(spec: ConfigSpec, error: ErrorAt) -> None:
         return
     keys = spec.identity.api_keys
     instead = "say 'rely_on_store: true' beside it where the keys are in the store, or 'insecure: true'"
-    others = bool(spec.identity.plugins or spec.identity.oidc)
+    others = bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap)
     if not keys.static and not keys.rely_on_store and not others:
         raise error("identity.api_keys.static", f"is empty: nobody could be authenticated; add a key, {instead}")
     if not keys.rely_on_store and not others and not any(key.models for key in keys.static):

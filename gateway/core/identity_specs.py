@@ -74,12 +74,71 @@ class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     tls: ClientTlsSpec | None = None
 
 
+class LdapBindSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The account that searches."""
+
+    dn: Annotated[str, Meta(min_length=1)]
+    password: Secret
+
+
+class LdapUsersSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a login name becomes an entry: by a search (`base` and `filter`), or directly (`dn`). `{username}` stands for the name, escaped.
+
+    name: the attribute with the name that the user then has.
+    """
+
+    base: str | None = None
+    filter: str = "(uid={username})"
+    dn: str | None = None
+    name: Name = "uid"
+
+
+class LdapGroupsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The search for a user's groups, which are named by their `cn`. `{dn}` stands for the user's, and (nested) for each group's that is
+    found."""
+
+    base: str
+    filter: str = "(member={dn})"
+    nested: bool = False
+
+
+class LdapTenantSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A constant, or an attribute of the user's entry."""
+
+    value: Name | None = None
+    attribute: Name | None = None
+
+
+class LdapTlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """ca: a file with the authorities that are trusted, instead of the system's."""
+
+    ca: str
+
+
+class LdapSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One directory (RFC 4511). servers: asked in this order, the one that answered last first. timeout: for a whole login.
+
+    cache: how long a login that succeeded is believed.
+    """
+
+    name: Name
+    servers: Annotated[tuple[str, ...], Meta(min_length=1)]
+    tenant: LdapTenantSpec
+    users: LdapUsersSpec
+    starttls: bool = False
+    bind: LdapBindSpec | None = None
+    groups: LdapGroupsSpec | None = None
+    tls: LdapTlsSpec | None = None
+    cache: Seconds = 120.0
+    timeout: Timeout = 5.0
+
+
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may log in and how. plugins: settings of third-party authenticators, by name."""
 
     api_keys: ApiKeysSpec = ApiKeysSpec()
     oidc: tuple[OidcSpec, ...] = ()
-    ldap: tuple[dict[str, Any], ...] = ()
+    ldap: tuple[LdapSpec, ...] = ()
     mtls: dict[str, Any] | None = None
     gateway_tokens: dict[str, Any] = {}
     plugins: dict[str, Any] = {}

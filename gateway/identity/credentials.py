@@ -52,7 +52,7 @@ def missing_credentials() -> AuthenticationError:
 def nobody_knew(headers: Headers) -> AuthenticationError:
     """For a request that no authenticator recognised: without a credential, or with one of a kind that is not configured."""
     found = presented(headers)
-    return invalid_credentials() if found is not None and found[0] == b"bearer" and found[1] else missing_credentials()
+    return invalid_credentials() if found is not None and found[0] in (b"bearer", b"basic") and found[1] else missing_credentials()
 
 
 def invalid_api_key() -> AuthenticationError:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
 from gateway.app.plugins import OURS
+from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError, GatehouseError, RequestError
+from gateway.core.identity_specs import LdapSpec, LdapTenantSpec, LdapUsersSpec
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator
 from gateway.core.secret import Secret
 from gateway.core.specs import ApiKeysSpec, ClaimSpec, ClaimsSpec, OidcSpec, Spec, StaticKeySpec
 from gateway.core.types import Headers, Peer, Principal
 from gateway.identity.chain import chain
+from gateway.identity.directory import Directory, Found, Refused
 from gateway.identity.jwks import keys_of
+from gateway.identity.ldap import LdapAuthenticator
 from gateway.identity.oidc import OidcAuthenticator
 from tests.unit.gateway.identity import issuing
 
@@ -50,6 +56,29 @@ def oidc() -> Authenticator:
     return made
 
 
+class OneUser:
+    """A directory with one user. tests/integration/test_ldap.py asks a real one."""
+
+    def login(self, username: str, password: str) -> Found:
+        if (username, password) != ("ci", "secret"):
+            raise Refused("no")
+        return Found("uid=ci", {"uid": "ci"}, ())
+
+    def close(self) -> None:
+        return None
+
+
+def ldap() -> Authenticator:
+    spec = LdapSpec(
+        name="corp", servers=("ldaps://dc.example",), tenant=LdapTenantSpec(value="t"), users=LdapUsersSpec(dn="uid={username}"), cache=60.0
+    )
+    return LdapAuthenticator(spec, cast(Directory, OneUser()), SystemClock())
+
+
+def basic(text: str) -> Headers:
+    return {b"authorization": b"Basic " + b64encode(text.encode())}
+
+
 class Nobody:
     """Knows no credential of any kind."""
 
@@ -76,6 +105,7 @@ TOKENS: tuple[Headers, tuple[Headers, ...]] = (
 )
 IMPLEMENTATIONS = {
     "oidc": Case(oidc, *TOKENS),
+    "ldap": Case(ldap, basic("ci:secret"), (basic("ci:wrong"), basic("eve:secret"), basic("ci:"), basic("ci"), basic(":secret"))),
     "api_keys": Case(api_keys, *KEYS),
     "a chain of one": Case(lambda: chain([api_keys()]), *KEYS),
     "a chain of several": Case(lambda: chain([Nobody(), api_keys()]), *KEYS),

@@ -1,0 +1,340 @@
+"""Logins at an LDAP directory (RFC 4511, RFC 4513) over ldap3. Everything here blocks and belongs to a thread.
+
+A login finds the user's entry (by a search with an account of ours, or by a template), binds as the user with the password, and looks for
+groups. Names are escaped (RFC 4514, RFC 4515). Referrals are not followed, because they would send passwords wherever a server says. Every
+call has a deadline. An empty password is refused before it reaches a server, where it would be an unauthenticated bind that succeeds
+(RFC 4513, 5.1.2).
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import time
+from collections import deque
+from contextlib import suppress
+from importlib import import_module
+from math import ceil
+from threading import Lock, Timer
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from gateway.core.specs import LdapSpec
+
+log = logging.getLogger("gatehouse.identity")
+
+CONNECT_SECONDS: Final = 2.0
+IDLE: Final = 4
+IDLE_SECONDS: Final = 60.0
+MAX_GROUPS: Final = 500
+MAX_DEPTH: Final = 8
+MAX_VALUE: Final = 256
+INVALID, SUCCESS = 49, 0
+"""Result codes (RFC 4511, 4.1.9)."""
+
+
+class Refused(Exception):
+    """The directory says no: an unknown user, a wrong password, an account that may not log in. The message is for the log."""
+
+
+class Unavailable(Exception):
+    """No server answered in time, or not as a directory does."""
+
+
+class Found:
+    """A user who logged in. attributes: texts by name in lower case, the first of each."""
+
+    __slots__ = ("attributes", "dn", "groups")
+
+    def __init__(self, dn: str, attributes: dict[str, str], groups: tuple[str, ...]) -> None:
+        self.dn, self.attributes, self.groups = dn, attributes, groups
+
+
+class Deadline:
+    """The end of one login. ldap3 bounds single reads, in whole seconds; so at the end every connection in use is cut, whatever a server
+    still sends, bit by bit."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+        self._sockets: list[Any] = []
+        self._timer = Timer(seconds, self._cut)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def seconds(self) -> int:
+        """What is left, rounded up. Raises Unavailable when nothing is."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise Unavailable("no answer in time")
+        return ceil(left)
+
+    def bound(self, connection: Any) -> None:
+        """Bounds what is done with a connection from now on."""
+        connection.receive_timeout = self.seconds()
+        if connection.socket is not None and connection.socket not in self._sockets:
+            self._sockets.append(connection.socket)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self._sockets = []
+
+    def _cut(self) -> None:
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class _Verified:
+    """In place of ldap3's own: the standard library's verification of certificate and host name, which is on by default. Raises OSError for
+    a file that holds no certificates."""
+
+    def __init__(self, ca: str | None) -> None:
+        self._context = ssl.create_default_context(cafile=ca)
+
+    def __call__(self, connection: Any, do_handshake: bool = True) -> None:
+        plain = connection.socket
+        try:
+            connection.socket = self._context.wrap_socket(plain, server_hostname=connection.server.host)
+        except BaseException:
+            plain.close()
+            raise
+
+
+class Directory:
+    """One directory. Any thread may call `login`. Life: `close`. Raises OSError, ValueError for TLS settings that cannot be used."""
+
+    def __init__(self, spec: LdapSpec) -> None:
+        self._spec = spec
+        self._ldap: Any = import_module("ldap3")
+        self._exceptions: Any = import_module("ldap3.core.exceptions")
+        self._escape_filter: Any = import_module("ldap3.utils.conv").escape_filter_chars
+        self._escape_rdn: Any = import_module("ldap3.utils.dn").escape_rdn
+        self._tls = self._ldap.Tls(validate=ssl.CERT_REQUIRED)
+        self._tls.wrap_socket = _Verified(None if spec.tls is None else spec.tls.ca)
+        self._servers = [self._server(url) for url in spec.servers]
+        self._idle: deque[tuple[float, Any]] = deque()
+        self._lock = Lock()
+        wanted = [spec.users.name, *([spec.tenant.attribute] if spec.tenant.attribute else [])]
+        self._attributes = sorted(set(wanted))
+
+    def login(self, username: str, password: str) -> Found:
+        """Raises Refused, Unavailable. Takes at most the settings' `timeout`, and as long for an unknown user as for a known one."""
+        if not password or not username:
+            raise Refused("no name or no password")
+        deadline = Deadline(self._spec.timeout)
+        try:
+            return self._login(username, password, deadline)
+        except (OSError, self._exceptions.LDAPException, ValueError, TypeError, IndexError, KeyError) as error:
+            raise Unavailable(f"{type(error).__name__}") from None  # its text may hold names
+        finally:
+            deadline.end()
+
+    def close(self) -> None:
+        while self._idle:
+            _close(self._idle.pop()[1])
+
+    # --- inside
+
+    def _login(self, username: str, password: str, deadline: Deadline) -> Found:
+        users = self._spec.users
+        if users.dn is not None:
+            dn = users.dn.replace("{username}", self._escape_rdn(username))
+            as_user = self._bound(dn, password, deadline)
+            try:
+                attributes = self._entry(as_user, dn, deadline)
+                return Found(dn, attributes, self._groups(as_user, dn, deadline))
+            finally:
+                _close(as_user)
+        searcher = self._searcher(deadline)
+        kept = False
+        try:
+            found = self._search(searcher, users.base or "", users.filter.replace("{username}", self._escape_filter(username)), 2, deadline)
+            if len(found) != 1:
+                self._decoy(password, deadline)
+                raise Refused("no such user" if not found else "more than one such user")
+            dn, attributes = found[0]
+            _close(self._bound(dn, password, deadline))
+            groups = self._groups(searcher, dn, deadline)
+            kept = True
+            return Found(dn, attributes, groups)
+        except Refused:
+            kept = True
+            raise
+        finally:
+            self._release(searcher, kept)
+
+    def _decoy(self, password: str, deadline: Deadline) -> None:
+        """A bind that fails, so that an unknown user takes as long as a wrong password."""
+        with suppress(Refused):
+            _close(self._bound(f"cn=no-such-user,{self._spec.users.base}", password, deadline))
+
+    def _entry(self, connection: Any, dn: str, deadline: Deadline) -> dict[str, str]:
+        found = self._search(connection, dn, "(objectClass=*)", 1, deadline, scope="BASE")
+        return found[0][1] if found else {}
+
+    def _groups(self, connection: Any, dn: str, deadline: Deadline) -> tuple[str, ...]:
+        wanted = self._spec.groups
+        if wanted is None:
+            return ()
+        names: dict[str, None] = {}
+        seen: set[str] = set()
+        level = [dn]
+        for _ in range(MAX_DEPTH if wanted.nested else 1):
+            following = []
+            for member in level:
+                text = wanted.filter.replace("{dn}", self._escape_filter(member))
+                for group, attributes in self._search(connection, wanted.base, text, MAX_GROUPS + 1, deadline, ("cn",)):
+                    if group.lower() in seen:
+                        continue
+                    seen.add(group.lower())
+                    following.append(group)
+                    if name := attributes.get("cn"):
+                        names[name] = None
+            if len(seen) > MAX_GROUPS:
+                raise Refused(f"more than {MAX_GROUPS} groups")
+            level = following
+        return tuple(names)
+
+    def _search(
+        self, connection: Any, base: str, filter: str, size: int, deadline: Deadline, attributes: Any = None, scope: str = "SUBTREE"
+    ) -> list[tuple[str, dict[str, str]]]:
+        deadline.bound(connection)
+        connection.search(
+            base,
+            filter,
+            search_scope=scope,
+            attributes=list(self._attributes if attributes is None else attributes),
+            size_limit=size,
+            time_limit=deadline.seconds(),
+        )
+        if connection.result["result"] not in (SUCCESS, 4, 32):  # size limit reached, no such object
+            raise Unavailable(f"the search failed: {connection.result['description']}")
+        found = []
+        for entry in (connection.response or ())[: size + 1]:
+            if entry.get("type") == "searchResEntry":
+                values = {name.lower(): _first(value) for name, value in entry["raw_attributes"].items()}
+                found.append((entry["dn"], {name: value for name, value in values.items() if value}))
+        return found
+
+    def _searcher(self, deadline: Deadline) -> Any:
+        """A connection of the account that searches: an idle one, or a new one."""
+        bind = self._spec.bind
+        assert bind is not None
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                since, connection = self._idle.pop()
+            if time.monotonic() - since < IDLE_SECONDS and not connection.closed:
+                deadline.bound(connection)
+                with suppress(self._exceptions.LDAPException, OSError):
+                    connection.search("", "(objectClass=*)", search_scope="BASE", attributes=["1.1"])
+                    if connection.result["result"] == SUCCESS:
+                        return connection
+            _close(connection)
+        try:
+            return self._bound(bind.dn, bind.password.reveal(), deadline)
+        except Refused as refusal:
+            raise Unavailable(f"the account that searches cannot log in: {refusal}") from None
+
+    def _release(self, connection: Any, kept: bool) -> None:
+        with self._lock:
+            if kept and len(self._idle) < IDLE:
+                self._idle.append((time.monotonic(), connection))
+                return
+        _close(connection)
+
+    def _bound(self, dn: str, password: str, deadline: Deadline) -> Any:
+        """A connection bound as this entry. Raises Refused for a wrong password or an account that may not log in."""
+        last: Exception = Unavailable("no server is configured")
+        for server in tuple(self._servers):
+            try:
+                connection = self._open(server, dn, password, deadline)
+            except (self._exceptions.LDAPException, OSError, Unavailable) as error:
+                last = error
+                continue
+            if server is not self._servers[0]:
+                self._servers = [server, *(one for one in self._servers if one is not server)]
+            result = connection.result
+            if result["result"] == SUCCESS:
+                return connection
+            _close(connection)
+            raise Refused(_reason(result))
+        raise Unavailable(f"no server answers ({type(last).__name__})")
+
+    def _open(self, server: Any, dn: str, password: str, deadline: Deadline) -> Any:
+        connection = self._ldap.Connection(
+            server,
+            user=dn,
+            password=password,
+            auto_referrals=False,
+            read_only=True,
+            raise_exceptions=False,
+            check_names=False,
+            receive_timeout=deadline.seconds(),
+            return_empty_attributes=False,
+        )
+        try:
+            connection.open(read_server_info=False)
+            deadline.bound(connection)
+            if self._spec.starttls and not server.ssl and not connection.start_tls(read_server_info=False):
+                raise Unavailable("the server does not take StartTLS")
+            deadline.bound(connection)
+            connection.bind(read_server_info=False)
+        except BaseException:
+            _close(connection)
+            raise
+        return connection
+
+    def _server(self, url: str) -> Any:
+        parts = urlsplit(url)
+        return self._ldap.Server(
+            parts.hostname,
+            port=parts.port or (636 if parts.scheme == "ldaps" else 389),
+            use_ssl=parts.scheme == "ldaps",
+            tls=self._tls,
+            get_info=self._ldap.NONE,
+            connect_timeout=CONNECT_SECONDS,
+            allowed_referral_hosts=[],
+        )
+
+
+def _close(connection: Any) -> None:
+    """Ends a connection, whatever state it is in."""
+    used = connection.socket
+    with suppress(Exception):  # boundary: it is given up either way
+        connection.unbind()
+    if used is not None:
+        used.close()
+
+
+def _first(values: Any) -> str:
+    """The first value as a text; "" when it is not one."""
+    value = values[0] if isinstance(values, list) and values else b""
+    try:
+        text = value.decode("utf-8") if isinstance(value, bytes) else ""
+    except UnicodeDecodeError:
+        return ""
+    return text if len(text) <= MAX_VALUE and text.isprintable() else ""
+
+
+def _reason(result: dict[str, Any]) -> str:
+    """Why a bind failed, in words for the log. Active Directory gives a `data` code beside 49 (MS-ADTS, 5.1.1.4)."""
+    text = str(result.get("message") or "")
+    for code, reason in _DATA.items():
+        if f"data {code}" in text:
+            return reason
+    return "the password is wrong" if result["result"] == INVALID else str(result.get("description"))
+
+
+_DATA: Final = {
+    "525": "no such user",
+    "530": "not at this time",
+    "531": "not at this machine",
+    "532": "the password has expired",
+    "533": "the account is disabled",
+    "701": "the account has expired",
+    "773": "the password must be changed",
+    "775": "the account is locked",
+}

@@ -1,0 +1,181 @@
+"""Names and passwords of a directory: `Authorization: Basic ...` (RFC 7617). The directory itself is gateway.identity.directory.
+
+Logins run in a few threads, each at most for the settings' `timeout`. A login that succeeded is believed for `cache` seconds, by an HMAC of
+name and password under a random key, so that the process keeps no password; a login with a new password ends that of the old one.
+
+Failures are counted by name and peer, and by peer: beyond a few, more are refused without asking the directory, so that guessing neither
+succeeds nor locks accounts. Others who log in with the same name from elsewhere, and logins that are believed already, are not held up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hmac
+import logging
+import os
+from base64 import b64decode
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from gateway.core.clock import Clock
+from gateway.core.errors import AuthenticationError, Overloaded
+from gateway.core.plugins import AuthenticatorContext
+from gateway.core.specs import LdapSpec
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import Headers, Peer, Principal
+from gateway.core.waiting import Maybe
+from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, presented
+from gateway.identity.directory import Directory, Found, Refused, Unavailable
+
+log = logging.getLogger("gatehouse.identity")
+
+THREADS: Final = 4
+WAITING: Final = 64
+"""Logins under way and waiting; more are refused with 503."""
+REMEMBERED: Final = 10_000
+MAX_NAME: Final = 256
+BURST: Final = 5.0
+SECONDS: Final = 12.0
+"""Failures of one name at one peer: this many at once, and one more in each of these periods."""
+PEER_BURST: Final = 50.0
+PEER_SECONDS: Final = 1.0
+
+
+class Failures:
+    """Buckets of failures by name, bounded: the one that failed least recently is forgotten."""
+
+    def __init__(self, clock: Clock, burst: float, seconds: float, size: int = 10_000) -> None:
+        self._clock, self._burst, self._seconds, self._size = clock, burst, seconds, size
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def allows(self, name: str) -> bool:
+        return self._now(name) >= 1.0
+
+    def count(self, name: str) -> None:
+        self._left[name] = (self._now(name) - 1.0, self._clock.monotonic())
+        self._left.move_to_end(name)
+        if len(self._left) > self._size:
+            self._left.popitem(last=False)
+
+    def _now(self, name: str) -> float:
+        left, since = self._left.get(name, (self._burst, 0.0))
+        return min(self._burst, left + (self._clock.monotonic() - since) / self._seconds)
+
+
+class LdapAuthenticator:
+    """One directory. Life: `start`, `aclose`."""
+
+    def __init__(self, spec: LdapSpec, directory: Directory, clock: Clock) -> None:
+        self._spec, self._directory, self._clock = spec, directory, clock
+        self._key = os.urandom(32)
+        self._believed: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
+        self._digests: OrderedDict[str, bytes] = OrderedDict()
+        """Of the login that is believed, by the user's name."""
+        self._flights: dict[bytes, asyncio.Task[Principal | None]] = {}
+        self._by_name, self._by_peer = Failures(clock, BURST, SECONDS), Failures(clock, PEER_BURST, PEER_SECONDS)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ldap")
+        self._tasks = TaskOwner(f"ldap {spec.name}")
+        self._away = False
+
+    async def start(self) -> None:
+        """Nothing is asked before the first login: a directory that is away keeps nobody else out."""
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._directory.close()
+
+    def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
+        """None for other credentials, and for a user whom this directory does not know."""
+        found = presented(headers)
+        if found is None or found[0] != b"basic":
+            return None
+        name, password = _decoded(found[1])
+        digest = hmac.digest(self._key, found[1], "sha256")
+        known = self._believed.get(digest)
+        if known is not None and known[0] > self._clock.monotonic():
+            return known[1]
+        account, where = f"{name.casefold()} {peer.address}", peer.address
+        if not (self._by_name.allows(account) and self._by_peer.allows(where)):
+            raise invalid_credentials()
+        return self._asked(digest, name, password, account, where)
+
+    def _asked(self, digest: bytes, name: str, password: str, account: str, where: str) -> Maybe[Principal | None]:
+        flight = self._flights.get(digest)
+        if flight is None:
+            if len(self._flights) >= WAITING:
+                raise Overloaded("Too many logins at once; try again.", retry_after=1.0)
+            flight = self._flights[digest] = self._tasks.spawn(self._login(digest, name, password), name="login")
+            flight.add_done_callback(lambda _: self._flights.pop(digest, None))
+        return self._tasks.wait(self._judged(flight, account, where), name="wait")
+
+    async def _judged(self, flight: asyncio.Task[Principal | None], account: str, where: str) -> Principal:
+        try:
+            principal = await asyncio.shield(flight)
+        except AuthenticationError:
+            self._by_name.count(account)
+            self._by_peer.count(where)
+            raise
+        assert principal is not None
+        return principal
+
+    async def _login(self, digest: bytes, name: str, password: str) -> Principal | None:
+        self._believed.pop(digest, None)
+        try:
+            async with asyncio.timeout(self._spec.timeout + 1.0):
+                found = await asyncio.get_running_loop().run_in_executor(self._threads, self._directory.login, name, password)
+            principal = self._principal(found)
+        except Refused as reason:
+            log.info("a login at the directory %s was refused: %s", self._spec.name, reason)
+            raise invalid_credentials() from None
+        except (Unavailable, TimeoutError) as reason:
+            if not self._away:
+                log.warning("the directory %s does not answer (%s); its users cannot log in", self._spec.name, str(reason) or "too late")
+            self._away = True
+            raise Overloaded(
+                "Logins by name and password are not possible at the moment.", code="directory_unavailable", retry_after=5.0
+            ) from None
+        if self._away:
+            log.info("the directory %s answers again", self._spec.name)
+        self._away = False
+        self._believe(digest, principal)
+        return principal
+
+    def _believe(self, digest: bytes, principal: Principal) -> None:
+        before = self._digests.pop(principal.id, None)
+        if before is not None:
+            self._believed.pop(before, None)
+        self._believed[digest] = (self._clock.monotonic() + self._spec.cache, principal)
+        self._digests[principal.id] = digest
+        if len(self._digests) > REMEMBERED:
+            _, oldest = self._digests.popitem(last=False)
+            self._believed.pop(oldest, None)
+
+    def _principal(self, found: Found) -> Principal:
+        """Raises Refused when the entry lacks a name or a tenant."""
+        tenant = self._spec.tenant
+        name = found.attributes.get(self._spec.users.name.lower(), "")
+        owner = tenant.value or found.attributes.get((tenant.attribute or "").lower(), "")
+        if not name or not owner:
+            raise Refused("the entry has no name or no tenant")
+        return Principal(name, owner, "ldap", user=name, groups=found.groups)
+
+
+def _decoded(value: bytes) -> tuple[str, str]:
+    """Name and password. Raises AuthenticationError for anything else, an empty password included."""
+    if len(value) > MAX_CREDENTIAL_BYTES:
+        raise invalid_credentials()
+    try:
+        name, colon, password = b64decode(value, validate=True).decode("utf-8").partition(":")
+    except (binascii.Error, ValueError):
+        raise invalid_credentials() from None
+    if not colon or not name or not password or len(name) > MAX_NAME or "\x00" in name or "\x00" in password:
+        raise invalid_credentials()
+    return name, password
+
+
+def build(settings: LdapSpec, context: AuthenticatorContext) -> LdapAuthenticator:
+    """Raises OSError, ValueError for TLS settings that cannot be used."""
+    return LdapAuthenticator(settings, Directory(settings), context.clock)

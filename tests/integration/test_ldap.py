@@ -1,0 +1,254 @@
+"""Logins at a real directory (slapd), and at servers that are not one."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.clock import SystemClock
+from gateway.core.errors import AuthenticationError, GatehouseError
+from gateway.core.identity_specs import LdapBindSpec, LdapGroupsSpec, LdapTenantSpec, LdapTlsSpec, LdapUsersSpec
+from gateway.core.secret import Secret
+from gateway.core.specs import LdapSpec
+from gateway.core.types import Peer, Principal
+from gateway.identity.directory import Directory, Refused, Unavailable
+from gateway.identity.ldap import LdapAuthenticator
+from tests.integration.slapd import ADMIN, ADMIN_PASSWORD, BASE, Slapd, directory
+
+
+@pytest.fixture(scope="module")
+def slapd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slapd]:
+    with directory(tmp_path_factory.mktemp("slapd")) as made:
+        yield made
+
+
+def spec(slapd: Slapd | None, *servers: str, **more: Any) -> LdapSpec:
+    settings: dict[str, Any] = {
+        "name": "corp",
+        "servers": servers or (f"ldap://127.0.0.1:{slapd.port}" if slapd else "",),
+        "tenant": LdapTenantSpec(attribute="o"),
+        "bind": LdapBindSpec(dn=ADMIN, password=Secret(ADMIN_PASSWORD)),
+        "users": LdapUsersSpec(base=f"ou=people,{BASE}"),
+        "groups": LdapGroupsSpec(base=f"ou=groups,{BASE}", nested=True),
+    }
+    return LdapSpec(**{**settings, **more})
+
+
+def login(settings: LdapSpec, name: str = "alice", password: str = "alice-secret") -> Any:
+    made = Directory(settings)
+    try:
+        return made.login(name, password)
+    finally:
+        made.close()
+
+
+def test_a_user_with_the_groups_of_groups(slapd: Slapd) -> None:
+    found = login(spec(slapd))
+    assert found.dn == f"uid=alice,ou=people,{BASE}" and found.attributes == {"uid": "alice", "o": "acme"}
+    assert found.groups == ("engineers", "staff", "loop")
+    flat = login(spec(slapd, groups=LdapGroupsSpec(base=f"ou=groups,{BASE}")))
+    assert flat.groups == ("engineers",)
+
+
+def test_a_direct_bind(slapd: Slapd) -> None:
+    settings = spec(slapd, bind=None, users=LdapUsersSpec(dn=f"uid={{username}},ou=people,{BASE}"))
+    assert login(settings).groups == ("engineers", "staff", "loop")
+    with pytest.raises(Refused):
+        login(settings, "alice,ou=people", "alice-secret")
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("alice", "wrong"),
+        ("alice", ""),
+        ("", "alice-secret"),
+        ("nobody", "alice-secret"),
+        ("*", "alice-secret"),
+        ("ali*", "alice-secret"),
+        ("alice)(uid=*", "alice-secret"),
+        ("alice)(|(uid=*", "alice-secret"),
+        ("a*b", "alice-secret"),
+        ("\\2a", "alice-secret"),
+        ("alice\\", "alice-secret"),
+        ("ali\u0000ce", "alice-secret"),
+        ("(", "alice-secret"),
+        ("é" * 200, "alice-secret"),
+    ],
+)
+def test_names_are_names_and_nothing_else(slapd: Slapd, name: str, password: str) -> None:
+    with pytest.raises(Refused):
+        login(spec(slapd), name, password)
+
+
+def test_a_name_with_a_star_is_that_user(slapd: Slapd) -> None:
+    assert login(spec(slapd), "a*b", "star-secret").attributes["uid"] == "a*b"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_tls_with_a_private_authority(slapd: Slapd, host: str) -> None:
+    tls = LdapTlsSpec(ca=str(slapd.ca))
+    assert login(spec(slapd, f"ldaps://{host}:{slapd.tls_port}", tls=tls)).groups
+    assert login(spec(slapd, f"ldap://{host}:{slapd.port}", starttls=True, tls=tls)).groups
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(slapd: Slapd, tmp_path: Path) -> None:
+    for settings in (
+        spec(slapd, f"ldaps://127.0.0.1:{slapd.tls_port}"),
+        spec(slapd, f"ldap://127.0.0.1:{slapd.port}", starttls=True),
+        spec(slapd, f"ldaps://127.0.0.2:{slapd.tls_port}", tls=LdapTlsSpec(ca=str(slapd.ca))),
+    ):
+        with pytest.raises(Unavailable):
+            login(settings)
+
+
+def test_the_next_server_is_asked_when_one_is_away(slapd: Slapd) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        away = f"ldap://127.0.0.1:{closed.getsockname()[1]}"
+        made = Directory(spec(slapd, away, f"ldap://127.0.0.1:{slapd.port}"))
+        assert made.login("alice", "alice-secret").groups
+        assert made._servers[0].port == slapd.port, "the one that answered is asked first from now on"
+        made.close()
+        with pytest.raises(Unavailable):
+            login(spec(slapd, away))
+
+
+def test_a_frozen_server_costs_the_deadline_and_no_more(slapd: Slapd) -> None:
+    slapd.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        with pytest.raises(Unavailable):
+            login(spec(slapd, timeout=0.5))
+    finally:
+        slapd.signal(signal.SIGCONT)
+    assert time.monotonic() - began < 10
+
+
+HOSTILE = {
+    "nothing": b"",
+    "not LDAP": b"HTTP/1.1 200 OK\r\n\r\n",
+    "a truncated length": b"\x30\x84\x7f",
+    "a huge length": b"\x30\x84\x7f\xff\xff\xff\x02\x01\x01",
+    "an endless length": b"\x30\x80" + b"\x00" * 4096,
+    "a wrong tag": b"\x30\x0c\x02\x01\x01\x7f\x07\x0a\x01\x00\x04\x00\x04\x00",
+    "a success for another message": b"\x30\x0c\x02\x01\x63\x61\x07\x0a\x01\x00\x04\x00\x04\x00",
+    "a trickle": b"",
+    "garbage": bytes(range(256)) * 64,
+}
+
+
+def trickle(connection: socket.socket) -> None:
+    """One byte after the other, each in time, of a message that never ends."""
+    connection.sendall(b"\x30\x84\x7f\xff\xff\xff")
+    while True:
+        connection.sendall(b"\x00")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_server_that_is_no_directory_is_away(case: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    connection.recv(4096)
+                    if case == "a trickle":
+                        trickle(connection)
+                    connection.sendall(HOSTILE[case])
+                    connection.recv(1)
+                except OSError:
+                    pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        with pytest.raises(Unavailable):
+            login(spec(None, f"ldap://127.0.0.1:{listener.getsockname()[1]}", timeout=1.0))
+    finally:
+        ended.set()
+        listener.close()
+        thread.join(5)
+
+
+PEER, OTHER = Peer("192.0.2.1"), Peer("192.0.2.2")
+
+
+def basic(name: str = "alice", password: str = "alice-secret") -> dict[bytes, bytes]:
+    return {b"authorization": b"Basic " + b64encode(f"{name}:{password}".encode())}
+
+
+async def ask(ldap: LdapAuthenticator, headers: dict[bytes, bytes], peer: Peer = PEER) -> Principal | None:
+    found = ldap.authenticate(headers, peer)
+    return await found if isinstance(found, Awaitable) else found
+
+
+async def code(ldap: LdapAuthenticator, headers: dict[bytes, bytes], peer: Peer = PEER) -> str:
+    with pytest.raises(GatehouseError) as caught:
+        await ask(ldap, headers, peer)
+    if isinstance(caught.value, AuthenticationError):
+        assert caught.value.message == "The credential is not valid."
+    return caught.value.code
+
+
+async def test_a_login_is_believed_for_a_while(slapd: Slapd) -> None:
+    settings = spec(slapd)
+    ldap = LdapAuthenticator(settings, Directory(settings), SystemClock())
+    principal = await ask(ldap, basic())
+    assert principal is not None and (principal.id, principal.tenant, principal.kind) == ("alice", "acme", "ldap")
+    assert principal.groups == ("engineers", "staff", "loop")
+    slapd.signal(signal.SIGSTOP)
+    try:
+        assert await ask(ldap, basic()) is principal, "the directory is not asked"
+    finally:
+        slapd.signal(signal.SIGCONT)
+    await ldap.aclose()
+
+
+async def test_refusals_look_alike_and_are_throttled_without_locking_others_out(slapd: Slapd) -> None:
+    settings = spec(slapd, cache=0.0)
+    ldap = LdapAuthenticator(settings, Directory(settings), SystemClock())
+    for headers in (basic("bob", "bob-secret"), basic("nobody"), basic("alice", ""), {b"authorization": b"Basic !"}):
+        assert await code(ldap, headers) == "invalid_credentials"
+    for number in range(5):
+        assert await code(ldap, basic("alice", f"guess-{number}")) == "invalid_credentials"
+    assert await code(ldap, basic()) == "invalid_credentials", "even the right password, after so many guesses from here"
+    assert await ask(ldap, basic(), OTHER) is not None, "but not from elsewhere"
+    await ldap.aclose()
+
+
+async def test_a_new_password_ends_the_login_with_the_old_one(slapd: Slapd) -> None:
+    settings = spec(slapd)
+    ldap = LdapAuthenticator(settings, Directory(settings), SystemClock())
+    star = f"dn: uid=a\\2Ab,ou=people,{BASE}\nchangetype: modify\nreplace: userPassword\nuserPassword: "
+    assert await ask(ldap, basic("a*b", "star-secret")) is not None
+    slapd.modify(star + "new-secret\n")
+    try:
+        assert await ask(ldap, basic("a*b", "new-secret")) is not None
+        assert await code(ldap, basic("a*b", "star-secret")) == "invalid_credentials"
+    finally:
+        slapd.modify(star + "star-secret\n")
+    await ldap.aclose()
+
+
+async def test_a_directory_that_is_away_says_so(slapd: Slapd, tmp_path: Path) -> None:
+    settings = spec(slapd, "ldap://127.0.0.1:1", timeout=0.5)
+    ldap = LdapAuthenticator(settings, Directory(settings), SystemClock())
+    assert await code(ldap, basic()) == "directory_unavailable"
+    assert await ask(ldap, {b"authorization": b"Bearer x"}) is None
+    await ldap.aclose()
