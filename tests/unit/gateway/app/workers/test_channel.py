@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.app.workers.channel import Applied, AskRefused, Channel, FeedClosed, FeedTimeout, Handlers
-from gateway.app.workers.codec import HEAD, Codec, FeedError
+from gateway.app.workers.codec import HEAD, TELL, Codec, FeedError
 from gateway.core.errors import Overloaded, StoreUnavailable
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.tasks import TaskOwner
@@ -325,3 +326,105 @@ def test_a_kind_has_one_handler() -> None:
     with pytest.raises(ValueError, match="Note"):
         handlers.change(Note, lambda peer, message: None)
     assert handlers.kinds() == {Note}
+
+
+# --- from one program to the next
+
+
+async def resumed(pair: Pair, handlers: Handlers, left: tuple[int, bytes, int] | None) -> Channel:
+    """What the next program makes of what a channel has let go."""
+    assert left is not None
+    descriptor, unread, asked = left
+    channel = Channel(
+        "b", Codec(KINDS), handlers, pair.tasks, on_end=lambda reason: pair.ends.append(("next", reason)), on_ack=pair.acks.append
+    )
+    await channel.resume(socket.socket(fileno=descriptor), unread, asked)
+    return channel
+
+
+async def test_another_program_goes_on_with_a_channel(pair: Pair) -> None:
+    """a is replaced while b tells, asks and acknowledges; b notices nothing."""
+    pair.handlers.change(Set, lambda _, message: None)
+    await pair.open()
+    heard: list[str] = []
+    handlers = Handlers()
+    handlers.on(Note, lambda _, message: heard.append(message.text))
+    handlers.answer(Double, lambda _, message: Doubled(2 * message.number))
+    pair.a.change(1, Set(1))
+    await reached(lambda: pair.acks == [1])
+    pair.a.hold()
+    pair.b.tell(Note("while nobody reads"))
+    answer = pair.b.ask(Double(21), 60.0)
+    await pair.a.settled(60.0)
+    left = pair.a.let_go()
+    pair.b.tell(Note("while nobody is there"))
+    after = await resumed(pair, handlers, left)
+    assert (await answer).number == 42
+    assert heard == ["while nobody reads", "while nobody is there"]
+    after.tell(Note("hello"))
+    after.change(2, Set(2))
+    await reached(lambda: pair.heard == ["a: hello"] and pair.acks == [1, 2])
+    assert pair.ends == [], "nobody hears of an end"
+    await after.aclose()
+
+
+async def test_what_was_asked_is_answered_before_the_channel_is_let_go(pair: Pair) -> None:
+    handlers = pair.handlers
+    gate = asyncio.Event()
+
+    async def late(peer: str, message: Double) -> Doubled:
+        await gate.wait()
+        return Doubled(2 * message.number)
+
+    handlers.answer(Double, late)
+    await pair.open()
+    answer = pair.a.ask(Double(1), 60.0)
+    await reached(lambda: pair.b._serving == 1)
+    pair.b.hold()
+    settling = asyncio.ensure_future(pair.b.settled(60.0))
+    await asyncio.sleep(0)
+    assert not settling.done()
+    gate.set()
+    await settling
+    assert (await answer).number == 2
+    left = pair.b.let_go()
+    assert left is not None and pair.b.let_go() is None
+    os.close(left[0])
+
+
+async def test_an_answer_to_the_program_before_is_nobodys(pair: Pair) -> None:
+    """Its number is not used again, so it cannot be taken for another question's."""
+    gate = asyncio.Event()
+
+    async def late(peer: str, message: Double) -> Doubled:
+        if message.number == 1:
+            await gate.wait()
+        return Doubled(2 * message.number)
+
+    pair.handlers.answer(Double, late)
+    await pair.open()
+    before = pair.a.ask(Double(1), 60.0)
+    await reached(lambda: pair.b._serving == 1)
+    pair.a.hold()
+    after = await resumed(pair, Handlers(), pair.a.let_go())
+    gate.set()
+    assert (await after.ask(Double(5), 60.0)).number == 10
+    assert before.cancelled()
+    await after.aclose()
+
+
+@given(st.integers(1, 40))
+async def test_a_frame_that_has_come_in_part_is_handed_over(cut: int) -> None:
+    pair = await Pair().open()
+    heard: list[str] = []
+    handlers = Handlers()
+    handlers.on(Note, lambda _, message: heard.append(message.text))
+    frame = Codec(KINDS).encode(TELL, 0, Note("in two parts, one before and one after"))
+    pair.a._handlers.on(Note, lambda _, message: heard.append("too early"))
+    pair.b.send(frame[:cut])
+    await reached(lambda: pair.a._reader.pending == cut)
+    after = await resumed(pair, handlers, pair.a.let_go())
+    pair.b.send(frame[cut:])
+    await reached(lambda: heard == ["in two parts, one before and one after"])
+    await after.aclose()
+    await pair.close()

@@ -9,8 +9,9 @@ import pytest
 
 from gateway.app.workers import pool, states
 from gateway.app.workers.hub import Worker
-from gateway.app.workers.messages import Drain
+from gateway.app.workers.messages import ConfigChanged, Drain, KeyChanged, KeysMissed
 from gateway.core.errors import GatehouseError
+from gateway.core.specs import ConfigSpec
 from tests.unit.gateway.app.workers.fakes import FakeWorker, Farm
 from tests.waiting import reached
 
@@ -174,3 +175,62 @@ async def test_a_start_survives_the_death_of_workers_that_another_program_has_st
         farm.pool.start()
         await farm.pool.ready()
     assert farm.ids() == ["gw-1", "gw-2"] and not farm.pool.adopted() and len(farm.made) == 2
+
+
+async def handed_over(farm: Farm, heir: Farm) -> list[FakeWorker]:
+    """Gives the workers of one program to the next."""
+    before = [(farm.hub.workers[id], farm.fake(id)) for id in farm.ids()]
+    await farm.pool.let_go()
+    for worker, fake in before:
+        assert worker.channel is not None
+        worker.channel.hold()
+        left = worker.channel.let_go()
+        assert left is not None
+        adopted = Worker(worker.id, worker.number, fake)
+        adopted.move("ready")
+        await heir.hub.adopt(adopted, socket.socket(fileno=left[0]), *left[1:])
+        heir.pool.adopt(adopted)
+    farm.hub.workers.clear()  # as with the exec
+    heir.pool.start()
+    return [fake for _, fake in before]
+
+
+async def test_workers_of_the_program_before_are_adopted_and_replaced_one_by_one(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    assert farm.pool.busy() is None
+    heir = Farm()
+    try:
+        first, second = await handed_over(farm, heir)
+        await heir.pool.ready()
+        assert heir.made == [] and heir.pool.adopted() == ["gw-1", "gw-2"]
+        heir.hub.change(ConfigChanged(spec=ConfigSpec(version=1), version=1))
+        heir.hub.change(KeyChanged("k", "revoked"))
+        await reached(lambda: len(first.heard) == len(second.heard) == 2)
+        assert [type(each) for each in first.heard] == [KeysMissed, KeyChanged], "it keeps its configuration"
+        await heir.pool.replace("gw-1")
+        await reached(lambda: heir.ids() == ["gw-2", "gw-3"] and heir.gone == ["gw-1"])
+        assert first.heard[-1] == Drain(0.0, True) and heir.pool.adopted() == ["gw-2"]
+        second.end(-9)
+        await reached(lambda: len(heir.made) == 2 and heir.ids() == ["gw-1", "gw-3"])
+        assert heir.pool.adopted() == []
+    finally:
+        await heir.aclose()
+
+
+async def test_more_adopted_workers_than_places_finish(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    heir = Farm(1)
+    try:
+        await handed_over(farm, heir)
+        await reached(lambda: heir.gone == ["gw-2"])
+        assert heir.ids() == ["gw-1"] and heir.made == []
+    finally:
+        await heir.aclose()
+
+
+async def test_nothing_is_handed_over_while_a_worker_starts(farm: Farm) -> None:
+    farm.on_state = lambda fake: None
+    farm.pool.start()
+    assert farm.pool.busy() == "a worker is being started or replaced"
