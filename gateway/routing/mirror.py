@@ -39,10 +39,13 @@ LOOK_SECONDS: Final = 0.25
 
 
 class _Worker:
-    """What a worker has said of itself. uses: by endpoint; the third item is since when it is idle there, None while it is not."""
+    """What a worker has said of itself. uses: by endpoint; the third item is since when it is idle there, None while it is not.
 
-    def __init__(self, tell: Callable[[Message], None]) -> None:
-        self.tell = tell
+    routes: whether it has put a configuration into force. Before, it has no requests, needs no slots, and may take seconds to answer.
+    """
+
+    def __init__(self, tell: Callable[[Message], None], routes: bool) -> None:
+        self.tell, self.routes = tell, routes
         self.uses: dict[str, tuple[int, int, float | None, int]] = {}
         self.queued: dict[str, int] = {}
         self.shedding = 0
@@ -113,15 +116,17 @@ class Mirror:
             m.SlotsUsed: self._slots_used,
             m.DrainedSaid: self._drained_said,
             m.FleetUsed: self._used,
-            m.RouterActivated: lambda worker, message: self._send_state(worker),
+            m.RouterActivated: self._activated,
         }
 
     # --- workers
 
-    def join(self, worker: str, tell: Callable[[Message], None]) -> None:
-        """A worker is there; it is told everything. Its name must not be that of one that is still there."""
-        self._workers[worker] = _Worker(tell)
-        self._slots.join(worker)
+    def join(self, worker: str, tell: Callable[[Message], None], *, routes: bool = False) -> None:
+        """A worker is there; it is told everything. Its name must not be that of one that is still there. routes: it serves already, as
+        it was started by the control process before this one."""
+        self._workers[worker] = _Worker(tell, routes)
+        if routes:
+            self._slots.join(worker)
         self._send_state(worker)
         self._look_soon()
 
@@ -230,12 +235,14 @@ class Mirror:
             await self.caught_up()
             if engine in self.registry.reports:
                 self._mirror(engine)
-        if not self._workers:
+        if not any(worker.routes for worker in self._workers.values()):
             return
         self._last += 1
         asked, signal = self._last, Signal[None]()
-        self._drains[asked] = (set(self._workers), signal)
-        self.tell_all(m.DrainedAsked(asked, engine, address))
+        message = m.DrainedAsked(asked, engine, address)
+        self._drains[asked] = ({name for name, worker in self._workers.items() if worker.routes}, signal)
+        for name in self._drains[asked][0]:
+            self._tell(name, message)
         try:
             await as_future(signal)
         finally:
@@ -304,6 +311,15 @@ class Mirror:
         self.registry.start_probing(probe, self._probed)
 
     # --- what workers say
+
+    def _activated(self, worker: str, message: m.RouterActivated) -> None:
+        known = self._workers[worker]
+        if not known.routes:
+            known.routes = True
+            if not known.leaving:
+                self._slots.join(worker)
+            self._mind_turns()
+        self._send_state(worker)
 
     def _wanted(self, worker: str, message: m.EngineWanted) -> None:
         """Loads the engine, once for all workers. One that asks too late or too early is told how it is."""
@@ -419,7 +435,7 @@ class Mirror:
         for shift in self._shifts.values():
             if shift.engine == engine:
                 totals.setdefault(shift.own.address, shift.own.slots)
-        self._slots.sync(engine, totals, list(self._workers))
+        self._slots.sync(engine, totals, [name for name, worker in self._workers.items() if worker.routes])
 
     def _waiting(self, endpoint: str) -> set[str]:
         """The workers where requests wait for this endpoint."""
@@ -428,7 +444,7 @@ class Mirror:
     @property
     def _serving(self) -> list[str]:
         """The workers that take new requests."""
-        return [name for name, worker in self._workers.items() if not worker.leaving]
+        return [name for name, worker in self._workers.items() if worker.routes and not worker.leaving]
 
     def _mind_turns(self) -> None:
         for endpoint in self.registry.in_force():

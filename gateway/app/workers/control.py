@@ -166,7 +166,7 @@ class Workers:
             sock.setblocking(False)
             await self.hub.adopt(worker, sock, held.unread, held.asked)
             if mirror is not None:
-                mirror.join(worker.id, partial(self.hub.tell, worker.id))
+                mirror.join(worker.id, partial(self.hub.tell, worker.id), routes=True)
                 if not worker.live:
                     mirror.leave(worker.id)
             self.pool.adopt(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 
@@ -230,6 +231,24 @@ async def test_one_slot_serves_all_workers_in_turn() -> None:
     assert len(set(served[:9])) == 3, "nobody waits until the others are done"
 
 
+async def test_a_worker_that_is_starting_has_no_slots_and_keeps_nobody_waiting(house: House) -> None:
+    new = house.start(load=False)
+    house.advance(0.5)
+    assert sum(worker.endpoint().slots for worker in house.workers[:2]) == 8
+    house.mirror.engine_draining("a")
+    drained = asyncio.create_task(house.mirror.drained("a", "http://a:80"))
+    await asyncio.sleep(0)
+    while house.workers[0].down.waiting or house.workers[1].down.waiting:
+        for worker in house.workers[:2]:
+            worker.follower.apply(worker.down.take())
+            while worker.up.waiting:
+                house.mirror.heard(worker.name, worker.up.take())
+    await asyncio.wait_for(drained, 1.0)
+    new.load()
+    house.advance(0.5)
+    assert [worker.endpoint().slots for worker in house.workers] in ([3, 3, 2], [3, 2, 3], [2, 3, 3])
+
+
 async def test_a_worker_that_leaves_keeps_what_it_uses_and_nothing_in_reserve(house: House) -> None:
     attempt = house.workers[0].attempt()
     house.mirror.leave("1")
@@ -262,7 +281,7 @@ async def test_a_control_process_that_takes_anothers_place_goes_on_with_what_wor
     waiting = [second.wait() for _ in range(3)]
     for worker in (second, first):
         worker.up.waiting.clear()
-        house.mirror.join(worker.name, worker.down.tell)
+        house.mirror.join(worker.name, worker.down.tell, routes=True)
         house.advance(0.05)
         assert first.endpoint().in_flight + second.endpoint().slots <= 4
     assert not any(w.done for w in waiting)
@@ -285,7 +304,7 @@ async def test_the_slots_of_a_worker_that_did_not_live_to_join_are_free_after_a_
     house.mirror.take_over(handed)
     house.load()
     second.up.waiting.clear()
-    house.mirror.join(second.name, second.down.tell)
+    house.mirror.join(second.name, second.down.tell, routes=True)
     first.alive = False
     house.advance(9.0)
     assert house.slots() == [2]
