@@ -64,7 +64,7 @@ def plan(total: int, wants: Mapping[str, Want]) -> dict[str, int]:
     staying = [name for name in ordered if not wants[name].leaving]
     if staying and left:
         lately = {name: max(0, wants[name].recent - shares[name]) for name in staying}
-        staying.sort(key=lambda name: (lately[name], wants[name].slots))  # who has them keeps what is left over
+        staying.sort(key=lambda name: (lately[name], wants[name].slots - shares[name]))  # who has some left over keeps them
         for number, name in enumerate(staying):
             more = min(lately[name], left // (len(staying) - number))
             shares[name] += more

@@ -67,6 +67,8 @@ def test_what_is_left_goes_to_those_that_wanted_more_a_moment_ago() -> None:
     busy, idle = Want(in_flight=1, slots=4, recent=4), Want(slots=0)
     assert plan(4, {"a": busy, "b": idle}) == {"a": 4, "b": 0}
     assert plan(6, {"a": busy, "b": idle}) == {"a": 5, "b": 1}
+    alone, other = Want(in_flight=1, slots=1, recent=1), Want(slots=1)
+    assert plan(2, {"a": alone, "b": other}) == plan(2, {"b": other, "a": alone}) == {"a": 1, "b": 1}, "nothing moves without need"
     assert plan(4, {"a": busy, "b": Want(waiting=1)}) == {"a": 3, "b": 1}, "what is wanted now goes first"
 
 
