@@ -58,9 +58,14 @@ def test_slots_count_once_over_all_workers_and_all_can_be_reached(farm: Farm, sl
 
 
 def test_tokens_count_once_over_all_workers(farm: Farm) -> None:
-    found = hammered(farm, THIRD_KEY, 16, 0.7, max_tokens=20)
-    assert set(found.statuses) == {200, 429}
-    assert 0.98 * 2000 - 30 <= found.tokens <= 2000, "a request reserves about thirty"
+    used, refused = 0, 0
+    while True:
+        found = hammered(farm, THIRD_KEY, 16, 0.3, max_tokens=20)
+        used, refused = used + found.tokens, refused + found.statuses[429]
+        assert set(found.statuses) <= {200, 429}
+        if not found.admitted:
+            break
+    assert refused and 2000 - 60 <= used <= 2000, "a request reserves about forty"
 
 
 def test_a_worker_that_is_killed_takes_nothing_with_it(farm: Farm) -> None:
