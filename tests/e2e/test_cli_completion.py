@@ -17,6 +17,9 @@ from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import ROOT, Gatehouse
 from tests.e2e.test_cli import environment
 
+pytestmark = pytest.mark.alone
+"""A completion that takes too long offers nothing, so it needs the machine to itself."""
+
 Complete = Callable[..., list[str]]
 
 

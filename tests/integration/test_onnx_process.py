@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,22 @@ def test_draining_finishes_what_runs(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_is_a_503(tmp_path: Path) -> None:
-    slow(tmp_path, 1000)
+    slow(tmp_path, 3000)  # longer than the rest takes, also on a busy machine
     body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}).encode()
     request = b"POST /v2/models/m/infer HTTP/1.1\r\nhost: s\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     with OnnxProcess(tmp_path, queue=1, slots=1, options={"batching": "off"}) as process:
         sockets = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
-        with process.client() as http:
-            for expected, one in enumerate(sockets):
-                one.connect(process.socket)
-                one.sendall(request)
-                until(lambda wanted=expected + 1: sum(http.get("/health").json()[name] for name in ("in_use", "queue")) == wanted)
-            refused = infer(process)
-        assert refused.status_code == 503
-        assert "retry-after" in refused.headers
-        for one in sockets[1:]:  # they leave: only the first is waited for
-            one.close()
-        assert sockets[0].recv(100).startswith(b"HTTP/1.1 200")
-        sockets[0].close()
+        with ExitStack() as opened:
+            for one in sockets:
+                opened.enter_context(one)
+            with process.client() as http:
+                for expected, one in enumerate(sockets):
+                    one.connect(process.socket)
+                    one.sendall(request)
+                    until(lambda wanted=expected + 1: sum(http.get("/health").json()[name] for name in ("in_use", "queue")) == wanted)
+                refused = infer(process)
+            assert refused.status_code == 503
+            assert "retry-after" in refused.headers
+            for one in sockets[1:]:  # they leave: only the first is waited for
+                one.close()
+            assert sockets[0].recv(100).startswith(b"HTTP/1.1 200")
