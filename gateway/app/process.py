@@ -276,7 +276,7 @@ class Process:
     def _reload(self) -> None:
         if self.gateway is None:
             self.reload_asked = True
-        else:
+        elif not self.leaving.asked.is_set():
             self.manager.reloading()
             reloading = self.gateway.changes.reloader.request_reload()
             reloading.add_done_callback(lambda _: self.manager.reloaded(self._status()))

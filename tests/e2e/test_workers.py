@@ -236,6 +236,18 @@ def test_a_worker_that_cannot_put_a_change_into_force_is_replaced(tmp_path: Path
         assert any("could not put its settings into force: guardrails[0].settings" in line for line in farm.lines)
 
 
+def test_a_change_may_come_while_workers_are_still_starting(tmp_path: Path, engine: EngineThread) -> None:
+    farm = Farm(tmp_path, engine).launch()
+    until(lambda: any("the hot path" in line for line in farm.lines), what="the beginning of the start")
+    assert farm.process is not None
+    while not any(line.startswith("admin: ") for line in farm.lines):
+        assert farm.process.poll() is None, farm.lines
+        farm.process.send_signal(signal.SIGHUP)
+        time.sleep(0.01)
+    assert farm.stop() == 0
+    assert not [line for line in farm.lines if "Traceback" in line or " died " in line]
+
+
 def test_the_end_drains_every_worker(tmp_path: Path, engines: Callable[..., EngineThread]) -> None:
     engine = engines()
     farm = Farm(tmp_path, engine).start()

@@ -113,7 +113,9 @@ class Worker:
 
     async def start(self) -> None:
         """Puts the state into force. Raises ConfigError."""
-        await self._put_into_force(self._first.spec, self._first.version)
+        async with self._building:
+            if self.plane.snapshot is None:  # a change may have overtaken it
+                await self._put_into_force(self._first.spec, self._first.version)
         await self.shipping.start()
         await self.audit.start()
         self.events.open()
@@ -148,7 +150,7 @@ class Worker:
         self._newest = change
         async with self._building:
             newest = self._newest
-            if self.plane.current().version < newest.version:
+            if self.plane.snapshot is None or self.plane.snapshot.version < newest.version:
                 await self._put_into_force(await in_slices(unpacked(newest.settings)), newest.version)
 
     async def _put_into_force(self, whole: ConfigSpec, version: int) -> None:
