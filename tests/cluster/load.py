@@ -7,7 +7,7 @@ ports are used in turns. Lines on standard input: `phase NAME` (what is due from
 says what became of every request. `Load` runs it beside a test or a driver.
 
 A request fails with a reason: `refused` (no connection), `closed` (the connection ended before a byte of the answer), `cut` (after one),
-`error event` (a stream said so), `status N`, `late` (no end within 15 s). `--retries`: what failed before its answer began (refused,
+`error event` (a stream said so), `status N CODE`, `late` (no end within 15 s). `--retries`: what failed before its answer began (refused,
 closed, 502, 503, 504) is sent again, on a new connection, as the OpenAI clients do.
 """
 
@@ -20,6 +20,7 @@ import functools
 import gc
 import itertools
 import json
+import re
 import subprocess
 import sys
 import time
@@ -34,7 +35,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 15.0
 PAUSE = 0.05
 """Seconds before a request is sent again."""
-REPEATED = frozenset(("refused", "closed", "status 502", "status 503", "status 504"))
+REPEATED = ("refused", "closed", "status 502", "status 503", "status 504")
+CODE = re.compile(rb'"code":\s*"(\w+)"')
 
 
 @dataclass(slots=True)
@@ -96,7 +98,8 @@ class Connection(asyncio.Protocol):
                 request.took = now - request.due
                 self._over()
             else:
-                self._over(f"status {status.decode()}")
+                code = CODE.search(self._buffer, end)
+                self._over(f"status {status.decode()}" + (f" {code[1].decode()}" if code else ""))
 
     def _streamed(self, request: Request, data: bytes, now: float) -> None:
         if b"data: " in data:
@@ -217,7 +220,7 @@ class Traffic:
             return
         port = connection.port if connection else 0
         request.failures.append({"reason": reason, "sent": request.sent, "failed": time.monotonic(), "port": port})
-        if reason in REPEATED and len(request.failures) <= self._retries:
+        if reason.startswith(REPEATED) and len(request.failures) <= self._retries:
             self._open[id(request)] = (request, None)
             asyncio.get_running_loop().call_later(PAUSE, self._connect, request)
 

@@ -173,11 +173,14 @@ class Pool:
 
     async def _keep(self, place: Place) -> None:
         """Keeps one place served until cancelled."""
-        first = place.worker
+        again = False
         while True:
             try:
-                worker, first = first or await self._launch(), None
-                place.worker = worker
+                async with place.replacing:  # while one is being replaced, its successor is on its way already
+                    if place.worker is None or not place.worker.live:
+                        self.restarts += again
+                        place.worker = await self._launch()
+                    worker = place.worker
             except OSError as error:
                 log.error("a worker could not be started: %s", error)
                 place.quick_deaths += states.QUICK_DEATHS
@@ -189,7 +192,7 @@ class Pool:
                     worker = place.worker  # it was replaced
                 quick = time.monotonic() - worker.started < states.QUICK_SECONDS
                 place.quick_deaths = place.quick_deaths + 1 if quick else 0
-            self.restarts += 1
+            again = True
             await asyncio.sleep(states.pause(place.quick_deaths))
 
     async def _launch(self) -> Worker:

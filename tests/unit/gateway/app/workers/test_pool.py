@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 
@@ -235,3 +236,20 @@ async def test_nothing_is_handed_over_while_a_worker_starts(farm: Farm) -> None:
     farm.on_state = lambda fake: None
     farm.pool.start()
     assert farm.pool.busy() == "a worker is being started or replaced"
+
+
+async def test_a_worker_that_dies_while_it_is_replaced_has_one_successor(farm: Farm) -> None:
+    farm.pool.start()
+    await farm.pool.ready()
+    farm.on_state = lambda fake: None  # it takes its time
+    replacing = farm.tasks.spawn(farm.pool.replace("gw-1"), name="replace")
+    await reached(lambda: len(farm.made) == 3 and farm.made[2].state is not None)
+    farm.fake("gw-1").end(-9)
+    await reached(lambda: farm.gone == ["gw-1"])
+    farm.made[2].ready()
+    await replacing
+    await asyncio.sleep(0)
+    assert farm.ids() == ["gw-2", "gw-3"] and len(farm.made) == 3
+    farm.on_state = FakeWorker.ready
+    farm.fake("gw-3").end(-9)
+    await reached(lambda: farm.ids() == ["gw-1", "gw-2"])
