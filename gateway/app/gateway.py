@@ -103,6 +103,8 @@ class Gateway:
         log.info("this is the replica %s", self.replica)
         if not self.changes.somebody_can_log_in():
             log.warning("no key can log in yet: every request is refused (401) until the store has a key")
+        if spec.redis is not None and spec.limits:
+            log.warning("each replica counts limits for itself: in this version redis carries word of changes, not limits")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
         self.events.record("start", "gatehouse", {"config": first.snapshot.version, "insecure": spec.insecure, "replica": self.replica})
