@@ -44,7 +44,7 @@ def main() -> None:
     kinds: list[int | None] = [*([None] if given.embedded else []), 1, given.workers]
     rows = [measure(kind, given, not (turn or at)) for turn in range(given.rounds) for at, kind in enumerate(kinds)]
     for row in rows:
-        row.pop("resident, MiB")
+        row.pop("resident")
     table(rows)
     cost = {
         row["workers"]: statistics.median(one["gateways, us a request"] for one in rows if one["workers"] == row["workers"]) for row in rows

@@ -154,5 +154,6 @@ def resident(cluster: Cluster) -> list[dict[str, Any]]:
     for replica in (one for one in cluster.replicas.values() if one.runs()):
         workers = [memory(pid) / 2**20 for pid in replica.workers()]
         control = memory(replica.pid) / 2**20
-        rows.append({"resident, MiB": replica.name, "control": control, "workers": " / ".join(f"{value:.0f}" for value in workers)})
+        shown = " / ".join(f"{value:.0f}" for value in workers)
+        rows.append({"resident": replica.name, "control, MiB": control, "workers, MiB": shown})
     return rows
