@@ -120,7 +120,7 @@ class Cluster:
         self.directory = short_directory("gh-cluster-")
         self.mark = f"GATEHOUSE_CLUSTER={self.directory}"
         self.ports, self.network = Ports(), Network()
-        self.postgres = PostgresServer()
+        self.postgres = PostgresServer(own_session=True)
         self.redis = RedisServer(self.directory)
         self.engine = EngineServer(self.directory, self.ports.take())
         self.workers = workers

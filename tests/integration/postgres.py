@@ -33,7 +33,9 @@ def binaries() -> Path:
 class PostgresServer:
     """`start`, `stop`, `freeze` and `thaw` as often as a test likes; `database` makes a new, empty one and returns its URL."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_session: bool = False) -> None:
+        """own_session: the terminal's signals do not reach it."""
+        self._own_session = own_session
         self.directory = Path(tempfile.mkdtemp(prefix="gatehouse-pg-"))
         self._data = self.directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,7 +54,9 @@ class PostgresServer:
         for setting in settings:
             arguments += ["-c", setting]
         with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=self.directory, start_new_session=True, **self._as)
+            self._process = subprocess.Popen(
+                arguments, stdout=log, stderr=log, cwd=self.directory, start_new_session=self._own_session, **self._as
+            )
         self._until(self._answers, "the server")
         return self
 
