@@ -79,7 +79,7 @@ def test_unusable_tokenizers(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(LoadError, match="special tokens"):
         TextReader(folder / "tokenizer.json", session, 2)
     models.save(models.affine(), tmp_path / "other" / "model.onnx")
-    with pytest.raises(LoadError, match="no text model"):
+    with pytest.raises(LoadError, match="not a text model"):
         TextReader(folder / "tokenizer.json", open_folder(tmp_path / "other"), 16)
 
 
