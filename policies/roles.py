@@ -27,6 +27,8 @@ from policies.rbac import MEMO_SIZE, MEMO_VERSION, UNKNOWN, ModelAccess
 
 SUBJECTS: Final = ("key", "user", "group", "tenant", "agent")
 """Kinds of subjects: `key/ci`, `user/alice`, `group/engineers`, `tenant/acme`, `agent/*`."""
+UNBOUNDED: Final = 1 << 53
+"""`request.max_tokens` of a request that may generate as much as the engine likes."""
 _NO_ROLE: Final = Decision(False, "No role of this credential allows this request.", "default-deny")
 _DENIED: Final = "A policy denies this request."
 _CONDITIONS: Final = "A policy allows this only under conditions that the request does not meet."
@@ -238,9 +240,10 @@ class RoleAccess:
         assert language is not None
         tools = request.api.tools(request)
         names = self._names.get(request.model, (request.model,))
-        message = language.request(
-            request.operation, names[-1], request.version, request.stream, max(request.max_tokens, 0), size, tools[:MAX_ITEMS]
-        )
+        bound = request.max_tokens
+        if bound <= 0:  # without a bound of its own, a request that generates text is not a small one
+            bound = UNBOUNDED if request.api.generates else 0
+        message = language.request(request.operation, names[-1], request.version, request.stream, bound, size, tools[:MAX_ITEMS])
         return language.facts(message, self._caller(principal)[1], peer.address, self._wall(), too_long=len(tools) > MAX_ITEMS)
 
 

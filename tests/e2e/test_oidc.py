@@ -71,7 +71,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
 
 
 def chat(running: Gatehouse, token: str, **body: Any) -> httpx.Response:
-    body = {"model": "m1", "messages": [{"role": "user", "content": "hi"}], **body}
+    body = {"model": "m1", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, **body}
     return httpx.post(
         f"{running.url}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=60
     )

@@ -49,6 +49,7 @@ def test_conditions_decide_each_request(running: Gatehouse) -> None:
     assert chat(running, max_tokens=50).status_code == 200
     refused = chat(running, max_tokens=51)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "policy_denied")
+    assert chat(running).status_code == 403, "a request without a bound is not a small one"
     assert chat(running, max_tokens=51, tools=[tool("search")]).status_code == 200
     assert chat(running, max_tokens=50, tools=[tool("search"), tool("shell")]).status_code == 403
     assert chat(running, max_tokens=50, functions=[{"name": "shell", "parameters": {}}]).status_code == 403

@@ -167,6 +167,12 @@ class TestConditions:
         assert rule(policy, person(), ask(max_tokens=101)) == (False, "binding:0")
         assert policy.may_see(person(), "demo-chat")
 
+    def test_a_request_without_a_bound_is_not_a_small_one(self) -> None:
+        policy = access(CHATTER, self.SMALL)
+        for tokens, generates, allowed in ((0, True, False), (-1, True, False), (100, True, True), (0, False, True)):
+            request = InferenceRequest(WireApi("chat", generates=generates), b"/", "demo-chat", {}, None, max_tokens=tokens)
+            assert policy.decide(person(), request, PEER, 100).allow is allowed, (tokens, generates)
+
     def test_any_true_condition_allows(self) -> None:
         near = {"role": "chatter", "subjects": ["user/*"], "when": 'cidr("10.0.0.0/8").containsIP(source.address)'}
         policy = access(CHATTER, self.SMALL, near)
