@@ -271,7 +271,7 @@ class WireApi:
         return None
 
     def tools(self, request: InferenceRequest) -> list[str]:
-        """The names of the tools that the request offers to the model, in order; a tool without a name by its type."""
+        """The names of the tools that the request offers to the model, all that an engine may read as one; the type of one without."""
         return []
 
     def user(self, request: InferenceRequest) -> str:

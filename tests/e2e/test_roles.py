@@ -52,6 +52,11 @@ def test_conditions_decide_each_request(running: Gatehouse) -> None:
     assert chat(running).status_code == 403, "a request without a bound is not a small one"
     assert chat(running, max_tokens=51, tools=[tool("search")]).status_code == 200
     assert chat(running, max_tokens=50, tools=[tool("search"), tool("shell")]).status_code == 403
+    for hidden in (
+        {"type": "function", "name": "shell", "function": {"name": "search", "parameters": {}}},
+        {"type": "custom", "custom": {"name": "shell"}, "function": {"name": "search", "parameters": {}}},
+    ):
+        assert chat(running, max_tokens=50, tools=[hidden]).status_code == 403, "every name counts"
     assert chat(running, max_tokens=50, functions=[{"name": "shell", "parameters": {}}]).status_code == 403
     assert chat(running, max_tokens=5, messages=[{"role": "user", "content": "x" * 5000}]).status_code == 403
 

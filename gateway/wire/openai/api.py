@@ -197,7 +197,7 @@ class ChatApi(OpenAiApi):
             given = request.fields.get(field)
             if given is not None:
                 try:
-                    found += [tool.called for tool in TOOLS.decode(given) or ()]
+                    found += [name for tool in TOOLS.decode(given) or () for name in tool.names]
                 except msgspec.DecodeError as error:
                     raise RequestError(f"{field}: {error}.", param=field, code="invalid_value") from None
         return found

@@ -127,10 +127,10 @@ class Tool(Struct, gc=False):
     custom: ToolFunction | None = None
 
     @property
-    def called(self) -> str:
-        """The name under which the model calls it; its type where it has none."""
-        inner = self.function or self.custom
-        return (inner.name if inner is not None else self.name) or self.type
+    def names(self) -> list[str]:
+        """Every name that an engine may read as the tool's; its type where it has none."""
+        inner = [given.name for given in (self.function, self.custom) if given is not None]
+        return [name for name in (self.name, *inner) if name] or [self.type]
 
 
 TOOLS: Final = json.Decoder(list[Tool] | None)
