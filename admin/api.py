@@ -37,7 +37,7 @@ class Api:
 
     def __init__(self, ports: Ports, operations: Iterable[Operation]) -> None:
         self._ports = ports
-        self._gate = Gate(ports.authenticator, ports.store, ports.clock)
+        self._gate = Gate(ports.authenticator, ports.roles, ports.clock, ports.step_up)
         self._journal = Journal(ports.audit, ports.feed, ports.clock)
         self._paths: dict[tuple[str, ...], dict[str, Operation]] = {}
         for operation in operations:
@@ -77,6 +77,7 @@ class Api:
         if held is not None and not held:
             self._journal.denied(access, operation.permission, request, request_id)
             access.require(operation.permission)
+        self._require_login(access, operation, request, request_id)
         call = await self._call(request, request_id, access, operation, path)
         try:
             answer = await self._run(call)
@@ -88,6 +89,13 @@ class Api:
         if call.wait is not None and not call.dry_run:
             response.headers[IN_FORCE] = "true" if await self._ports.in_force(call.wait) else "false"
         return response
+
+    def _require_login(self, access: Access, operation: Operation, request: Request, request_id: str) -> None:
+        try:
+            access.require_login(operation.permission)
+        except GatehouseError:
+            self._journal.denied(access, operation.permission, request, request_id)
+            raise
 
     # --- finding
 

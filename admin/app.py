@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
 
+LOGIN: Final = "/.well-known/gatehouse-login"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
 
 
@@ -35,7 +36,11 @@ def create_app(scrape: Callable[[], bytes | Awaitable[bytes]], ready: Ready, por
         welcome, report = ready()
         return JSONResponse(report, status_code=200 if welcome else 503)
 
-    rest = Starlette(routes=[Route("/metrics", metrics), Route("/livez", livez), Route("/readyz", readyz)])
+    async def login(request: Request) -> Response:
+        return JSONResponse({"issuers": [] if ports is None else ports.logins()})
+
+    open_to_all = [("/metrics", metrics), ("/livez", livez), ("/readyz", readyz), (LOGIN, login)]
+    rest = Starlette(routes=[Route(path, answer) for path, answer in open_to_all])
     return rest if ports is None else Split(create_api(ports), rest)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from admin.permissions import Grant, Permitted
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
-from gateway.core.storage import ControlStore
-from gateway.core.types import EventRecord
+from gateway.core.specs import StepUpSpec
+from gateway.core.storage import ControlStore, Page, Resource
+from gateway.core.types import EventRecord, Principal
 from gateway.core.waiting import Signal
 
 
@@ -45,6 +47,95 @@ class Upgrade(Protocol):
         ...
 
 
+class HaltControl(Protocol):
+    """The kill switch (gateway.app.halts). A halt has `target`, `reason`, `actor`, `since`, `source`."""
+
+    def views(self) -> Sequence[Any]: ...
+
+    async def halt(self, target: str, reason: str, actor: str, *, dry_run: bool = False) -> Any:
+        """Raises ConfigError for what cannot be a target, OSError when it can be written nowhere."""
+        ...
+
+    async def unhalt(self, target: str, actor: str, *, dry_run: bool = False) -> Sequence[Any]:
+        """Returns the halts that were taken back. Raises NotFound, StoreUnavailable, OSError."""
+        ...
+
+
+class TokenControl(Protocol):
+    """The keys of gateway tokens. Views have `id`, `state`, `created`, `signs_from`."""
+
+    def views(self) -> list[dict[str, Any]]: ...
+
+    async def rotate(self, after: float, actor: str, *, dry_run: bool = False) -> list[dict[str, Any]]: ...
+
+    async def withdraw(self, kid: str, actor: str, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Raises NotFound."""
+        ...
+
+
+class RevocationControl(Protocol):
+    """Revoked tokens. Each is a resource whose body has `type`, `issuer`, `value`, `before`, `expires`, `reason`."""
+
+    async def revoke(
+        self, kind: str, issuer: str, value: str, before: float | None, expires: float | None, reason: str, actor: str, *, dry_run: bool
+    ) -> Resource: ...
+
+    async def page(self, limit: int, cursor: str | None) -> Page[Resource]: ...
+
+    async def get(self, name: str) -> Resource:
+        """Raises NotFound."""
+        ...
+
+    async def lift(self, name: str, actor: str, *, dry_run: bool) -> Resource:
+        """Raises NotFound."""
+
+
+class LimitControl(Protocol):
+    """The state of limits, as far as this gateway knows it."""
+
+    async def state(self, limit: str) -> list[dict[str, Any]]:
+        """Every bucket of a limit that is not full. Raises NotFound, StoreUnavailable."""
+        ...
+
+    async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
+        """Every bucket that applies to a request. Raises StoreUnavailable, Overloaded for a limit that the caller's key names and that is
+        not there."""
+        ...
+
+    async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
+        """Makes one bucket full again, or all; returns how many were not. Raises NotFound, StoreUnavailable."""
+        ...
+
+
+class RoleBook(Protocol):
+    """Roles and bindings of the configuration file and the store, as far as they are about the admin listener. What has been written here
+    counts at once; what another replica has written, as soon as it is heard of."""
+
+    async def held(self, principal: Principal, address: str) -> tuple[tuple[Grant, ...], frozenset[str]]:
+        """What a caller from this address holds by its roles and bindings at this moment, and the permissions that it is denied."""
+        ...
+
+    async def possible(self, principal: Principal, *, denials: bool = False) -> tuple[Grant, ...]:
+        """What a caller could hold under some condition, whatever it is denied. denials: with what it could be denied."""
+        ...
+
+    async def denied_by(self, principal: Principal) -> frozenset[str]:
+        """The roles whose permissions the caller is denied, under whatever condition."""
+        ...
+
+    def concerns(self, principal: Principal, subjects: Sequence[str], tenant: str) -> bool:
+        """Whether a binding of these subjects, for callers of these tenants (a pattern), is about the caller."""
+        ...
+
+    async def permitted(self, role: str) -> Permitted | None:
+        """What a role permits; None where there is no such role."""
+        ...
+
+    def meaning(self, role: str, permissions: Sequence[str], confined: bool) -> Permitted:
+        """What these permissions mean together. Raises ConfigError."""
+        ...
+
+
 async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
     """For a composition without plug-ins."""
 
@@ -64,6 +155,10 @@ class WorkerControl(Protocol):
         ...
 
 
+async def noted(tenant: str, user: str) -> None:
+    """For a composition that notes no logins."""
+
+
 async def at_once(seconds: float) -> bool:
     """For a composition in which a change is in force when its write is done."""
     return True
@@ -74,10 +169,15 @@ class Ports:
     """store: None without a store; operations that need it then get 503. matches: name patterns, as the policies read
     them (pattern, name). in_force: waits for so many seconds until everything written here so far is in force in each process of this
     gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
-    does for all. upgrade: None where a program cannot be replaced."""
+    does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
+    limits: None where nothing is counted.
+    logins: where people can log in (`gatehouse login`); nothing of it is a secret.
+    reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
+    to the store now, if it waits for that. step_up: the rules in force."""
 
     authenticator: Authenticator
     config: ConfigApplier
+    roles: RoleBook
     fleet: FleetView
     control: ModelControl
     policies: PolicyTester
@@ -92,4 +192,12 @@ class Ports:
     in_force: Callable[[float], Awaitable[bool]] = at_once
     workers: WorkerControl | None = None
     upgrade: Upgrade | None = None
+    step_up: Callable[[], Sequence[StepUpSpec]] = tuple
+    tokens: TokenControl | None = None
+    revocations: RevocationControl | None = None
+    halts: HaltControl | None = None
+    limits: LimitControl | None = None
+    logins: Callable[[], list[dict[str, Any]]] = list
+    reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
+    note_login: Callable[[str, str], Awaitable[None]] = noted
     clock: Clock = field(default_factory=SystemClock)

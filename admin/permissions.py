@@ -1,16 +1,18 @@
 """Who may do what on the admin listener: one table. Default deny; callers cannot grant permissions they lack.
 
-A permission is `resource:verb`. A role is a set of them; a grant is a role everywhere or in one tenant. Single fields that need
-more than their resource's verb are listed in FIELDS. A finer policy engine can replace `Access` without a change elsewhere.
+A permission is `resource:verb`, written `admin:resource:verb` in a role of the configuration or the store. A role is a set of them; a grant
+is a role everywhere or in one tenant; a permission that a binding denies is lost, whatever else gives it. Single fields that need more
+than their resource's verb are listed in FIELDS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
+from gateway.core import scopes
 from gateway.core.errors import PermissionDenied
 from gateway.core.types import Principal
 
@@ -20,9 +22,12 @@ VERBS: Final = MappingProxyType(
         "status": ("read",),
         "replicas": ("read",),
         "workers": ("read", "replace"),
-        "tenants": (*CRUD, "models"),
-        "keys": (*CRUD, "rotate", "revoke", "roles", "priority"),
-        "roles": ("read",),
+        "tenants": (*CRUD, "models", "suspend"),
+        "users": (*CRUD, "roles", "suspend"),
+        "groups": (*CRUD, "members"),
+        "keys": (*CRUD, "rotate", "revoke", "suspend", "roles", "priority"),
+        "roles": CRUD,
+        "own-keys": ("read", "create", "rotate", "revoke"),
         "bindings": CRUD,
         "models": (*CRUD, "load", "unload", "reload", "abort"),
         "files": ("read", "write"),
@@ -30,7 +35,11 @@ VERBS: Final = MappingProxyType(
         "endpoints": ("read", "address"),
         "limits": CRUD,
         "guardrails": CRUD,
+        "prices": CRUD,
+        "halts": ("read", "create", "delete"),
         "policies": ("test",),
+        "token-keys": ("read", "rotate", "withdraw"),
+        "revocations": ("read", "create", "delete"),
         "resources": ("apply",),
         "config": ("read", "apply", "reload"),
         "upgrade": ("read", "begin"),
@@ -43,7 +52,7 @@ VERBS: Final = MappingProxyType(
 ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items() for verb in verbs)
 _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 
-TENANTED: Final = frozenset({"tenants", "keys", "bindings", "limits", "usage", "policies", "resources"})
+TENANTED: Final = frozenset({"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources"})
 """Resources that belong to a tenant. A grant in one tenant covers only these..."""
 SHARED: Final = frozenset({"models:read", "roles:read"})
 """...and these, which reveal nothing about other tenants."""
@@ -52,7 +61,9 @@ FIELDS: Final = MappingProxyType(
     {
         ("keys", "roles"): "keys:roles",
         ("keys", "priority"): "keys:priority",
+        ("users", "roles"): "users:roles",
         ("tenants", "models"): "tenants:models",
+        ("tenants", "networks"): "tenants:models",
         ("endpoints", "address"): "endpoints:address",
         ("engines", "url"): "engines:upstream",
         ("engines", "api_key"): "engines:upstream",
@@ -61,6 +72,10 @@ FIELDS: Final = MappingProxyType(
     }
 )
 """Fields that need a permission of their own: to be set to anything but the default, or to be read if the permission is a reading one."""
+
+
+OWN: Final = "own-keys:"
+"""Whoever has logged in has these permissions, for keys of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +99,18 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models with their files, and limits; reads everything but the audit log.",
+                "Runs the fleet: engines, models with their files, limits, prices and halts; reads everything but the audit log.",
                 (
                     _READS - {"audit:read"}
-                    | _every("models", "files", "engines", "endpoints", "limits", "policies", "resources", "workers")
+                    | _every("models", "files", "engines", "endpoints", "limits", "prices", "policies", "resources", "workers", "halts")
                     | {"config:reload", "upgrade:begin"}
                 )
                 - {"engines:upstream"},
             ),
             Role(
                 "tenant-admin",
-                "Manages the keys and bindings of one tenant and reads its usage.",
-                (_every("keys", "bindings", "resources") - {"keys:priority"})
+                "Manages the users, groups, keys and bindings of one tenant and reads its usage.",
+                (_every("users", "groups", "keys", "bindings", "resources") - {"keys:priority"})
                 | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test"},
                 confined=True,
             ),
@@ -103,12 +118,25 @@ ROLES: Final = MappingProxyType(
             Role(
                 "viewer",
                 "Sees the fleet, the models, limits and usage; no keys, no configuration, no audit log.",
-                _READS - {"keys:read", "bindings:read", "config:read", "audit:read", "events:read"},
+                _READS
+                - {
+                    "keys:read",
+                    "users:read",
+                    "groups:read",
+                    "bindings:read",
+                    "config:read",
+                    "audit:read",
+                    "events:read",
+                    "revocations:read",
+                },
             ),
         )
     }
 )
 
+
+INFERENCE: Final = "keys:create"
+"""Who holds it can make keys that may infer, and so may grant inference."""
 
 RoleName = Literal["admin", "auditor", "operator", "tenant-admin", "viewer"]
 """The names in ROLES, for schemas."""
@@ -116,10 +144,12 @@ RoleName = Literal["admin", "auditor", "operator", "tenant-admin", "viewer"]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role, everywhere (`tenant` is None) or in one tenant."""
+    """A role, everywhere (`tenant` is None) or in one tenant. permissions: of a role that is not built in; what of them belongs to no
+    tenant is held everywhere."""
 
     role: str
     tenant: str | None = None
+    permissions: frozenset[str] | None = None
 
     @classmethod
     def of(cls, role: str, tenant: str) -> Grant:
@@ -128,18 +158,52 @@ class Grant:
         return cls(role, tenant if known is None or known.confined else None)
 
     def reaches(self, permission: str) -> bool:
+        if self.permissions is not None:
+            return permission in self.permissions
         role = ROLES.get(self.role)
         if role is None or permission not in role.permissions:
             return False
-        return self.tenant is None or permission in SHARED or permission.partition(":")[0] in TENANTED
+        return self.tenant is None or permission in SHARED or tenanted(permission)
+
+    def where(self, permission: str) -> str | None:
+        """The tenant in which it gives the permission; None: everywhere."""
+        return None if self.permissions is not None and not tenanted(permission) else self.tenant
+
+
+def tenanted(permission: str) -> bool:
+    """Whether it is about what belongs to a tenant."""
+    return permission.partition(":")[0] in TENANTED
+
+
+@dataclass(frozen=True, slots=True)
+class Permitted:
+    """What a role permits. infers: whether it permits inference, too. confined: what belongs to a tenant, in its holder's only."""
+
+    role: str
+    permissions: frozenset[str]
+    infers: bool = False
+    confined: bool = True
+
+
+def no_step_up(principal: Principal, permission: str) -> None:
+    """For a composition without such rules."""
 
 
 class Access:
-    """What one caller may do, for one request."""
+    """What one caller may do, for one request. denied: permissions that it has not, whatever its grants say."""
 
-    def __init__(self, principal: Principal, grants: Iterable[Grant]) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        grants: Iterable[Grant],
+        step_up: Callable[[Principal, str], None] = no_step_up,
+        denied: frozenset[str] = frozenset(),
+    ) -> None:
+        """step_up: raises PermissionDenied where a permission needs another login (admin.step_up)."""
         self.principal = principal
         self.grants = tuple(grants)
+        self.denied = denied
+        self._step_up = step_up
 
     @property
     def actor(self) -> str:
@@ -148,7 +212,12 @@ class Access:
 
     def tenants(self, permission: str) -> frozenset[str] | None:
         """The tenants in which the permission is held; None: all of them; empty: none."""
-        reaching = [grant.tenant for grant in self.grants if grant.reaches(permission)]
+        reach = self.principal.reach
+        if permission in self.denied or (reach is not None and not scopes.reaches(reach, permission)):
+            return frozenset()  # a binding denies it, or the token was narrowed
+        reaching = [grant.where(permission) for grant in self.grants if grant.reaches(permission)]
+        if permission.startswith(OWN) and self.principal.user and self.principal.kind != "api_key":
+            reaching.append(self.principal.tenant)
         return None if None in reaching else frozenset(tenant for tenant in reaching if tenant is not None)
 
     def may(self, permission: str, tenant: str | None = None) -> bool:
@@ -160,12 +229,34 @@ class Access:
         """Raises PermissionDenied."""
         if not self.may(permission, tenant):
             raise denied(permission)
+        self.require_login(permission)
+
+    def require_login(self, permission: str) -> None:
+        """Checks that the caller has logged in as this permission needs it. Raises PermissionDenied."""
+        self._step_up(self.principal, permission)
 
     def require_grant(self, role: str, tenant: str) -> None:
         """Checks that the caller holds every permission of the role wherever the grant would apply. Raises PermissionDenied."""
         grant = Grant.of(role, tenant)
-        for permission in sorted(ROLES[role].permissions):
-            if grant.reaches(permission) and not self.may(permission, grant.tenant):
+        self.require_all(role, (one for one in ROLES[role].permissions if grant.reaches(one)), grant.tenant)
+
+    def require_role(self, role: Permitted, tenant: str | None) -> None:
+        """The same for any role that callers of a tenant (None: of any tenant) are to get, lose or be denied. Raises PermissionDenied.
+
+        Inference is permitted by who may create keys there, and so could make one that may infer.
+        """
+        where = tenant if role.confined else None
+        self.require_all(role.role, role.permissions, where)
+        if role.infers and not self.may(INFERENCE, tenant):
+            raise PermissionDenied(
+                f"The role {role.role!r} permits inference; to grant that needs {INFERENCE}, which you lack there.", param="role"
+            )
+
+    def require_all(self, role: str, permissions: Iterable[str], tenant: str | None) -> None:
+        """Checks that the caller holds a role's permissions: what belongs to a tenant in this one (None: in all of them), all else
+        everywhere. Raises PermissionDenied."""
+        for permission in sorted(permissions):
+            if not self.may(permission, tenant if tenanted(permission) or permission in SHARED else None):
                 raise PermissionDenied(f"The role {role!r} has the permission {permission}, which you lack there.", param="roles")
 
 

@@ -144,9 +144,12 @@ class Collection(Generic[S]):
         tenants = scope(call, f"{self.kind}:read", query.tenant)
 
         async def stored(limit: int, cursor: str | None) -> Page[Resource]:
-            return await call.store.list(self.kind, tenant=tenants, prefix=query.prefix, limit=limit, cursor=cursor)
+            found = await call.store.list(self.kind, tenant=tenants, prefix=query.prefix, limit=limit, cursor=cursor)
+            await self.prepare(call, [one.name for one in found.items])
+            return found
 
         mine = [body for body in self._in_file(call) if within(self.tenant_of(body), tenants)]
+        await self.prepare(call, [str(body["name"]) for body in mine])
         return await listing(
             call, query, mine, stored, lambda found: self.view(call, found), file_view=lambda body: self.file_view(call, body)
         )
@@ -154,6 +157,9 @@ class Collection(Generic[S]):
     async def show(self, call: Call) -> Answer:
         view = await self._found(call, f"{self.kind}:read")
         return Answer(view, version=tag(view))
+
+    async def prepare(self, call: Call, names: Sequence[str]) -> None:
+        """Fetches what `view` needs to show the resources of these names, besides themselves."""
 
     def in_force_from_file(self, call: Call, name: str) -> bool:
         """Whether the configuration file has one of this name, which would override the store's."""
@@ -167,12 +173,14 @@ class Collection(Generic[S]):
         name = call.path["name"]
         for body in self._in_file(call):
             if body["name"] == name:
+                await self.prepare(call, [name])
                 call.seen(permission, self.tenant_of(body), self.singular, name)
                 return self.file_view(call, body)
         if call.ports.store is None:
             raise NotFound(f"There is no {self.singular} {name!r}.")
         resource = await call.store.get(self.kind, name)
         call.seen(permission, resource.tenant, self.singular, name)
+        await self.prepare(call, [name])
         return self.view(call, resource)
 
     def view(self, call: Call, resource: Resource) -> dict[str, Any]:
@@ -192,6 +200,10 @@ class Collection(Generic[S]):
         body: dict[str, Any] = shown(values.mask({"name": resource.name, **resource.body}), self.settings)
         return body
 
+    def decided(self, resource: Resource) -> dict[str, Any]:
+        """What of it are settings, which a patch is merged with."""
+        return {"name": resource.name, **resource.body}
+
     def diff(self, before: dict[str, Any] | None, after: dict[str, Any] | None) -> list[dict[str, Any]]:
         """The differences, durations as texts."""
         return values.diff(shown(before, self.settings), shown(after, self.settings))
@@ -210,8 +222,10 @@ class Collection(Generic[S]):
         call.require(f"{self.kind}:create", tenant)
         self._refuse_file(call, name)
         body = await self.checked(call, settings, body, None)
-        made = await call.store.create(self.kind, name, body, actor=call.actor, tenant=tenant, dry_run=call.dry_run)
+        needs = self.needs(call, body)
+        made = await call.store.create(self.kind, name, body, actor=call.actor, tenant=tenant, dry_run=call.dry_run, needs=needs)
         call.diff = self.diff(None, body)
+        await self.prepare(call, [name])
         view = self.view(call, made)
         return written(call, view, status=201, location=location(self.kind, name))
 
@@ -226,7 +240,7 @@ class Collection(Generic[S]):
         expected = call.expected()
         if expected is None:
             expected = before.version  # the version merged with must still be current
-        merged = values.merge_patch({"name": before.name, **before.body}, msgspec.json.decode(call.raw))
+        merged = values.merge_patch(self.decided(before), msgspec.json.decode(call.raw))
         return await self._update(call, values.decode(msgspec.json.encode(merged), self.settings), before, expected)
 
     async def _update(self, call: Call, settings: S, before: Resource, expected: int | None) -> Answer:
@@ -237,15 +251,24 @@ class Collection(Generic[S]):
         call.require(f"{self.kind}:update", tenant)
         body = await self.checked(call, settings, body, before.body)
         made = await call.store.update(
-            self.kind, before.name, body, actor=call.actor, version=expected, tenant=tenant, dry_run=call.dry_run
+            self.kind,
+            before.name,
+            body,
+            actor=call.actor,
+            version=expected,
+            tenant=tenant,
+            dry_run=call.dry_run,
+            needs=self.needs(call, body),
         )
         call.diff = self.diff(before.body, body)
+        await self.prepare(call, [made.name])
         return written(call, self.view(call, made))
 
     async def delete(self, call: Call) -> Answer:
         name = call.path["name"]
         call.target = f"{self.kind}/{name}"
         before = await self._writable(call, "delete")
+        await self.prepare(call, [name])
         if self.on_delete is not None:
             await self.on_delete(call, name)
         gone = await call.store.delete(self.kind, name, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
@@ -276,6 +299,10 @@ class Collection(Generic[S]):
     def carried(self, sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         """A resource from an applied file, completed with the secrets that the file may omit because the store has them."""
         return sent
+
+    def needs(self, call: Call, body: dict[str, Any]) -> Sequence[tuple[str, str]]:
+        """Other resources of the store (kind, name) that must be there when this one is written."""
+        return ()
 
     async def _writable(self, call: Call, verb: str) -> Resource:
         name = call.path["name"]
@@ -377,7 +404,11 @@ class Shapes:
 def patch_of(settings: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The type of a merge patch: each setting may be absent; null means its default."""
     fields: list[Any] = [
-        (f.name, (f.type | msgspec.UnsetType) if f.required else (f.type | None | msgspec.UnsetType), msgspec.field(default=msgspec.UNSET))
+        (
+            f.name,
+            (f.type | msgspec.UnsetType) if f.required else (f.type | None | msgspec.UnsetType),
+            msgspec.field(default=msgspec.UNSET, name=f.encode_name),
+        )
         for f in msgspec.structs.fields(settings)
     ]
     name = settings.__name__.removesuffix("Settings").removesuffix("Spec")
@@ -388,7 +419,8 @@ def shapes_of(settings: type[msgspec.Struct], metadata: type[msgspec.Struct] = M
     """The settings with the metadata; a page of them; a dry run's answer."""
     name = settings.__name__.removesuffix("Settings").removesuffix("Spec")
     fields: list[Any] = [
-        (f.name, f.type) if f.required else (f.name, f.type, msgspec.field(default=None)) for f in msgspec.structs.fields(settings)
+        (f.name, f.type) if f.required else (f.name, f.type, msgspec.field(default=None, name=f.encode_name))
+        for f in msgspec.structs.fields(settings)
     ]
     return shapes_for(name, msgspec.defstruct(f"{name}View", fields, bases=(metadata,), kw_only=True, module=__name__))
 

@@ -4,9 +4,9 @@ An expression is checked against the types of what it may read when the configur
 a number with a text is an error with its place, and is evaluated once for each request that it decides. CEL has no loops but those over
 lists, each evaluation is bounded in steps, and regular expressions (`matches`) are RE2's. What a condition reads:
 
-    request.operation, .model (the public name), .version, .stream, .max_tokens, .bytes (of the body), .tools (names)
-    principal.id, .tenant, .kind, .user, .groups, .roles, .scopes, .agent, .session
-    source.address
+    request.operation, .model (the public name), .adapter, .version, .stream, .max_tokens, .bytes (of the body), .tools (names), .label
+    principal.id, .key, .tenant, .kind, .user, .groups, .roles, .scopes, .agent, .session, .strength, .issuer, .acr, .amr, .auth_time
+    source.address, .country, .certificate (SHA-256 of the connection's client certificate in hex, "" without one)
     now (UTC; `now.getHours("Europe/Berlin")`, `now.getDayOfWeek()` with Sunday 0)
     cidr("10.0.0.0/8").containsIP(source.address)
 
@@ -32,7 +32,8 @@ MAX_LENGTH: Final = 4096
 MAX_ITEMS: Final = 128
 """Items of a list that a caller chooses (tools). A condition is not evaluated on a longer one, and counts as failed: some of CEL's macros
 take time in the square of a list's length."""
-_TEXT, _INTEGER, _BOOLEAN, _TEXTS = "text", "integer", "boolean", "texts"
+_TEXT, _INTEGER, _BOOLEAN, _TEXTS, _TIME = "text", "integer", "boolean", "texts", "time"
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
 _FIELDS: Final[dict[str, dict[str, str]]] = {
     "Request": {
         "operation": _TEXT,
@@ -42,6 +43,8 @@ _FIELDS: Final[dict[str, dict[str, str]]] = {
         "max_tokens": _INTEGER,
         "bytes": _INTEGER,
         "tools": _TEXTS,
+        "adapter": _TEXT,
+        "label": _TEXT,
     },
     "Principal": {
         "id": _TEXT,
@@ -53,9 +56,18 @@ _FIELDS: Final[dict[str, dict[str, str]]] = {
         "scopes": _TEXTS,
         "agent": _TEXT,
         "session": _TEXT,
+        "key": _TEXT,
+        "strength": _TEXT,
+        "issuer": _TEXT,
+        "acr": _TEXT,
+        "amr": _TEXTS,
+        "auth_time": _TIME,
     },
-    "Source": {"address": _TEXT},
+    "Source": {"address": _TEXT, "country": _TEXT, "certificate": _TEXT},
 }
+EARLIEST: Final = 0.0
+LATEST: Final = 253402300799.0
+"""Seconds since the epoch between which a timestamp can be told: until the end of the year 9999."""
 _PLACE: Final = re.compile(r"<input>:(\d+):(\d+): (.*)")
 _CIDR: Final = re.compile(r"""\bcidr\(\s*(['"])(.*?)\1\s*\)""")
 _ZONE: Final = re.compile(r"""\.get[A-Z][A-Za-z]*\(\s*(['"])(.*?)\1\s*\)""")
@@ -144,22 +156,36 @@ class Language:
         max_tokens: int = 0,
         size: int = 0,
         tools: Sequence[str] = (),
+        label: str = "",
     ) -> Any:
-        """The message for `request`. size: bytes of the body."""
+        """The message for `request`. size: bytes of the body. label: of its data. The adapter follows a colon in the model's name."""
         return self._request(
-            operation=operation, model=model, version=version, stream=stream, max_tokens=max_tokens, bytes=size, tools=tools[:MAX_ITEMS]
+            operation=operation,
+            model=model,
+            version=version,
+            stream=stream,
+            max_tokens=max_tokens,
+            bytes=size,
+            tools=tools[:MAX_ITEMS],
+            adapter=model.partition(":")[2],
+            label=label,
         )
 
-    def principal(self, **fields: Any) -> Any:
-        """The message for `principal`; kept for as long as the credential."""
-        return self._principal(**fields)
+    def principal(self, *, auth_time: float | None = None, **fields: Any) -> Any:
+        """The message for `principal`; kept for as long as the credential. auth_time: seconds since the epoch."""
+        made = self._principal(**fields)
+        if auth_time is not None and EARLIEST <= auth_time <= LATEST:
+            made.auth_time.FromDatetime(datetime.fromtimestamp(auth_time, UTC))
+        return made
 
-    def facts(self, request: Any, principal: Any, address: str, now: float, *, too_long: bool = False) -> Facts:
+    def facts(
+        self, request: Any, principal: Any, address: str, now: float, *, country: str = "", certificate: str = "", too_long: bool = False
+    ) -> Facts:
         return Facts(
             {
                 "request": request,
                 "principal": principal,
-                "source": self._source(address=address),
+                "source": self._source(address=address, country=country, certificate=certificate),
                 "now": datetime.fromtimestamp(now, UTC),
             },
             too_long,
@@ -196,14 +222,24 @@ def _messages() -> tuple[Any, dict[str, Any]]:
     pools = import_module("google.protobuf.descriptor_pool")
     factory = import_module("google.protobuf.message_factory")
     field = descriptor.FieldDescriptorProto
-    types = {_TEXT: field.TYPE_STRING, _TEXTS: field.TYPE_STRING, _INTEGER: field.TYPE_INT64, _BOOLEAN: field.TYPE_BOOL}
-    file = descriptor.FileDescriptorProto(name="gatehouse.proto", package="gatehouse", syntax="proto3")
+    types = {
+        _TEXT: field.TYPE_STRING,
+        _TEXTS: field.TYPE_STRING,
+        _INTEGER: field.TYPE_INT64,
+        _BOOLEAN: field.TYPE_BOOL,
+        _TIME: field.TYPE_MESSAGE,
+    }
+    timestamp = descriptor.FileDescriptorProto()
+    import_module("google.protobuf.timestamp_pb2").DESCRIPTOR.CopyToProto(timestamp)
+    file = descriptor.FileDescriptorProto(name="gatehouse.proto", package="gatehouse", syntax="proto3", dependency=[timestamp.name])
     for name, fields in _FIELDS.items():
         message = file.message_type.add(name=name)
         for number, (key, kind) in enumerate(fields.items(), 1):
             label = field.LABEL_REPEATED if kind == _TEXTS else field.LABEL_OPTIONAL
-            message.field.add(name=key, number=number, type=types[kind], label=label)
+            named = {"type_name": f".{_TIMESTAMP}"} if kind == _TIME else {}
+            message.field.add(name=key, number=number, type=types[kind], label=label, **named)
     pool = pools.DescriptorPool()
+    pool.Add(timestamp)
     pool.Add(file)
     return pool, {name: factory.GetMessageClass(pool.FindMessageTypeByName(f"gatehouse.{name}")) for name in _FIELDS}
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gateway.core.errors import Overloaded
+from gateway.core.errors import LimitExceeded, Overloaded
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
+from policies.loops import Loop, measured
 from policies.patterns import matches
 
 Scope = tuple[LimitSpec, tuple[str, ...]]
-"""A limit and the key of its bucket: for `per: key`, ("ci", "key-1") is tenant and key."""
+"""A limit and the key of its bucket: for `per: key`, ("team", "api_key", "ci") is tenant, kind and id."""
 
 
 class LimitRules:
@@ -24,14 +25,45 @@ class LimitRules:
         """Limits that the credential names and that are not there."""
         return tuple(name for name in principal.limits if name not in self._names)
 
-    def applying(self, principal: Principal, model: str) -> tuple[Scope, ...]:
-        """The limits whose `match` fits this caller and model, each with its bucket's key.
+    def applying(self, principal: Principal, model: str, operation: str = "") -> tuple[Scope, ...]:
+        """The limits whose `match` fits this caller, model and operation, each with its bucket's key. With `per: group` there is one for
+        each of the caller's groups that fits.
 
         Raises Overloaded when the credential names a limit that is not there: without it, the caller would be unlimited.
         """
         if principal.limits and (missing := self.missing(principal)):
             raise Overloaded(f"The limit {missing[0]!r} of this key is not in force.", code="limit_not_in_force", retry_after=1.0)
-        return tuple((limit, _bucket_key(limit, principal, model)) for limit in self._limits if _fits(limit, principal, model))
+        found: list[Scope] = []
+        for limit in self._limits:
+            if _fits(limit, principal, model, operation):
+                for key in _bucket_keys(limit, principal, model, operation):
+                    found.append((limit, key))
+        return tuple(found)
+
+    def loops(self, principal: Principal, model: str, operation: str = "") -> tuple[Loop, ...]:
+        """The bounds on conversations that apply: they need no bucket, because each request carries its conversation."""
+        found: list[Loop] = []
+        for limit in self._limits:
+            bounds = limit.session
+            if bounds is not None and (bounds.depth or bounds.same_tool_calls) and _fits(limit, principal, model, operation):
+                found.append((limit.name, bounds.depth or 0, bounds.same_tool_calls or 0, limit.enforce))
+        return tuple(found)
+
+    def check_loops(self, loops: Sequence[Loop], request: InferenceRequest) -> list[str]:
+        """Raises LimitExceeded for a conversation beyond a bound. Returns the limits that would refuse it if they were enforced."""
+        depth, same = measured(request.api.messages(request))
+        would: list[str] = []
+        for name, deepest, most, enforced in loops:
+            found = ""
+            if deepest and depth > deepest:
+                found = f"calls tools {depth} times in a row; the limit '{name}' allows {deepest}"
+            elif most and same > most:
+                found = f"holds the same call of a tool {same} times; the limit '{name}' allows {most}"
+            if found and enforced:
+                raise LimitExceeded(f"This conversation {found}.", code="session_exceeded", headers=(("x-should-retry", "false"),))
+            if found:
+                would.append(name)
+        return would
 
 
 def estimate(request: InferenceRequest) -> tuple[int, int]:
@@ -46,25 +78,60 @@ def charge(usage: Usage) -> int:
     return (prompt if prompt > 0 else 0) + (completion if completion > 0 else 0)
 
 
-def _fits(limit: LimitSpec, principal: Principal, model: str) -> bool:
+def _fits(limit: LimitSpec, principal: Principal, model: str, operation: str) -> bool:
     """Whether a limit applies. A credential that names it counts as matching `key`, so a limit with `key: ""` applies to those only."""
     match = limit.match
-    if not (matches(match.tenant, principal.tenant) and matches(match.model, model)):
+    if not (matches(match.tenant, principal.tenant) and matches(match.model, model) and matches(match.operation, operation)):
+        return False
+    if not (matches(match.user, principal.user) or _of_tenant(match.user, principal.user, principal.tenant)):
+        return False
+    if not matches(match.agent, principal.agent):
+        return False
+    if match.group != "*" and not _groups(match.group, principal):
+        return False
+    if match.role != "*" and not any(matches(match.role, role) for role in principal.roles):
         return False
     return matches(match.key, principal.id) or limit.name in principal.limits
 
 
-def _bucket_key(limit: LimitSpec, principal: Principal, model: str) -> tuple[str, ...]:
+def _of_tenant(pattern: str, name: str, tenant: str) -> bool:
+    """Whether a pattern such as `alice@acme` means this name in this tenant."""
+    return "@" in pattern and name != "" and matches(pattern, f"{name}@{tenant}")
+
+
+def _groups(pattern: str, principal: Principal) -> list[str]:
+    return [name for name in principal.groups if matches(pattern, name) or _of_tenant(pattern, name, principal.tenant)]
+
+
+def _bucket_keys(limit: LimitSpec, principal: Principal, model: str, operation: str) -> list[tuple[str, ...]]:
+    """The keys of the buckets. None for what the caller does not have: a limit on each agent says nothing about callers without one.
+
+    A credential that stands for no user counts as a user of its own, because otherwise it would be unlimited.
+    """
+    caller = (principal.tenant, principal.kind, principal.id)
+    user = (principal.tenant, principal.user) if principal.user else caller
     match limit.per:
         case "key":
-            return (principal.tenant, principal.kind, principal.id)
+            return [caller]
+        case "user":
+            return [user]
+        case "group":
+            return [(principal.tenant, name) for name in dict.fromkeys(_groups(limit.match.group, principal))]
         case "tenant":
-            return (principal.tenant,)
+            return [(principal.tenant,)]
+        case "agent":
+            return [(principal.tenant, principal.agent)] if principal.agent else []
+        case "session":
+            return [(*user, principal.session)] if principal.session else []
         case "model":
-            return (model,)
+            return [(model,)]
         case "key_model":
-            return (principal.tenant, principal.kind, principal.id, model)
+            return [(*caller, model)]
         case "tenant_model":
-            return (principal.tenant, model)
+            return [(principal.tenant, model)]
+        case "user_model":
+            return [(*user, model)]
+        case "operation":
+            return [(operation,)]
         case "global":
-            return ()
+            return [()]

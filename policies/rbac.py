@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from gateway.core.specs import ModelSpec
-from gateway.core.types import Decision, InferenceRequest, Peer, Principal
+from gateway.core.types import NARROWED, Decision, InferenceRequest, Peer, Principal
 from policies.patterns import names
+from policies.scopes import scope_allows, scope_sees
 
 MEMO_SIZE: Final = 16384
 """Decisions in the memo. The oldest is forgotten first."""
@@ -20,6 +21,8 @@ MEMO_VERSION: Final = 64
 
 _DENIED: Final = Decision(False, "This credential may not use the requested model.", "default-deny")
 _OPERATION: Final = Decision(False, "This credential may not call this operation.", "operations")
+BEYOND: Final = Decision(False, "This credential may not use the requested model.", "bounds")
+"""Outside of what the tenant or the groups allow."""
 UNKNOWN: Final = Decision(False, "This credential has no model of this name.", "unknown-model")
 
 
@@ -62,17 +65,39 @@ class ModelAccess:
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model (or this version of it) exists for this principal."""
-        return model in self._names and self._evaluate(principal, model, version).allow
+        if model not in self._names or not self._evaluate(principal, model, version).allow:
+            return False
+        return principal.reach is None or scope_sees(principal.reach, self._names[model])
 
     def evaluate(self, principal: Principal, model: str, operation: str, version: str) -> Decision:
         """The decision on a known model, not memoised."""
         if principal.operations and operation not in principal.operations:
             return _OPERATION
-        return self._evaluate(principal, model, version)
+        if principal.bounds and not within_bounds(principal, self._names[model], version, operation):
+            return _OPERATION if within_bounds(principal, self._names[model], version) else BEYOND
+        decision = self._evaluate(principal, model, version)
+        if decision.allow and principal.reach is not None and not scope_allows(principal.reach, operation, self._names[model], version):
+            return NARROWED
+        return decision
 
     def _evaluate(self, principal: Principal, model: str, version: str = "") -> Decision:
+        if principal.bounds and not within_bounds(principal, self._names[model], version):
+            return BEYOND
         for name in self._names[model]:
             for pattern in principal.models:
                 if names(pattern, name, version):
                     return Decision(True, "", f"models:{pattern}")
         return _DENIED
+
+
+def within_bounds(principal: Principal, model: tuple[str, ...], version: str, operation: str = "") -> bool:
+    """Whether every bound of the caller allows the model, known by these names, with this operation; "": with any."""
+    for scopes in principal.bounds:
+        for scope in scopes:
+            if operation and scope.operations and operation not in scope.operations:
+                continue
+            if any(names(pattern, name, version) for name in model for pattern in scope.models):
+                break
+        else:
+            return False
+    return True

@@ -14,35 +14,46 @@ each request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import time
 from typing import Any, Final
 
 from gateway.core.specs import ModelSpec
-from gateway.core.types import Decision, InferenceRequest, Peer, Principal
+from gateway.core.types import NARROWED, Decision, InferenceRequest, Peer, Principal
 from policies.conditions import MAX_ITEMS, Condition, Facts, Language
 from policies.patterns import matches
 from policies.permissions import Permission
-from policies.rbac import MEMO_SIZE, MEMO_VERSION, UNKNOWN, ModelAccess
+from policies.rbac import BEYOND, MEMO_SIZE, MEMO_VERSION, UNKNOWN, ModelAccess, within_bounds
+from policies.scopes import scope_allows, scope_sees
 
-SUBJECTS: Final = ("key", "user", "group", "tenant", "agent")
-"""Kinds of subjects: `key/ci`, `user/alice`, `group/engineers`, `tenant/acme`, `agent/*`."""
+SUBJECTS: Final = ("key", "user", "group", "tenant", "agent", "principal")
+"""Kinds of subjects: `key/ci`, `user/alice`, `group/engineers`, `tenant/acme`, `agent/*`; `principal/ID`: the id that any kind of login
+has, such as a token's subject or a key's id."""
 UNBOUNDED: Final = 1 << 53
 """`request.max_tokens` of a request that may generate as much as the engine likes."""
+_READ: Final = ("id", "tenant", "kind", "user", "groups", "roles", "scopes", "agent", "session")
+_OF_LOGIN: Final = ("strength", "issuer", "acr", "amr")
 _NO_ROLE: Final = Decision(False, "No role of this credential allows this request.", "default-deny")
 _DENIED: Final = "A policy denies this request."
 _CONDITIONS: Final = "A policy allows this only under conditions that the request does not meet."
 
 
 class Grant:
-    """One binding, or a role that a credential has by itself. rule: how the audit log and `explain` name it."""
+    """One binding, or a role that a credential has by itself. rule: how the audit log and `explain` name it. role: the role's name."""
 
-    __slots__ = ("condition", "deny", "permissions", "rule", "tenant")
+    __slots__ = ("condition", "deny", "permissions", "role", "rule", "tenant")
 
     def __init__(
-        self, rule: str, permissions: Sequence[Permission], deny: bool = False, condition: Condition | None = None, tenant: str = "*"
+        self,
+        rule: str,
+        permissions: Sequence[Permission],
+        deny: bool = False,
+        condition: Condition | None = None,
+        tenant: str = "*",
+        role: str = "",
     ) -> None:
         self.rule, self.permissions, self.deny, self.condition, self.tenant = rule, tuple(permissions), deny, condition, tenant
+        self.role = role
 
     def covers(self, operation: str, names: tuple[str, ...], version: str) -> bool:
         return any(permission.covers(operation, names, version) for permission in self.permissions)
@@ -96,7 +107,7 @@ class Grants:
         for subject in subjects:
             kind, _, name = subject.partition("/")
             if "*" in name:
-                self._patterns[kind].append((name, self._count, grant))
+                self._patterns.setdefault(kind, []).append((name, self._count, grant))
             else:
                 self._exact.setdefault((kind, name), []).append((self._count, grant))
 
@@ -113,7 +124,7 @@ class Grants:
 
 
 def _subjects(principal: Principal) -> list[tuple[str, str]]:
-    found = [("tenant", principal.tenant), *(("group", group) for group in principal.groups)]
+    found = [("tenant", principal.tenant), ("principal", principal.id), *(("group", group) for group in principal.groups)]
     if principal.kind == "api_key":
         found.append(("key", principal.id))
     if principal.user:
@@ -123,10 +134,16 @@ def _subjects(principal: Principal) -> list[tuple[str, str]]:
     return found
 
 
+def nowhere(address: str) -> str:
+    """No address's country is known."""
+    return ""
+
+
 class RoleAccess:
     """The Authorizer over roles and bindings. roles: what each permits. language: None where no binding has a condition.
 
-    wall: seconds since the epoch.
+    ignored: roles that say nothing about inference, so having one changes nothing here. A caller with any other role that is not in `roles`
+    has a role that permits nothing. country: of an address, "" if that is not known. wall: seconds since the epoch.
     """
 
     def __init__(
@@ -136,6 +153,8 @@ class RoleAccess:
         grants: Grants,
         language: Language | None = None,
         *,
+        ignored: Collection[str] = (),
+        country: Callable[[str], str] = nowhere,
         wall: Callable[[], float] = time,
         memo_size: int = MEMO_SIZE,
     ) -> None:
@@ -143,8 +162,8 @@ class RoleAccess:
         self._own = ModelAccess(models)
         self._names: dict[str, tuple[str, ...]] = {model.name: (model.name,) for model in models}
         self._names.update({alias: (alias, model.name) for model in models for alias in model.aliases})
-        self._wall, self._memo_size = wall, memo_size
-        self._roles, self._grants, self._language = roles, grants, language
+        self._country, self._wall, self._memo_size = country, wall, memo_size
+        self._roles, self._grants, self._language, self._ignored = roles, grants, language, frozenset(ignored)
         self._memo: dict[tuple[Principal, str, str], Decision | Plan] = {}
         self._callers: dict[Principal, tuple[list[Grant], Any]] = {}
 
@@ -169,7 +188,9 @@ class RoleAccess:
         if names is None:
             return False
         grants, _ = self._caller(principal)
-        if any(grant.hides(names, version) for grant in grants):
+        if any(grant.hides(names, version) for grant in grants) or not within_bounds(principal, names, version):
+            return False
+        if principal.reach is not None and not scope_sees(principal.reach, names):
             return False
         if _bounded(principal) and not self._own.may_see(principal, model, version):
             return False
@@ -185,7 +206,8 @@ class RoleAccess:
             return self._own.explain(principal, request, peer, size)
         facts = None if self._language is None else self._facts(principal, request, peer, size)
         covering = [grant for grant in self._caller(principal)[0] if grant.covers(request.operation, names, request.version)]
-        own = self._own.explain(principal, request, peer, size) if _bounded(principal) else []
+        beyond = not within_bounds(principal, names, request.version, request.operation)
+        own = self._own.explain(principal, request, peer, size) if beyond or _bounded(principal) else []
         denies, allows = ([grant.shown(facts) for grant in covering if grant.deny is deny] for deny in (True, False))
         return [*denies, *own, *allows]
 
@@ -195,6 +217,13 @@ class RoleAccess:
         names = self._names.get(model)
         if names is None:
             return UNKNOWN
+        found = self._may(principal, model, names, operation, version)
+        if principal.reach is not None and (isinstance(found, Plan) or found.allow):
+            return found if scope_allows(principal.reach, operation, names, version) else NARROWED
+        return found
+
+    def _may(self, principal: Principal, model: str, names: tuple[str, ...], operation: str, version: str) -> Decision | Plan:
+        """What the caller may do, whatever the token's scope."""
         grants, _ = self._caller(principal)
         covering = [grant for grant in grants if grant.covers(operation, names, version)]
         for grant in covering:
@@ -203,6 +232,8 @@ class RoleAccess:
         own = self._own.evaluate(principal, model, operation, version) if _bounded(principal) else None
         if own is not None and not own.allow:
             return own
+        if own is None and not within_bounds(principal, names, version, operation):
+            return BEYOND
         denies = tuple(grant for grant in covering if grant.deny)
         granted = own
         allows: tuple[Grant, ...] = ()
@@ -222,7 +253,7 @@ class RoleAccess:
         """What applies to a caller, and the caller as conditions read it; remembered for as long as the credential."""
         known = self._callers.get(principal)
         if known is None:
-            own = [Grant(f"role:{role}", self._roles[role]) for role in principal.roles if role in self._roles]
+            own = [Grant(f"role:{role}", self._roles.get(role, ())) for role in principal.roles if role not in self._ignored]
             known = (self._grants.of(principal) + own, self._message(principal))
             if len(self._callers) >= self._memo_size:
                 del self._callers[next(iter(self._callers))]
@@ -232,8 +263,7 @@ class RoleAccess:
     def _message(self, principal: Principal) -> Any:
         if self._language is None:
             return None
-        fields = ("id", "tenant", "kind", "user", "groups", "roles", "scopes", "agent", "session")
-        return self._language.principal(**{name: getattr(principal, name) for name in fields})
+        return message_of(self._language, principal)
 
     def _facts(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Facts:
         language = self._language
@@ -243,10 +273,24 @@ class RoleAccess:
         bound = request.max_tokens
         if bound <= 0:  # without a bound of its own, a request that generates text is not a small one
             bound = UNBOUNDED if request.api.generates else 0
-        message = language.request(request.operation, names[-1], request.version, request.stream, bound, size, tools[:MAX_ITEMS])
-        return language.facts(message, self._caller(principal)[1], peer.address, self._wall(), too_long=len(tools) > MAX_ITEMS)
+        label = request.api.label(request)
+        message = language.request(request.operation, names[-1], request.version, request.stream, bound, size, tools[:MAX_ITEMS], label)
+        caller, too_long = self._caller(principal)[1], len(tools) > MAX_ITEMS
+        address = peer.address
+        where = self._country(address)
+        return language.facts(message, caller, address, self._wall(), country=where, certificate=peer.thumbprint, too_long=too_long)
+
+
+def message_of(language: Language, principal: Principal) -> Any:
+    """The caller as conditions read it."""
+    fields = {name: getattr(principal, name) for name in _READ}
+    if principal.kind == "api_key":
+        fields["key"] = principal.id
+    if (login := principal.login) is not None:
+        fields.update({name: getattr(login, name) for name in _OF_LOGIN})
+    return language.principal(auth_time=None if login is None else login.auth_time, **fields)
 
 
 def _bounded(principal: Principal) -> bool:
-    """Whether the credential itself says which models it may use. An API key always does; others may leave it to roles."""
-    return principal.kind == "api_key" or bool(principal.models)
+    """Whether the credential itself says which models it may use. An API key does, unless it is personal; others leave it to roles."""
+    return bool(principal.models) or (principal.kind == "api_key" and not principal.personal)

@@ -23,7 +23,7 @@ if COMPILED and (fault := activate()):
     pytest.exit(f"GATEHOUSE_TEST_COMPILED=1 needs a build: {fault}; ./scripts/test makes one", returncode=4)
 
 SOURCES_ONLY = {
-    "tests/unit/gateway/telemetry/test_usage.py::test_the_ledger_is_bounded": "replaces a Final, which is part of the machine code",
+    "tests/unit/gateway/pipeline/test_named.py::test_what_is_remembered_is_bounded": "replaces a Final, which is part of the machine code",
     "tests/unit/gateway/pipeline/test_stream.py::test_a_whole_answer_is_bounded": "replaces a Final, which is part of the machine code",
     "tests/unit/gateway/pipeline/test_stream.py::test_events_of_one_shape_are_not_searched": "replaces a function that is called directly",
     "tests/unit/gateway/wire/test_scan.py::test_depth_and_nodes_are_exact_however_the_body_is_cut": (

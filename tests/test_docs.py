@@ -112,3 +112,10 @@ def test_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_test_that_the_page_on_security_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", (ROOT / "docs" / "security.md").read_text())
+    assert len(named) > 40
+    texts = {file: (ROOT / file).read_text() for file, _ in named}
+    assert [(file, name) for file, name in named if f"def {name}(" not in texts[file]] == []

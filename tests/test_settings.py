@@ -1,7 +1,7 @@
 """Every setting reaches a reader: a field of a Spec is read, by attribute, in code that acts on it. Nothing is accepted and ignored.
 
 mypy resolves the types, so that `spec.timeout` counts for the one Spec that `spec` is. Reading, checking and merging the configuration
-(gateway.core.specs and identity_specs, gateway.config) does not count as acting on it.
+(gateway.core.specs, identity_specs and limit_specs, gateway.config) does not count as acting on it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from mypy.types import Instance, Type, TypeVarType, UnionType, get_proper_type
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("gateway", "engines", "policies", "admin")
-SPECS, SPEC = ("gateway.core.specs", "gateway.core.identity_specs"), "gateway.core.spec.Spec"
+SPECS = tuple(f"gateway.core.{name}" for name in ("specs", "identity_specs", "limit_specs", "mtls_specs", "price_specs"))
+SPEC = "gateway.core.spec.Spec"
 # Settings without such a read, and why that is right.
 REFUSED = "refused by gateway.config.validate: this version has nothing that would honour it"
 EXCEPTIONS = {
     "ConfigSpec.version": "the format of the file; only 1 can be read",
     "RoleSpec.description": "shown by the admin API, which reads the configuration as plain values",
-    "IdentitySpec.mtls": REFUSED,
-    "IdentitySpec.gateway_tokens": REFUSED,
+    **{
+        owner: "read by the admin API's reports, which read the configuration as plain values"
+        for owner in ("CostCentreSpec.key", "CostCentreSpec.name", "CostCentreSpec.tenant", "CostCentreSpec.user", "UsageSpec.cost_centres")
+    },
+    "PriceSpec.reference": "shown by the admin API, which reads the configuration as plain values",
+    "LimitSpec.precision": REFUSED,
     "HttpSettings.shape": "there is one shape so far; the setting names it, so that another can be added",
 }
 

@@ -4,9 +4,29 @@ from __future__ import annotations
 
 import typer
 
-from admin.cli import audit, config, files, fleet, keys, policies, replicas, stored, tenants, workers
+from admin.cli import (
+    audit,
+    config,
+    files,
+    fleet,
+    keys,
+    limits,
+    my_keys,
+    people,
+    policies,
+    prices,
+    replicas,
+    roles,
+    stored,
+    tenants,
+    tokens,
+    usage,
+    workers,
+)
 from admin.cli.chat import chat
-from admin.cli.status import login, status
+from admin.cli.halts import halt, halts, unhalt
+from admin.cli.login import login, logout
+from admin.cli.status import status
 from admin.cli.upgrade import upgrade
 
 
@@ -15,16 +35,28 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     app.command("status")(status)
     app.command("upgrade")(upgrade)
     app.command("login")(login)
+    app.command("logout")(logout)
+    app.command("halt")(halt)
+    app.command("unhalt")(unhalt)
+    app.command("halts")(halts)
     app.command("chat")(chat)
-    app.command("usage")(tenants.usage)
+    app.add_typer(usage.group, name="usage")
+    app.add_typer(limits.group, name="limits")
+    people.extend(tenants.tenants, keys.group)
     app.add_typer(tenants.tenants, name="tenants")
+    app.add_typer(people.users, name="users")
+    app.add_typer(people.groups, name="groups")
     app.add_typer(keys.group, name="keys")
-    app.add_typer(tenants.roles, name="roles")
+    app.add_typer(my_keys.group, name="my-keys")
+    app.add_typer(roles.roles, name="roles")
+    app.add_typer(roles.bindings, name="bindings")
     files.extend(fleet.models)
     app.add_typer(fleet.models, name="models")
     app.add_typer(fleet.engines, name="engines")
     stored.register(fleet.engines, fleet.models)
     app.add_typer(policies.group, name="policies")
+    app.add_typer(tokens.group, name="tokens")
+    app.add_typer(prices.group, name="prices")
     app.add_typer(replicas.group, name="replicas")
     app.add_typer(workers.group, name="workers")
     app.add_typer(config.group, name="config")

@@ -34,8 +34,9 @@ def text_of(file: Path) -> tuple[str, str]:
         raise CommandError(f"{where} is not UTF-8: byte {error.start} cannot be read") from None
 
 
-def read(file: Path, kinds: Sequence[str]) -> Wanted:
-    """The resources of a file (`-`: of standard input), in the order of the kinds. Raises CommandError."""
+def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = ()) -> Wanted:
+    """The resources of a file (`-`: of standard input), in the order of the kinds. by_name: kinds that may be written as in the
+    configuration, as a mapping of names. Raises CommandError."""
     text, where = text_of(file)
     try:
         root = yamltree.read(text, file=where)
@@ -44,6 +45,9 @@ def read(file: Path, kinds: Sequence[str]) -> Wanted:
     found = yamltree.plain(root)
     if not isinstance(found, dict) or not found or any(kind not in kinds for kind in found):
         raise CommandError(f"{where} must hold a mapping with {', '.join(kinds)}")
+    for kind in by_name:
+        if isinstance(found.get(kind), dict):
+            found[kind] = [{"name": name, **body} for name, body in found[kind].items() if isinstance(body, dict)]
     for kind, items in found.items():
         if not isinstance(items, list) or any(not isinstance(item, dict) or not item.get("name") for item in items):
             raise CommandError(f"{where}: {kind} must be a list of mappings with a name")

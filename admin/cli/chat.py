@@ -15,6 +15,7 @@ from admin.cli.client import ApiError, Client, connection_options, explain
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
 from admin.cli.session import Session, connected
+from admin.cli.tls import SYSTEM, Tls
 
 Message = dict[str, str]
 ADVICE: Final = "`chat` needs a key that may use a model: give one with --api-key, GATEHOUSE_API_KEY or `gatehouse login --api-key`"
@@ -48,7 +49,7 @@ def chat(
     history: list[Message] = [{"role": "system", "content": system}] if system else []
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, **connection_options(url)) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, **connection_options(url, _tls(session, url))) as client:
             wanted = model or _first_model(client)
             if prompt is None:
                 session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")
@@ -60,8 +61,13 @@ def chat(
         raise CommandError(f"{error} {ADVICE}") from None
 
 
+def _tls(session: Session, url: str) -> Tls:
+    """The data listener may have no TLS where the admin listener has it."""
+    return session.profile.tls if url.startswith("https:") else SYSTEM
+
+
 def _ask_url(session: Session) -> str:
-    with Client(session.profile.url, session.profile.key) as client:
+    with Client(session.profile.url, session.profile.key, tls=session.profile.tls) as client:
         return str(client.get("/status")["gateway_url"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from ipaddress import ip_address
 from typing import Any, Final
@@ -12,6 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from admin.cli.errors import CommandError
+from admin.cli.tls import SYSTEM, Tls
 
 PREFIX: Final = "/admin/v1"
 TIMEOUT: Final = 30.0
@@ -36,9 +36,11 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def connection_options(url: str) -> dict[str, Any]:
-    """How httpx connects: no proxy to this machine; the CAs of the system, or of SSL_CERT_FILE."""
-    verify = {"verify": ssl.create_default_context()} if url.startswith("https:") else {}
+def connection_options(url: str, tls: Tls = SYSTEM) -> dict[str, Any]:
+    """How httpx connects: no proxy to this machine; the CAs of the system, or of SSL_CERT_FILE. Raises CommandError."""
+    if tls.cert and not url.startswith("https:"):
+        raise CommandError(f"a client certificate needs https, and the URL is {url}")
+    verify = {"verify": tls.context()} if url.startswith("https:") else {}
     return {"trust_env": not is_loopback(url), **verify}
 
 
@@ -55,12 +57,12 @@ def proxy_of(url: str) -> str | None:
 class Client:
     """One connection to an admin listener. Use as a context manager."""
 
-    def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None, tls: Tls = SYSTEM) -> None:
         self.url = url.rstrip("/")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
             self._http = httpx.Client(
-                base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport, **connection_options(self.url)
+                base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport, **connection_options(self.url, tls)
             )
         except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
             raise CommandError(f"the URL or the key cannot be used: {type(error).__name__}") from None

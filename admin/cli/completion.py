@@ -20,7 +20,8 @@ from admin.cli.session import resolve
 SECONDS: Final = 0.6
 """With the start of the command, the shell waits for less than a second."""
 PAGE: Final = 1000
-_SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+=,-]{1,255}")
+FILES: Final = ("ca", "cert", "cert_key")
+_SAFE: Final = re.compile(r"[A-Za-z0-9._:/@%+=,-]{1,255}")
 """The shells expand what they are given (zsh evaluates it), so other characters that a gateway answers with never reach them."""
 
 Complete = Callable[[typer.Context, str], list[str]]
@@ -34,8 +35,8 @@ def answered(context: typer.Context, fetch: Callable[[Client], Iterable[Any]]) -
     def ask() -> None:
         try:
             given = context.params
-            where = resolve(given.get("url"), given.get("key"), given.get("profile") or profiles.DEFAULT)
-            with Client(where.url, where.key) as client:
+            where = resolve(given.get("url"), given.get("key"), given.get("profile") or profiles.DEFAULT, *map(given.get, FILES))
+            with Client(where.url, where.key, tls=where.tls) as client:
                 names = [name for name in fetch(client) if isinstance(name, str) and _SAFE.fullmatch(name)]
             found.extend(names)
         except Exception:  # noqa: BLE001 - boundary: a shell completes a line here; an error has no place to be shown
@@ -66,7 +67,7 @@ def one_of(*values: str) -> Complete:
     return complete
 
 
-POLICY_KINDS: Final = ("limits", "guardrails", "bindings")
+POLICY_KINDS: Final = ("limits", "guardrails", "roles", "bindings")
 
 
 def _policies(**params: Any) -> Complete:
@@ -88,8 +89,13 @@ keys: Final = listed("/keys", "id", limit=PAGE)
 stored_keys: Final = listed("/keys", "id", limit=PAGE, source="store")
 tenants: Final = listed("/tenants", limit=PAGE)
 stored_tenants: Final = listed("/tenants", limit=PAGE, source="store")
-roles: Final = listed("/roles", prefix=False)
+own_keys: Final = listed("/my/keys", "id", limit=PAGE)
+users: Final = listed("/users", limit=PAGE)
+groups: Final = listed("/groups", limit=PAGE)
+roles: Final = listed("/roles", limit=PAGE)
+stored_roles: Final = listed("/roles", limit=PAGE, source="store")
 bindings: Final = listed("/bindings", limit=PAGE, source="store")
+all_bindings: Final = listed("/bindings", limit=PAGE)
 limits: Final = listed("/limits", limit=PAGE)
 models: Final = listed("/models", limit=PAGE)
 stored_models: Final = listed("/models", limit=PAGE, source="store")

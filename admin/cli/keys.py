@@ -79,10 +79,11 @@ def create(
     if id is not None:
         body["id"] = id
     with session.client() as client:
-        _show_once(session, client.post("/keys", body, dry_run=dry_run))
+        show_once(session, client.post("/keys", body, dry_run=dry_run))
 
 
-def _show_once(session: Session, answer: dict[str, Any]) -> None:
+def show_once(session: Session, answer: dict[str, Any]) -> None:
+    """Prints a new key's record, and its secret by itself."""
     for warning in answer.get("result", answer).get("warnings", ()):
         session.out.remark(f"warning: {warning}")
     if session.out.for_people and answer.get("secret"):
@@ -180,7 +181,7 @@ def rotate(
 ) -> None:
     """Gives a key a new secret. Its id and settings stay, as do its limits, bindings and usage."""
     with session.client() as client:
-        _show_once(session, client.post(f"/keys/{name(id)}/rotate", {"overlap": duration(overlap)}, dry_run=dry_run))
+        show_once(session, client.post(f"/keys/{name(id)}/rotate", {"overlap": duration(overlap)}, dry_run=dry_run))
 
 
 @group.command("revoke")

@@ -1,4 +1,4 @@
-"""`gatehouse policies`: limits, guardrails and bindings, and what they would decide."""
+"""`gatehouse policies`: limits, guardrails, roles and bindings, and what they would decide."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from admin.cli.client import Client, name
 from admin.cli.errors import UsageError
 from admin.cli.session import DryRun, Session, connected
 
-group = typer.Typer(no_args_is_help=True, help="Limits, guardrails and bindings, and what they would decide.")
+group = typer.Typer(no_args_is_help=True, help="Limits, guardrails, roles and bindings, and what they would decide.")
 KINDS: Final = completion.POLICY_KINDS
 Policy = Annotated[str, typer.Argument(metavar="KIND/NAME", help="limits/NAME, for example.", autocompletion=completion.policies)]
 StoredPolicy = Annotated[
@@ -58,11 +58,13 @@ def _path(policy: str) -> str:
 @connected
 def apply(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML with `limits`, `guardrails` or `bindings`: a list each.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML with `limits`, `guardrails`, `roles` or `bindings`, as in the configuration.")
+    ],
     dry_run: DryRun = False,
 ) -> None:
     """Applies a file of policies to the store: creates new ones, replaces different ones, deletes none."""
-    wanted = read(file, KINDS)
+    wanted = read(file, KINDS, by_name=("roles",))
     with session.client() as client:
         done = apply_all(client, wanted, dry_run)
     session.out.rows(done, ("kind", "name", "action", "diff"))

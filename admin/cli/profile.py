@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 
+from admin.cli import oauth
 from admin.cli.errors import CommandError
+from admin.cli.oauth import Login
+from admin.cli.tls import Tls
 
 DEFAULT: Final = "default"
 FILE: Final = "profiles.json"
@@ -19,12 +25,21 @@ FILE: Final = "profiles.json"
 
 @dataclass(frozen=True)
 class Profile:
-    """url: of the admin listener. gateway_url and api_key: of the data listener, where they differ (for `chat`)."""
+    """url: of the admin listener. gateway_url and api_key: of the data listener, where they differ (for `chat`). login: at an issuer, whose
+    access token is the key. ca, cert, cert_key: paths of PEM files (admin.cli.tls)."""
 
     url: str
     key: str = ""
     gateway_url: str = ""
     api_key: str = ""
+    login: Login | None = None
+    ca: str = ""
+    cert: str = ""
+    cert_key: str = ""
+
+    @property
+    def tls(self) -> Tls:
+        return Tls(self.ca, self.cert, self.cert_key)
 
     def __repr__(self) -> str:
         return f"Profile({self.url})"
@@ -40,7 +55,46 @@ def load(name: str) -> Profile | None:
     found = _read().get(name)
     if found is None:
         return None
-    return Profile(**{field: str(found.get(field, "")) for field in Profile.__dataclass_fields__})
+    texts = {field: str(found.get(field, "")) for field in Profile.__dataclass_fields__ if field != "login"}
+    return Profile(**texts, login=_login(found.get("login")))
+
+
+def current(name: str) -> Profile | None:
+    """The profile with a key that works now: a login's access token is refreshed when it ends soon. Raises CommandError."""
+    found = load(name)
+    if found is None or found.login is None:
+        return found
+    if not found.login.fresh:
+        with _alone():  # an issuer may take a refresh token only once
+            found = load(name)
+            if found is None or found.login is None:
+                return found
+            if not found.login.fresh:
+                found = replace(found, login=oauth.refreshed(found.login))
+                save(name, found)
+    assert found.login is not None
+    return replace(found, key=found.login.access_token)
+
+
+def _login(found: Any) -> Login | None:
+    if not isinstance(found, dict):
+        return None
+    try:
+        return Login(**{**found, "expires": float(found["expires"])})
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process at a time."""
+    place = path().with_name("profiles.lock")
+    descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def suggested(incomplete: str) -> list[str]:
@@ -55,6 +109,17 @@ def save(name: str, profile: Profile) -> Path:
     """Rewrites the file atomically (0600, in a 0700 directory)."""
     profiles = _read()
     profiles[name] = asdict(profile)
+    return _write(profiles)
+
+
+def forget(name: str) -> None:
+    """Removes a profile. Raises CommandError."""
+    profiles = _read()
+    if profiles.pop(name, None) is not None:
+        _write(profiles)
+
+
+def _write(profiles: dict[str, dict[str, Any]]) -> Path:
     place = path()
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,13 +6,14 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
 
 from admin.cli import profile as profiles
+from admin.cli import tls
 from admin.cli.client import Client, is_loopback, proxy_of
 from admin.cli.errors import CommandError, UsageError
 from admin.cli.output import Format, Output, clean
@@ -40,19 +41,22 @@ class Session:
     def client(self) -> Client:
         if (proxy := proxy_of(self.profile.url)) is not None:
             self.out.remark(f"through the proxy {proxy} of the environment")
-        return Client(self.profile.url, self.profile.key)
+        return Client(self.profile.url, self.profile.key, tls=self.profile.tls)
 
 
-def resolve(url: str | None, key: str | None, name: str) -> profiles.Profile:
-    """Options and environment override the profile. A profile's key is sent only to its own URL."""
-    saved = profiles.load(name)
+def resolve(
+    url: str | None, key: str | None, name: str, ca: str | None = None, cert: str | None = None, cert_key: str | None = None
+) -> profiles.Profile:
+    """Options and environment override the profile. A profile's key and certificate are for its own URL only."""
+    saved = profiles.load(name) if key else profiles.current(name)
     if saved is None:
         if name != profiles.DEFAULT:
             raise CommandError(f"there is no profile {name!r}: gatehouse login --profile {name}")
-        return profiles.Profile(url or DEFAULT_URL, key or "")
+        return profiles.Profile(url or DEFAULT_URL, key or "", **asdict(tls.given(ca, cert, cert_key)))
     if url is None or _same(url, saved.url):
-        return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key)
-    return profiles.Profile(url, key or "")
+        files = asdict(tls.given(ca, cert, cert_key, saved.tls))
+        return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key, **files)
+    return profiles.Profile(url, key or "", **asdict(tls.given(ca, cert, cert_key)))
 
 
 def _same(url: str, other: str) -> bool:
@@ -97,14 +101,28 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter("url", keyword, default=None, annotation=Url),
         inspect.Parameter("key", keyword, default=None, annotation=Key),
         inspect.Parameter("profile", keyword, default=profiles.DEFAULT, annotation=ProfileName),
+        inspect.Parameter("ca", keyword, default=None, annotation=tls.Ca),
+        inspect.Parameter("cert", keyword, default=None, annotation=tls.Cert),
+        inspect.Parameter("cert_key", keyword, default=None, annotation=tls.CertKey),
         inspect.Parameter("output", keyword, default=Format.table, annotation=OutputFormat),
         inspect.Parameter("wide", keyword, default=False, annotation=Wide),
     ]
 
     @functools.wraps(command)
-    def run(*, url: str | None, key: str | None, profile: str, output: Format, wide: bool, **given: Any) -> None:
+    def run(
+        *,
+        url: str | None,
+        key: str | None,
+        profile: str,
+        ca: str | None,
+        cert: str | None,
+        cert_key: str | None,
+        output: Format,
+        wide: bool,
+        **given: Any,
+    ) -> None:
         try:
-            command(Session(resolve(url, key, profile), Output(output, wide)), **given)
+            command(Session(resolve(url, key, profile, ca, cert, cert_key), Output(output, wide)), **given)
         except CommandError as error:
             raise fail(error) from None
         except BrokenPipeError:

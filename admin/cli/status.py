@@ -1,4 +1,4 @@
-"""`gatehouse status` and `gatehouse login`."""
+"""`gatehouse status`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from admin.cli import output
-from admin.cli import profile as profiles
 from admin.cli.client import Client
 from admin.cli.errors import CommandError
 from admin.cli.fleet import member
-from admin.cli.session import DEFAULT_URL, Key, ProfileName, Session, Url, connected, fail
+from admin.cli.session import Session, connected
 
 
 @connected
@@ -79,23 +78,3 @@ def render(found: dict[str, Any], room: int | None = None) -> RenderableType:
     limits = output.table(found["limits"], ("name", "per", "match", "requests", "tokens", "concurrent"), "Limits", room)
     parts: list[RenderableType] = [head, "", models, "", endpoints]
     return Group(*parts, "", limits) if found["limits"] else Group(*parts)
-
-
-def login(
-    url: Url = None,
-    key: Key = None,
-    profile: ProfileName = profiles.DEFAULT,
-    gateway_url: Annotated[str, typer.Option("--gateway-url", help="The data listener, for `chat`; default: ask the gateway.")] = "",
-    api_key: Annotated[str, typer.Option("--api-key", help="Another key for `chat`.")] = "",
-) -> None:
-    """Checks a key and saves it, with the URL, in a profile that only you can read."""
-    try:
-        where = url or typer.prompt("Admin URL", default=DEFAULT_URL)
-        secret = key or typer.prompt("API key", hide_input=True)
-        with Client(where, secret) as client:
-            caller = client.get("/whoami")
-        place = profiles.save(profile, profiles.Profile(where, secret, gateway_url, api_key))
-    except CommandError as error:
-        raise fail(error) from None
-    roles = ", ".join(sorted({grant["role"] for grant in caller["grants"]}))
-    typer.echo(f"{output.clean(caller['tenant'])}/{output.clean(caller['id'])} ({roles}) saved in {place}")

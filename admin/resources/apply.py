@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -16,6 +16,7 @@ from admin.resource import Change, Collection, read_only
 from admin.resources.bindings import BINDINGS
 from admin.resources.guardrails import GUARDRAILS
 from admin.resources.limits import LIMITS
+from admin.resources.roles import ROLES_OF_STORE
 from admin.resources.stored_engines import ENGINES
 from admin.resources.stored_models import MODELS
 from gateway.core.errors import GatehouseError, NotFound, RequestError
@@ -23,7 +24,7 @@ from gateway.core.storage import Resource, Write
 
 MAX_BODY: Final = 1024 * 1024
 MAX_RESOURCES: Final = 1000
-COLLECTIONS: Final[tuple[Collection[Any], ...]] = (LIMITS, GUARDRAILS, BINDINGS, ENGINES, MODELS)
+COLLECTIONS: Final[tuple[Collection[Any], ...]] = (LIMITS, GUARDRAILS, ROLES_OF_STORE, BINDINGS, ENGINES, MODELS)
 
 Applied = msgspec.defstruct(
     "Applied",
@@ -62,6 +63,7 @@ class _Item:
     kept: dict[str, Any]
     before: Resource | None
     diff: list[dict[str, Any]]
+    needs: Sequence[tuple[str, str]]
 
     @property
     def former(self) -> dict[str, Any] | None:
@@ -106,7 +108,8 @@ async def apply(call: Call) -> Answer:
 
 def _write(item: _Item) -> Write:
     tenant = item.collection.tenant_of(item.kept)
-    return Write(item.collection.kind, item.name, item.kept, tenant, None if item.before is None else item.before.version)
+    version = None if item.before is None else item.before.version
+    return Write(item.collection.kind, item.name, item.kept, tenant, version, tuple(item.needs))
 
 
 async def _read(call: Call, collection: Collection[Any], sent: dict[str, Any]) -> _Item:
@@ -128,7 +131,7 @@ async def _read(call: Call, collection: Collection[Any], sent: dict[str, Any]) -
         call.require(f"{collection.kind}:{'create' if before is None else 'update'}", collection.tenant_of(body))
         former = None if before is None else before.body
         kept = collection.kept(call, body, former)
-        return _Item(collection, name, settings, kept, before, collection.diff(former, kept))
+        return _Item(collection, name, settings, kept, before, collection.diff(former, kept), collection.needs(call, kept))
 
 
 def operations() -> list[Operation]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -28,12 +27,14 @@ from admin.resource import (
     tag,
     within,
 )
-from admin.resources.tenants import Patterns, tenant_models
-from gateway.core.errors import NotFound, RequestError
+from admin.resources.rights import require_rights_of
+from admin.resources.suspensions import Suspendable, is_suspended, suspended
+from admin.resources.tenants import Patterns, check_networks, tenant_models
+from gateway.core.errors import NotFound, PermissionDenied, RequestError
 from gateway.core.secret import Secret
 from gateway.core.specs import Overlap
 from gateway.core.storage import OVERLAP_SECONDS, KeyRecord, KeySettings, Page
-from gateway.core.types import Priority
+from gateway.core.types import Principal, Priority
 from gateway.core.units import written
 
 State = Literal["active", "rotated", "expired", "revoked"]
@@ -72,18 +73,21 @@ class Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class KeyQuery(Listed, forbid_unknown_fields=True, kw_only=True):
-    """prefix: of the id."""
+    """prefix: of the id. user: whose own keys, by the name without the tenant."""
 
     state: State | None = None
+    user: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class KeyView(Metadata, kw_only=True):
     """prefix: the secret's beginning, to recognise it by. overlap_until: until when the secret before is accepted, after a rotation.
-    rotated_to: the key that replaced this one, in earlier versions. last_used: up to a minute late."""
+    rotated_to: the key that replaced this one, in earlier versions. last_used: up to a minute late. user: whose own key it is."""
 
     id: str
     tenant: str
+    user: str
     state: State
+    suspended: bool
     prefix: str
     models: list[str]
     operations: list[str]
@@ -114,20 +118,22 @@ def view(call: Call, record: KeyRecord) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(record)
     for theirs, ours in (("created", "created_at"), ("updated", "updated_at"), ("actor", "updated_by")):
         found[ours] = found.pop(theirs)
-    return {**shown(found, *_TIMES), "state": record.state(call.ports.clock.wall()), "source": "store"}
+    del found["issued"]
+    state = {"state": record.state(call.ports.clock.wall()), "suspended": is_suspended(call, "key", record.id)}
+    return {**shown(found, *_TIMES), **state, "source": "store"}
 
 
 def in_file(call: Call) -> list[dict[str, Any]]:
     """The keys of the configuration, as they are shown."""
     static = call.ports.config.current()["identity"]["api_keys"]["static"]
-    return sorted((_file_view(key) for key in static), key=lambda key: str(key["id"]))
+    return sorted((_file_view(call, key) for key in static), key=lambda key: str(key["id"]))
 
 
-def _file_view(key: dict[str, Any]) -> dict[str, Any]:
+def _file_view(call: Call, key: dict[str, Any]) -> dict[str, Any]:
     absent = dict.fromkeys((*METADATA, "expires", "rotated_to", "overlap_until", "revoked", "last_used"))
     kept = {name: key[name] for name in ("id", "tenant", "models", "roles", "priority")}
     rest: dict[str, Any] = {"operations": [], "cidrs": [], "limits": [], "prefix": "", "description": "", "state": "active"}
-    return {**absent, **kept, **rest, "source": "file"}
+    return {**absent, **kept, **rest, "user": "", "suspended": is_suspended(call, "key", key["id"]), "source": "file"}
 
 
 # --- reading
@@ -136,16 +142,21 @@ def _file_view(key: dict[str, Any]) -> dict[str, Any]:
 async def index(call: Call) -> Answer:
     query: KeyQuery = call.query
     tenants: Tenants = scope(call, "keys:read", query.tenant)
+    await suspended(call, "key")
 
     async def stored(limit: int, cursor: str | None) -> Page[KeyRecord]:
-        return await call.store.list_keys(tenant=tenants, prefix=query.prefix, state=query.state, limit=limit, cursor=cursor)
+        return await call.store.list_keys(
+            tenant=tenants, prefix=query.prefix, state=query.state, user=query.user, limit=limit, cursor=cursor
+        )
 
-    mine = [key for key in in_file(call) if within(key["tenant"], tenants) and query.state in (None, "active")]
+    here = query.state in (None, "active") and query.user is None
+    mine = [key for key in in_file(call) if within(key["tenant"], tenants) and here]
     return await listing(call, query, mine, stored, lambda record: view(call, record), "id")
 
 
 async def show(call: Call) -> Answer:
     id = call.path["id"]
+    await suspended(call, "key")
     for key in in_file(call):
         if key["id"] == id:
             call.seen("keys:read", key["tenant"], "key", id)
@@ -159,6 +170,7 @@ async def _stored(call: Call, verb: str) -> KeyRecord:
     as to a key with more rights than their own."""
     id = call.path["id"]
     call.target = f"keys/{id}"
+    await suspended(call, "key")
     if verb != "read" and any(key["id"] == id for key in in_file(call)):
         raise read_only("key", id)
     if call.ports.store is None:
@@ -187,11 +199,12 @@ async def create(call: Call) -> Answer:
     settings = wanted.settings()
     record, secret = await call.store.create_key(wanted.tenant, settings, actor=call.actor, id=wanted.id, dry_run=call.dry_run)
     call.target = f"keys/{record.id}"
-    call.diff = values.diff(None, {"tenant": wanted.tenant, **_plain(settings)})
-    return _shown_once(call, record, secret)
+    call.diff = values.diff(None, {"tenant": wanted.tenant, **plain(settings)})
+    return shown_once(call, record, secret)
 
 
-def _shown_once(call: Call, record: KeyRecord, secret: Secret) -> Answer:
+def shown_once(call: Call, record: KeyRecord, secret: Secret) -> Answer:
+    """The answer to a new secret, which holds it. A repeated answer does not."""
     made = {**view(call, record), "warnings": warnings(record)}
     if call.dry_run:
         return Answer({"dry_run": True, "diff": call.diff, "result": {**made, "secret": None}})
@@ -224,11 +237,11 @@ async def _update(call: Call, before: KeyRecord, wanted: KeyChange, expected: in
     await check(call, wanted, before.tenant, before)
     settings = wanted.settings()
     record = await call.store.update_key(before.id, settings, actor=call.actor, version=expected, dry_run=call.dry_run)
-    call.diff = values.diff(_plain(before.settings()), _plain(settings))
+    call.diff = values.diff(plain(before.settings()), plain(settings))
     return _written(call, record)
 
 
-def _plain(settings: KeySettings) -> dict[str, Any]:
+def plain(settings: KeySettings) -> dict[str, Any]:
     """The settings as differences show them."""
     return shown(msgspec.to_builtins(settings), "expires")
 
@@ -236,11 +249,13 @@ def _plain(settings: KeySettings) -> dict[str, Any]:
 async def rotate(call: Call) -> Answer:
     wanted: Rotation = call.body
     before = await _stored(call, "rotate")
+    if before.user:
+        raise PermissionDenied("This is a user's own key: only they can get a new secret of it.", code="own_key")
     record, secret = await call.store.rotate_key(
         before.id, actor=call.actor, overlap=wanted.overlap, version=call.expected(), dry_run=call.dry_run
     )
     call.diff = values.diff({"prefix": before.prefix}, {"prefix": record.prefix, "overlap": written(wanted.overlap)})
-    return _shown_once(call, record, secret)
+    return shown_once(call, record, secret)
 
 
 async def revoke(call: Call) -> Answer:
@@ -253,7 +268,7 @@ async def revoke(call: Call) -> Answer:
 async def delete(call: Call) -> Answer:
     before = await _stored(call, "delete")
     record = await call.store.delete_key(before.id, actor=call.actor, version=call.expected(), dry_run=call.dry_run)
-    call.diff = values.diff({"tenant": before.tenant, **_plain(before.settings())}, None)
+    call.diff = values.diff({"tenant": before.tenant, **plain(before.settings())}, None)
     return _written(call, record, tagged=False)
 
 
@@ -275,11 +290,7 @@ async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings)
         call.require(FIELDS["keys", "priority"], tenant)
     if set(wanted.roles) != set(before.roles):
         await check_roles(call, tuple(set(wanted.roles) ^ set(before.roles)), tenant)
-    for index, network in enumerate(wanted.cidrs):
-        try:
-            ipaddress.ip_network(network)
-        except ValueError as error:
-            raise RequestError(f"{error}; {_network_meant(network)}", param=f"cidrs[{index}]") from None
+    check_networks(call, wanted.cidrs, "cidrs")
     for index, limit in enumerate(wanted.limits):
         if limit not in before.limits:
             await _check_limit(call, limit, f"limits[{index}]")
@@ -287,13 +298,6 @@ async def check(call: Call, wanted: KeyChange, tenant: str, before: KeySettings)
     for index, pattern in enumerate(wanted.models):
         if not any(call.ports.matches(outer, pattern) for outer in allowed):
             raise RequestError(f"The tenant {tenant!r} may not have models {pattern!r}.", param=f"models[{index}]")
-
-
-def _network_meant(text: str) -> str:
-    try:
-        return f"did you mean {ipaddress.ip_network(text, strict=False)}?"
-    except ValueError:
-        return "write an address or a network, such as 192.0.2.7 or 10.0.0.0/8"
 
 
 async def _check_limit(call: Call, name: str, param: str) -> None:
@@ -317,14 +321,25 @@ async def check_roles(call: Call, roles: tuple[str, ...], tenant: str) -> None:
 
 async def check_bindings(call: Call, id: str, tenant: str) -> None:
     """A credential's rights include its bindings: callers cannot create, change or end one with more rights than their own."""
-    cursor: str | None = None
-    while True:
-        page = await call.store.list("bindings", tenant=tenant, limit=1000, cursor=cursor)
-        for resource in page.items:
-            if resource.body.get("principal") == id and (role := str(resource.body.get("role", ""))) in ROLES:
-                call.access.require_grant(role, tenant)
-        if (cursor := page.cursor) is None:
-            return
+    await require_rights_of(call, Principal(id, tenant, "api_key"))
+
+
+async def _found(call: Call) -> tuple[str, str, dict[str, Any]]:
+    """For a suspension: the key of the path, of the store or of the file."""
+    id = call.path["id"]
+    await suspended(call, "key")
+    for key in in_file(call):
+        if key["id"] == id:
+            call.target = f"keys/{id}"
+            call.seen("keys:read", key["tenant"], "key", id)
+            call.require("keys:suspend", key["tenant"])
+            await check_roles(call, tuple(key["roles"]), key["tenant"])
+            return id, key["tenant"], key
+    record = await _stored(call, "suspend")
+    return id, record.tenant, view(call, record)
+
+
+SUSPENDABLE = Suspendable("key", "keys", "id", KeyView, SHAPES.dry_run, _found)
 
 
 def operations() -> list[Operation]:
@@ -363,4 +378,5 @@ def operations() -> list[Operation]:
             creates=True,
         ),
         Operation("POST", "keys/{id}/revoke", "keys:revoke", "Refuse a key from now on", revoke, either, query=Written, conditional=True),
+        *SUSPENDABLE.operations(),
     ]

@@ -69,7 +69,7 @@ async def explain(call: Call) -> Answer:
         raise RequestError("Say either 'key', the id of an API key, or 'principal', a supposed caller.", param="key")
     refusal = ""
     if asked.key is not None:
-        principal, refusal = await _principal(call, asked.key)
+        principal, refusal = await principal_of(call, asked.key)
         call.seen("policies:test", principal.tenant, "key", asked.key)
     else:
         assert asked.principal is not None
@@ -82,7 +82,7 @@ async def explain(call: Call) -> Answer:
     return Answer({**shown, **call.ports.policies.explain(principal, trial)})
 
 
-async def _principal(call: Call, id: str) -> tuple[Principal, str]:
+async def principal_of(call: Call, id: str) -> tuple[Principal, str]:
     """The principal of a key, and why it would be refused ("" if it would not)."""
     for key in call.ports.config.current()["identity"]["api_keys"]["static"]:
         if key["id"] == id:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -11,20 +11,27 @@ from msgspec import Meta
 from admin import problems
 from admin.operation import Call
 from admin.permissions import FIELDS
-from admin.resource import Collection, Tenant
-from gateway.core.errors import NotFound
+from admin.resource import Collection, Metadata, Shapes, Tenant, shapes_of
+from admin.resources.suspensions import Suspendable, is_suspended, suspended
+from gateway.core.errors import NotFound, RequestError
+from gateway.core.network import parse
+from gateway.core.storage import Resource
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=128)]
+Networks = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=256)]
 Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=256)]
 
 
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """models: patterns of the models that its keys may be allowed to use."""
+    """models: patterns of the models that its keys may be allowed to use. networks: where its credentials may be used. cost_centre: who
+    pays for it, in reports of usage."""
 
     name: Tenant
     display_name: Annotated[str, Meta(max_length=256)] = ""
     description: Annotated[str, Meta(max_length=4096)] = ""
     models: Patterns = ("*",)
+    cost_centre: Annotated[str, Meta(max_length=128)] = ""
+    networks: Networks = ()
 
 
 def in_file(config: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -36,6 +43,20 @@ async def check(call: Call, settings: TenantSettings, before: dict[str, Any] | N
     """Setting the models of a tenant needs a permission of its own."""
     if list(settings.models) != (before or {}).get("models", ["*"]):
         call.require(FIELDS["tenants", "models"], settings.name)
+    if list(settings.networks) != (before or {}).get("networks", []):
+        call.require(FIELDS["tenants", "networks"], settings.name)
+        check_networks(call, settings.networks, "networks")
+
+
+def check_networks(call: Call, entries: Sequence[str], param: str) -> None:
+    """Raises RequestError for the first entry that is none, or that names a country where nothing knows countries."""
+    for index, entry in enumerate(entries):
+        try:
+            found = parse(entry)
+        except ValueError as error:
+            raise RequestError(str(error), param=f"{param}[{index}]") from None
+        if found.country and call.ports.config.current()["network"]["countries"] is None:
+            raise RequestError("a country needs network.countries in the configuration", param=f"{param}[{index}]")
 
 
 async def unused(call: Call, name: str) -> None:
@@ -43,6 +64,12 @@ async def unused(call: Call, name: str) -> None:
     keys = await call.store.list_keys(tenant=name, limit=1)
     if keys.items:
         raise problems.simple(409, "in_use", f"The tenant {name!r} still has keys, {keys.items[0].id!r} for one: delete them first.")
+    for kind in ("users", "groups"):
+        left = await call.store.list(kind, tenant=name, limit=1)
+        if left.items:
+            raise problems.simple(
+                409, "in_use", f"The tenant {name!r} still has {kind}, {left.items[0].name!r} for one: delete them first."
+            )
     bindings = await call.store.list("bindings", tenant=name, limit=1)
     if bindings.items:
         raise problems.simple(
@@ -50,7 +77,39 @@ async def unused(call: Call, name: str) -> None:
         )
 
 
-TENANTS = Collection("tenants", "tenant", TenantSettings, in_file, lambda body: str(body["name"]), check, unused)
+class TenantMetadata(Metadata, kw_only=True):
+    """suspended: all of its keys and users are refused."""
+
+    suspended: bool
+
+
+_SHAPES = shapes_of(TenantSettings, TenantMetadata)
+
+
+class Tenants(Collection[TenantSettings]):
+    def shapes(self) -> Shapes:
+        return _SHAPES
+
+    async def prepare(self, call: Call, names: Sequence[str]) -> None:
+        await suspended(call, "tenant")
+
+    def view(self, call: Call, resource: Resource) -> dict[str, Any]:
+        return {**super().view(call, resource), "suspended": is_suspended(call, "tenant", resource.name)}
+
+    def file_view(self, call: Call, body: dict[str, Any]) -> dict[str, Any]:
+        return {**super().file_view(call, body), "suspended": is_suspended(call, "tenant", str(body["name"]))}
+
+    async def found(self, call: Call) -> tuple[str, str, dict[str, Any]]:
+        """For a suspension: the tenant of the path, of the store or of the file."""
+        name = call.path["name"]
+        call.target = f"tenants/{name}"
+        view = await self._found(call, "tenants:read")
+        call.require("tenants:suspend", name)
+        return name, name, view
+
+
+TENANTS = Tenants("tenants", "tenant", TenantSettings, in_file, lambda body: str(body["name"]), check, unused)
+SUSPENDABLE = Suspendable("tenant", "tenants", "name", _SHAPES.view, _SHAPES.dry_run, TENANTS.found)
 
 
 async def tenant_models(call: Call, name: str) -> tuple[str, ...]:
@@ -66,4 +125,4 @@ async def tenant_models(call: Call, name: str) -> tuple[str, ...]:
 
 
 def operations() -> list[Any]:
-    return TENANTS.operations()
+    return [*TENANTS.operations(), *SUSPENDABLE.operations()]

@@ -1,48 +1,133 @@
-"""Usage reports: requests and tokens by tenant, key, model and day."""
+"""Usage reports: requests, tokens and costs by caller, model and day; what each cost centre pays for a month; reconciliation."""
 
 from __future__ import annotations
 
 import base64
+from calendar import monthrange
+from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Annotated
+from decimal import Decimal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant, scope
-from gateway.core.errors import RequestError
+from gateway.core.errors import RequestError, StoreUnavailable
 
+DIMENSIONS: Final = ("tenant", "key", "user", "agent", "model", "operation", "currency", "day")
+COUNTS: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost", "unknown")
+_ANY: Final = "|".join(DIMENSIONS)
 Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+Text = Annotated[str, Meta(max_length=255)]
+PAGE: Final = 10_000
+MOST: Final = 1_000_000
+"""Rows of a month that are summed for its cost centres."""
+NOBODY: Final = ""
+"""The cost centre of what none of the rules and no tenant names."""
 
 
 class UsageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """group_by: any of tenant, key, model, day, with commas between. since, until: days (UTC), inclusive. cursor: from the page before."""
+    """group_by: any of tenant, key, user, agent, model, operation, currency, day, with commas between. since, until: days (UTC), inclusive.
+    cursor: from the page before."""
 
-    group_by: Annotated[str, Meta(pattern=r"^(tenant|key|model|day)(,(tenant|key|model|day)){0,3}$")] = "tenant"
+    group_by: Annotated[str, Meta(pattern=rf"^({_ANY})(,({_ANY})){{0,7}}$")] = "tenant"
     since: Day = "0001-01-01"
     until: Day = "9999-12-31"
     tenant: Tenant | None = None
     key: Tenant | None = None
+    user: Text | None = None
+    agent: Text | None = None
     model: Tenant | None = None
-    limit: Annotated[int, Meta(ge=1, le=10000)] = 1000
-    cursor: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,2000}$")] | None = None
+    operation: Text | None = None
+    currency: Text | None = None
+    limit: Annotated[int, Meta(ge=1, le=PAGE)] = 1000
+    cursor: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,4000}$")] | None = None
 
 
 class UsageSum(msgspec.Struct):
+    """cost: a decimal number in `currency`; both null where costs are in several currencies. unknown: requests whose process was killed,
+    which were charged what they had reserved."""
+
     requests: int
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int
+    unknown: int
+    cost: str | None = None
+    currency: str | None = None
     tenant: str | None = None
     key: str | None = None
+    user: str | None = None
+    agent: str | None = None
     model: str | None = None
+    operation: str | None = None
     day: str | None = None
 
 
 class UsageReport(msgspec.Struct):
     items: list[UsageSum]
     cursor: str | None = None
+
+
+class CentreQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """month: `YYYY-MM` (UTC). tenant: only its usage."""
+
+    month: Annotated[str, Meta(pattern=r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])$")]
+    tenant: Tenant | None = None
+
+
+class CentreSum(msgspec.Struct):
+    """What one cost centre pays in one currency. currency: empty for what has no price."""
+
+    cost_centre: str
+    currency: str
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    unknown: int
+    cost: str
+
+
+class CentreReport(msgspec.Struct):
+    month: str
+    items: list[CentreSum]
+
+
+class Reconciled(msgspec.Struct):
+    """A line of a reconciliation. unit: what is counted; costs are in `nano-CURRENCY`."""
+
+    scope: str
+    unit: str
+    from_audit: int
+    charged: int
+    difference: int
+
+
+class ReconciledWriter(msgspec.Struct):
+    """up_to: the last line that both sides count. complete_from: the first day that is compared, where older segments are gone."""
+
+    writer: str
+    up_to: int
+    complete_from: str | None = None
+
+
+class Reconciliation(msgspec.Struct):
+    """difference: the sum of all differences, without their signs."""
+
+    scopes: list[Reconciled]
+    difference: int
+    writers: list[ReconciledWriter] = []
+
+
+def amount(nano: int) -> str:
+    """Nano-units as a decimal number."""
+    text = f"{Decimal(nano).scaleb(-9):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 async def report(call: Call) -> Answer:
@@ -59,14 +144,78 @@ async def report(call: Call) -> Answer:
         since=query.since,
         until=query.until,
         tenant=scope(call, "usage:read", query.tenant),
-        key=query.key,
-        model=query.model,
         limit=query.limit + 1,
         after=_after(query.cursor),
+        **{name: getattr(query, name) for name in DIMENSIONS if name not in ("tenant", "day")},
     )
     rows = list(found[: query.limit])
     more = len(found) > query.limit
-    return Answer({"items": rows, "cursor": _cursor([rows[-1][name] for name in dimensions]) if more else None})
+    shown = [{**row, "cost": None if row["cost"] is None else amount(row["cost"])} for row in rows]
+    return Answer({"items": shown, "cursor": _cursor([rows[-1][name] for name in dimensions]) if more else None})
+
+
+async def by_cost_centre(call: Call) -> Answer:
+    query: CentreQuery = call.query
+    year, month = map(int, query.month.split("-"))
+    groups = ("tenant", "key", "user", "currency")
+    of_tenant = await _tenants(call)
+    rules = call.ports.config.current().get("usage", {}).get("cost_centres", [])
+    sums: dict[tuple[str, str], list[int]] = {}
+    after: list[str] | None = None
+    for _ in range(MOST // PAGE):
+        rows = await call.store.report_usage(
+            groups,
+            since=f"{query.month}-01",
+            until=f"{query.month}-{monthrange(year, month)[1]:02d}",
+            tenant=scope(call, "usage:read", query.tenant),
+            limit=PAGE,
+            after=after,
+        )
+        for row in rows:
+            centre = _centre(call, row, rules, of_tenant)
+            known = sums.setdefault((centre, row["currency"]), [0] * len(COUNTS))
+            for place, name in enumerate(COUNTS):
+                known[place] += row[name]
+        if len(rows) < PAGE:
+            break
+        after = [rows[-1][name] for name in groups]
+    else:
+        raise RequestError(f"This month has more than {MOST} callers; ask for one tenant.", param="tenant")
+    items = []
+    for (centre, currency), counts in sorted(sums.items()):
+        named: dict[str, Any] = dict(zip(COUNTS, counts, strict=True))
+        items.append({"cost_centre": centre, "currency": currency, **named, "cost": amount(named["cost"])})
+    return Answer({"month": query.month, "items": items})
+
+
+async def _tenants(call: Call) -> dict[str, str]:
+    """The cost centres of the tenants of the store."""
+    found: dict[str, str] = {}
+    cursor: str | None = None
+    while True:
+        page = await call.store.list("tenants", limit=1000, cursor=cursor)
+        found.update({one.name: str(one.body.get("cost_centre", "")) for one in page.items})
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+def _centre(call: Call, row: Mapping[str, Any], rules: Sequence[Mapping[str, Any]], of_tenant: Mapping[str, str]) -> str:
+    """`matches` asks whether an outer pattern allows an inner one, and every name is a pattern of itself."""
+    matches = call.ports.matches
+    for rule in rules:
+        if all(rule.get(name, "*") == "*" or matches(rule[name], row[name]) for name in ("tenant", "key", "user")):
+            return str(rule["name"])
+    return of_tenant.get(row["tenant"], NOBODY)
+
+
+async def reconcile(call: Call) -> Answer:
+    if call.ports.reconcile is None:
+        raise StoreUnavailable("This process has no store, and so no usage.")
+    try:
+        return Answer(await call.ports.reconcile())
+    except OSError as error:
+        raise StoreUnavailable(f"The audit log cannot be read: {error.strerror}.") from None
 
 
 def _cursor(last: list[str]) -> str:
@@ -90,4 +239,10 @@ def _check_day(day: str, param: str) -> None:
 
 
 def operations() -> list[Operation]:
-    return [Operation("GET", "usage", "usage:read", "Report usage", report, UsageReport, query=UsageQuery)]
+    return [
+        Operation("GET", "usage", "usage:read", "Report usage", report, UsageReport, query=UsageQuery),
+        Operation(
+            "GET", "usage:cost-centres", "usage:read", "Report a month by cost centre", by_cost_centre, CentreReport, query=CentreQuery
+        ),
+        Operation("GET", "usage:reconcile", "audit:read", "Compare the usage with the audit log", reconcile, Reconciliation),
+    ]

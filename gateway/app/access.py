@@ -3,51 +3,94 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import islice
 
+from admin.permissions import ALL, ROLES
 from gateway.core.errors import ConfigError
 from gateway.core.ports import Authorizer
 from gateway.core.slices import Steps
-from gateway.core.specs import BindingSpec, ConfigSpec
+from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
 from gateway.wire.table import OPERATIONS
 from policies.conditions import Condition, Language
-from policies.permissions import Permission, parse
+from policies.permissions import Permission, Rights, rights
 from policies.rbac import ModelAccess
-from policies.roles import SUBJECTS, Grant, Grants, RoleAccess
+from policies.roles import SUBJECTS, Grant, Grants, RoleAccess, nowhere
 
 log = logging.getLogger("gatehouse.config")
 
 ErrorAt = Callable[[str, str], ConfigError]
+REMEMBERED = 4096
+"""Conditions that a check remembers."""
 BATCH = 50
 """Bindings that are added between two pauses of a build."""
 
 
 def check(spec: ConfigSpec, error: ErrorAt, built_in: Collection[str] = ()) -> None:
-    """Raises ConfigError, made by `error` of a path and a message, for the first role or binding that is wrong. built_in: names of roles
-    that the configuration cannot define."""
+    """Raises ConfigError, made by `error` of a path and a message, for the first role or binding of the file that is wrong. built_in: names
+    of roles that the configuration cannot define."""
+    rules = Rules(built_in)
     for name, role in spec.roles.items():
         if name in built_in:
-            raise error(f"roles.{name}", f"{name!r} is a built-in role of the admin API; give this one another name")
-        for number, text in enumerate(role.permissions):
-            with _at(f"roles.{name}.permissions[{number}]", error):
-                parse(text, OPERATIONS)
-    conditions = Conditions()
+            raise error(f"roles.{name}", _TAKEN.format(name))
+        with _at(f"roles.{name}", error):
+            rules.check(role)
+    named: set[str] = set()
     for number, binding in enumerate(spec.bindings):
         path = f"bindings[{number}]"
-        if binding.role not in spec.roles:
-            raise error(f"{path}.role", f"there is no role {binding.role!r}; {_nearest(binding.role, spec.roles)}")
-        for place, subject in enumerate(binding.subjects):
+        with _at(path, error):
+            rules.check(binding)
+        if binding.role not in spec.roles and binding.role not in built_in:
+            raise error(f"{path}.role", unknown_role(binding.role, (*spec.roles, *built_in)))
+        if binding.when is not None and _COUNTRY.search(binding.when) and spec.network.countries is None:
+            raise error(f"{path}.when", "source.country is never known without a database of countries: set network.countries")
+        if binding.name is not None:
+            if binding.name in named:
+                raise error(f"{path}.name", f"{binding.name!r} is the name of another binding already")
+            named.add(binding.name)
+
+
+def unknown_role(name: str, known: Collection[str]) -> str:
+    """The message about a role that is not there."""
+    return f"there is no role {name!r}; {_nearest(name, known)}"
+
+
+_COUNTRY = re.compile(r"\bsource\s*\.\s*country\b")
+_TAKEN = "{!r} is a built-in role of the admin API; give this one another name"
+
+
+class Rules:
+    """Checks one role or binding, as far as it can be said of it alone. Remembers conditions that were good."""
+
+    def __init__(self, built_in: Collection[str] = ()) -> None:
+        self._built_in = built_in
+        self._conditions = Conditions()
+
+    def check(self, rule: RoleSpec | BindingSpec) -> None:
+        """Raises ConfigError with a path within it."""
+        if isinstance(rule, RoleSpec):
+            for number, text in enumerate(rule.permissions):
+                with _at(f"permissions[{number}]", _within):
+                    rights([text], OPERATIONS, ALL)
+            return
+        for place, subject in enumerate(rule.subjects):
             kind, slash, name = subject.partition("/")
             if kind not in SUBJECTS or not slash or not name:
-                raise error(f"{path}.subjects[{place}]", f"{subject[:80]!r} is not a subject; write {', '.join(_EXAMPLES)}")
-        if binding.when is not None:
-            with _at(f"{path}.when", error):
-                conditions.compiled(binding.when)
+                raise _within(f"subjects[{place}]", f"{subject[:80]!r} is not a subject; write {', '.join(_EXAMPLES)}")
+        if rule.when is not None:
+            with _at("when", _within):
+                if self._conditions.many():
+                    self._conditions.keep(())
+                self._conditions.compiled(rule.when)
 
 
-_EXAMPLES = ("key/ci", "user/alice", "group/engineers", "tenant/acme", "agent/*")
+def _within(path: str, message: str) -> ConfigError:
+    return ConfigError(message, path=path)
+
+
+_EXAMPLES = ("key/ci", "user/alice", "group/engineers", "tenant/acme", "agent/*", "principal/ci")
 
 
 class _at:
@@ -61,7 +104,8 @@ class _at:
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         if isinstance(failure, ConfigError):
-            raise self._error(self._path, failure.message) from None
+            inner = f"{self._path}.{failure.path}" if failure.path else self._path
+            raise self._error(inner, failure.message) from None
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
@@ -71,21 +115,27 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"known: {', '.join(sorted(known)[:8])}" if known else "there is none"
 
 
-def models_there(spec: ConfigSpec, *, strict: bool) -> None:
-    """strict: a permission for one model that is not there raises ConfigError; else it is only logged, because the store's models come
-    and go."""
-    if not spec.roles:
+def models_there(roles: Mapping[str, RoleSpec], models: Iterable[ModelSpec], *, strict: bool) -> None:
+    """strict: a permission for one model that is not there raises ConfigError; else it is only logged, because models come and go."""
+    if not roles:
         return
-    known = {name for model in spec.models for name in (model.name, *model.aliases)}
-    for role, settings in spec.roles.items():
+    known = {name for model in models for name in (model.name, *model.aliases)}
+    for role, settings in roles.items():
         for number, text in enumerate(settings.permissions):
-            wanted = parse(text, OPERATIONS).exact_model
-            if wanted is None or wanted in known:
-                continue
-            message = f"there is no model {wanted!r}, so this permission means nothing; {_nearest(wanted, known)}"
-            if strict:
+            message = unknown_model(text, known)
+            if message and strict:
                 raise ConfigError(message, path=f"roles.{role}.permissions[{number}]")
-            log.warning("roles.%s.permissions[%d]: %s", role, number, message)
+            if message:
+                log.warning("roles.%s.permissions[%d]: %s", role, number, message)
+
+
+def unknown_model(permission: str, known: Collection[str]) -> str:
+    """What is wrong with a permission for one model that is not there; "" for any other. Raises ConfigError for what is no permission."""
+    for one in rights([permission], OPERATIONS, ALL).infer:
+        wanted = one.exact_model
+        if wanted is not None and wanted not in known:
+            return f"there is no model {wanted!r}, so this permission means nothing; {_nearest(wanted, known)}"
+    return ""
 
 
 class Conditions:
@@ -103,16 +153,26 @@ class Conditions:
             found = self._known[text] = self.language.compile(text)
         return found
 
-    def keep(self, texts: Collection[str]) -> None:
+    @property
+    def any(self) -> bool:
+        return bool(self._known)
+
+    def many(self) -> bool:
+        """Whether so many are known that all should be forgotten."""
+        return len(self._known) >= REMEMBERED
+
+    def keep(self, texts: Collection[str | None]) -> None:
         """Forgets all others."""
         self._known = {text: condition for text, condition in self._known.items() if text in texts}
 
 
 class AccessBuilder:
-    """Builds Authorizers. Conditions outlive them: a reload compiles only those that are new."""
+    """Builds Authorizers. Conditions outlive them: a reload compiles only those that are new. What bindings say is indexed anew only when
+    one of them, or a role, has changed. country: of an address."""
 
-    def __init__(self) -> None:
-        self._conditions = Conditions()
+    def __init__(self, country: Callable[[str], str] = nowhere) -> None:
+        self._conditions, self._country = Conditions(), country
+        self._last: tuple[Mapping[str, RoleSpec], tuple[BindingSpec, ...], dict[str, Rights], Grants] | None = None
 
     def steps(self, spec: ConfigSpec) -> Steps[Authorizer]:
         """The Authorizer of a configuration, with pauses. Raises ConfigError."""
@@ -120,18 +180,46 @@ class AccessBuilder:
             access = ModelAccess(spec.models)
             yield
             return access
-        roles = {name: tuple(parse(text, OPERATIONS) for text in role.permissions) for name, role in spec.roles.items()}
-        grants = Grants()
+        same = yield from self._unchanged(spec)
+        if not same:
+            self._last = yield from self._indexed(spec)
+        assert self._last is not None
+        _, _, roles, grants = self._last
+        infer = {name: role.infer for name, role in roles.items() if role.infer}
+        ignored = {*ROLES, *(name for name, role in roles.items() if not role.infer)}
+        language = self._conditions.language if self._conditions.any else None
+        return RoleAccess(spec.models, infer, grants, language, ignored=ignored, country=self._country)
+
+    def _unchanged(self, spec: ConfigSpec) -> Steps[bool]:
+        if self._last is None or spec.roles != self._last[0] or len(spec.bindings) != len(self._last[1]):
+            return False
+        yield
+        for start in range(0, len(spec.bindings), BATCH):
+            if spec.bindings[start : start + BATCH] != self._last[1][start : start + BATCH]:
+                return False
+            yield
+        return True
+
+    def _indexed(self, spec: ConfigSpec) -> Steps[tuple[Mapping[str, RoleSpec], tuple[BindingSpec, ...], dict[str, Rights], Grants]]:
+        roles = {}
+        for name, role in spec.roles.items():
+            roles[name] = rights(role.permissions, OPERATIONS, ALL, role.confined)
+            yield
+        grants, texts = Grants(), set()
         rest = iter(enumerate(spec.bindings))
         while batch := list(islice(rest, BATCH)):
             for number, binding in batch:
-                grants.add(binding.subjects, self._grant(number, binding, roles[binding.role]))
+                known = roles.get(binding.role)
+                if binding.role in ROLES or (known is not None and not known.infer):
+                    continue  # says nothing about inference
+                texts.add(binding.when)
+                grants.add(binding.subjects, self._grant(number, binding, () if known is None else known.infer))
             yield
-        texts = {binding.when for binding in spec.bindings if binding.when is not None}
         self._conditions.keep(texts)
         yield
-        return RoleAccess(spec.models, roles, grants, self._conditions.language if texts else None)
+        return spec.roles, spec.bindings, roles, grants
 
     def _grant(self, number: int, binding: BindingSpec, permissions: tuple[Permission, ...]) -> Grant:
+        """A binding whose role is not there gives its subjects a role that permits nothing (gateway.config.merge keeps such ones)."""
         condition = None if binding.when is None else self._conditions.compiled(binding.when)
         return Grant(f"binding:{binding.name or number}", permissions, binding.effect == "deny", condition, binding.tenant)

@@ -15,7 +15,7 @@ from gateway.audit.sinks import local_sink
 from gateway.core.audit_questions import AuditFilter, AuditScope
 from gateway.core.ports import Authenticator
 from gateway.core.snapshot import Snapshot
-from gateway.core.specs import AuditSpec
+from gateway.core.specs import AuditSpec, ConfigSpec
 from gateway.core.types import Headers, InferenceRequest, Peer, Principal, Trial
 from gateway.core.waiting import Maybe
 from gateway.core.wire import WireApi
@@ -28,7 +28,7 @@ from policies.patterns import matches
 
 
 class CurrentAuthenticator(Authenticator):
-    """The data plane's authenticator, whichever is in force."""
+    """The data plane's authenticator, whichever is in force. Refuses callers who are stopped (gateway.core.standing)."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
@@ -36,12 +36,16 @@ class CurrentAuthenticator(Authenticator):
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         snapshot = self._plane.current()
         found = snapshot.identity.authenticate(headers, peer)
-        return _pinned(snapshot, found) if isinstance(found, Awaitable) else found
+        return self._pinned(snapshot, found) if isinstance(found, Awaitable) else self._admitted(found)
 
+    async def _pinned(self, snapshot: Snapshot, answer: Awaitable[Principal | None]) -> Principal | None:
+        """Holds the Snapshot until its authenticator has answered: what it was built with stays open for so long."""
+        return self._admitted(await answer)
 
-async def _pinned(snapshot: Snapshot, answer: Awaitable[Principal | None]) -> Principal | None:
-    """Holds the Snapshot until its authenticator has answered: what it was built with stays open for so long."""
-    return await answer
+    def _admitted(self, principal: Principal | None) -> Principal | None:
+        if principal is not None and self._plane.standing.active:
+            self._plane.standing.admit(principal, admin=True)
+        return principal
 
 
 class ModelControls:
@@ -106,7 +110,7 @@ class PolicyTrial:
             "reason": decision.reason,
             "rule": decision.rule,
             "rules": considered,
-            "limits": [limit.name for limit, _ in rules.applying(principal, name)],
+            "limits": [limit.name for limit, _ in rules.applying(principal, name, trial.operation)],
             "guardrails": reading,
         }
 
@@ -133,3 +137,18 @@ class LocalAuditLog:
     def public_keys(self) -> list[dict[str, Any]]:
         path = self._keys / PUBLIC_KEY
         return [{"id": load_verifier(path).key_id, "algorithm": "Ed25519", "pem": path.read_text(encoding="ascii")}]
+
+
+def logins(spec: ConfigSpec) -> list[dict[str, Any]]:
+    """The issuers where people log in with `gatehouse login`."""
+    return [
+        {
+            "name": issuer.name,
+            "issuer": issuer.issuer,
+            "client_id": issuer.login.client_id,
+            "scopes": list(issuer.login.scopes),
+            "resource": issuer.login.resource,
+        }
+        for issuer in spec.identity.oidc
+        if issuer.login is not None
+    ]

@@ -5,19 +5,24 @@ Nothing here changes what is in force. A build runs in slices (gateway.core.slic
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from gateway.app.access import AccessBuilder
+from gateway.app.countries import Countries
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
+from gateway.config.convert import nearest
 from gateway.core.isolation import Salts
 from gateway.core.ports import AuditLog, Limiter, Route
+from gateway.core.prices import LineUp
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
 from gateway.identity.chain import chain
+from gateway.identity.networked import Networked
 from gateway.pipeline.hooks import HookedAudit
 from gateway.pipeline.inspect import Guarded
 from gateway.routing.build import router_steps
@@ -26,6 +31,9 @@ from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.wire import table
 from policies.patterns import matches
+from policies.prices import of_models, unmatched
+
+log = logging.getLogger("gatehouse.config")
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,8 @@ class Assembled:
 class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
-    audit: where outcomes go. limiter: makes the Limiter of settings. salts: the secret of the salts (gateway.core.isolation).
+    audit: where outcomes go. limiter: makes the Limiter of settings and their version. salts: the secret of the salts
+    (gateway.core.isolation).
     """
 
     def __init__(
@@ -49,12 +58,14 @@ class Assembler:
         metrics: Metrics,
         audit: AuditLog,
         parts: PartsBuilder,
-        limiter: Callable[[ConfigSpec], Limiter],
+        limiter: Callable[[ConfigSpec, int], Limiter],
         salts: Callable[[], bytes],
+        countries: Countries,
     ) -> None:
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
         self._limiter, self._salts = limiter, salts
-        self._access = AccessBuilder()
+        self._countries, self._networks = countries, countries.networks
+        self._access = AccessBuilder(self._networks.country)
         self.plugins = PluginOwner()
 
     async def aclose(self) -> None:
@@ -66,28 +77,37 @@ class Assembler:
     ) -> Assembled:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError, also what `check` raises once the
         plug-ins have started; then all of it is undone."""
+        database = await self._countries.read(spec)
         parts = await self._parts.build(spec, before)
         owned = await self.plugins.own(parts.living())
         try:
             check(parts)
-            return await in_slices(self._steps(version, spec, parts, owned))
+            made = await in_slices(self._steps(version, spec, parts, owned))
+            self._countries.use(spec, database)
+            return made
         except BaseException:
             owned.release()
             raise
 
     async def try_out(self, spec: ConfigSpec, before: Parts) -> None:
         """What `assemble` would refuse, as far as that shows without starting anything. Raises ConfigError."""
+        await self._countries.read(spec)
         await self._parts.build(spec, before)
         await in_slices(router_steps(spec.models, spec.engines, self._registry, self._parts.selectors))
 
     def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
         router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
         reading = [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails]
+        prices = of_models(spec.prices, [model.name for model in spec.models])
+        for pattern in unmatched(spec.prices, [model.name for model in spec.models]):
+            hint = nearest(pattern, [model.name for model in spec.models])
+            log.warning("no model is named %r, which has a price; %s", pattern, hint)
+        yield
         entries: dict[str, ModelEntry] = {}
         for model in spec.models:
             route = router.route(model.name)
             assert route is not None
-            entry = self._entry(reading, model, route)
+            entry = self._entry(reading, model, route, prices.get(model.name))
             entries.update({name: entry for name in (model.name, *model.aliases)})
             yield
         for model in spec.models:
@@ -97,22 +117,26 @@ class Assembler:
                 yield
         authorizer = yield from self._access.steps(spec)
         depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes
+        networks = self._networks
+        tenants = {tenant: rules for tenant, given in spec.network.tenants.items() if (rules := networks.rules(given)) is not None}
         snapshot = Snapshot(
             version,
             spec,
-            chain(tuple(parts.logins.values())),
+            Networked(chain(tuple(parts.logins.values())), networks, tenants),
             authorizer,
-            self._limiter(spec),
+            self._limiter(spec, version),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
             partial(table.parse, max_depth=depth, max_nodes=nodes),
             Salts(self._salts()),
             owned,
             partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
+            networks.rules(spec.listen.networks),
+            networks.rules(spec.listen.admin_networks),
         )
         return Assembled(snapshot, router, parts)
 
-    def _entry(self, reading: list[tuple[GuardrailSpec, Guarded]], model: ModelSpec, route: Route) -> ModelEntry:
+    def _entry(self, reading: list[tuple[GuardrailSpec, Guarded]], model: ModelSpec, route: Route, prices: LineUp | None) -> ModelEntry:
         mine = [(spec, guarded) for spec, guarded in reading if any(matches(pattern, model.name) for pattern in spec.models)]
         response = tuple(guarded for spec, guarded in mine if "response" in spec.on)
         return ModelEntry(
@@ -122,4 +146,5 @@ class Assembler:
             tuple(guarded for spec, guarded in mine if "request" in spec.on),
             response,
             holds=any(guarded.holds for guarded in response),
+            prices=prices,
         )

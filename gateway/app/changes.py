@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.app import model_files
+from gateway.app.certificates import Certificates, check_files
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.snapshots import Built, Plan, SnapshotBuilder
@@ -20,15 +21,19 @@ from gateway.config.convert import PluginSchemas
 from gateway.config.load import Loaded, load, parse
 from gateway.config.reload import Reloader, Steps
 from gateway.core.errors import ConfigError, EngineChangeFailed
+from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
+from gateway.identity import mtls
 from gateway.telemetry.metrics import Metrics
 
 log = logging.getLogger("gatehouse")
 R = TypeVar("R")
-RESTART_ONLY = ("listen.data", "listen.admin", "listen.tls", "listen.admin_tls", "state_dir", "replica", "store", "redis", "audit")
+RESTART_ONLY = ("listen.data", "listen.admin", "state_dir", "replica", "store", "redis", "audit")
 """Settings that a process reads once, at its start."""
+TLS = ("listen.tls", "listen.admin_tls")
+PROXY_PROTOCOL = ("listen.proxy_protocol", "listen.admin_proxy_protocol")
 
 
 class Changes:
@@ -50,6 +55,7 @@ class Changes:
         builder: SnapshotBuilder,
         fleet: Fleet,
         link: StoreLink,
+        certificates: Certificates,
         on_swap: list[Callable[[Built], None]],
         events: Events,
         metrics: Metrics,
@@ -59,6 +65,7 @@ class Changes:
         self._environ, self._schemas = environ, schemas
         self._base = Path(loaded.file).resolve().parent
         self._builder, self._fleet, self._link, self.on_swap = builder, fleet, link, on_swap
+        self._certificates = certificates
         self._events, self._metrics, self._owner = events, metrics, owner
         self._built: Built | None = None
         self._resolved: tuple[ConfigSpec, ConfigSpec] | None = None
@@ -72,6 +79,7 @@ class Changes:
     async def start(self) -> Built:
         """Builds the first configuration, which `begin` puts into force. Raises ConfigError."""
         self._loop = asyncio.get_running_loop()
+        await self._check_mtls(self._loaded.spec.identity.mtls)
         return await self._build(self._loaded.spec)
 
     def begin(self, first: Built) -> None:
@@ -134,14 +142,18 @@ class Changes:
     async def _check(self, spec: ConfigSpec) -> None:
         """Dry run: what a change would be refused for before an engine is started. Changes nothing. Raises ConfigError."""
         self._refuse_impossible(self.in_force.snapshot.spec, spec)
+        await asyncio.to_thread(check_files, spec)
         merged = await self._link.additions.merged(await asyncio.to_thread(model_files.resolve, spec, self._base))
-        await self._builder.check(merged, self.in_force)
+        await self._builder.check(spec, merged, self.in_force)
 
     async def _prepare(self, spec: ConfigSpec) -> Built:
         """Everything new beside the old, the file's new engines ready."""
         before = self.in_force
         try:
             self._refuse_impossible(before.snapshot.spec, spec)
+            await self._certificates.prepare(spec.listen)
+            if spec.identity.mtls != before.snapshot.spec.identity.mtls:
+                await self._check_mtls(spec.identity.mtls)
             built = await self._build(spec)
             await self._fleet.prepare(before, built)
         except ConfigError as error:
@@ -173,6 +185,20 @@ class Changes:
         for path in RESTART_ONLY:
             if _at(before, path) != _at(after, path):
                 raise ConfigError("this setting can only be changed by a restart", path=path)
+        for path in TLS:
+            if (_at(before, path) is None) != (_at(after, path) is None):
+                raise ConfigError(
+                    "TLS can only be switched on or off by a restart; its files and settings can change at any time", path=path
+                )
+
+        for path in PROXY_PROTOCOL:
+            if (_at(before, path) == "off") != (_at(after, path) == "off"):
+                raise ConfigError("the PROXY protocol can only be switched on or off by a restart", path=path)
+
+    async def _check_mtls(self, spec: MtlsSpec | None) -> None:
+        """Refuses files that cannot be used where they are new; later they leave what was read before in force. Raises ConfigError."""
+        if spec is not None:
+            await asyncio.to_thread(mtls.check, spec)
 
     # --- in force
 
@@ -185,6 +211,7 @@ class Changes:
     def _apply(self, built: Built) -> None:
         left_out = self.in_force.merged.left_out
         self._swap(built)
+        self._certificates.apply()
         self._fleet.pursue(built)
         self._metrics.reloads["applied"] += 1
         self._events.record("config_applied", "config", {"version": built.snapshot.version})
@@ -233,7 +260,7 @@ class Changes:
 
 def other_logins(spec: ConfigSpec) -> bool:
     """Whether there is a way to log in besides API keys."""
-    return bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap)
+    return bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap or spec.identity.mtls)
 
 
 def _at(spec: ConfigSpec, path: str) -> object:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 
 from gateway.core.specs import ListenSpec
+from gateway.core.tokens import TokenDesk
 from gateway.pipeline.plane import DataPlane
 from gateway.server.app import DataApplication
 from gateway.server.asgi import AsgiApplication
@@ -14,18 +15,27 @@ from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import data_server
 from gateway.server.protocol import ListenerState
+from gateway.server.tls import Contexts
 from gateway.wire.table import is_inference
 
 
 class DataSide:
-    """Life: `start`, `leave`, `aclose`. listen: the settings at the start of the process. Raises ConfigError for TLS files that cannot be
-    used."""
+    """Life: `start`, `leave`, `aclose`. listen: the settings at the start of the process. tls: what its connections get, or None for plain
+    HTTP."""
 
-    def __init__(self, plane: DataPlane, health: Health, listen: ListenSpec, leaving: Leaving) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        health: Health,
+        listen: ListenSpec,
+        leaving: Leaving,
+        tls: Contexts | None,
+        tokens: TokenDesk | None = None,
+    ) -> None:
         self._plane, self._leaving = plane, leaving
-        self.state = ListenerState(plane, AsgiApplication(DataApplication(plane, health)), is_inference)
+        self.state = ListenerState(plane, AsgiApplication(DataApplication(plane, health, tokens)), is_inference)
         plane.listeners.append(self.state.sweep)
-        self._server = data_server(self.state, listen.tls, listen.drain_timeout)
+        self._server = data_server(self.state, tls, listen.drain_timeout)
         self._running: asyncio.Task[None] | None = None
 
     def start(self, sock: socket.socket) -> None:

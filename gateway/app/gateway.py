@@ -1,6 +1,7 @@
 """All parts of one process, wired together: what each is given, in which order they start and end. Each part owns one thing:
 
-`store_link` the store · `replicas` the others on it · `fleet` engines and endpoints · `builder` Snapshots and their plug-ins ·
+`store_link` the store · `usage` what was used, counted from the log · `replicas` the others on the store · `fleet` engines and endpoints ·
+`builder` Snapshots and their plug-ins ·
 `changes` the configuration in force · `plane` the requests · `audit` the log · `events` what happens outside requests ·
 `Gauges` what a scrape reads.
 
@@ -16,32 +17,49 @@ from pathlib import Path
 
 from engines.host.handover import HeldEngines
 from gateway.app import interpreter
+from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
+from gateway.app.countries import Countries
+from gateway.app.durable_limits import DurableLimits
 from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
+from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
+from gateway.app.revocations import RevocationBook
+from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import Shipping, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
+from gateway.app.suspensions import Suspensions
+from gateway.app.tokens import TokenService
 from gateway.app.traffic_gauges import TrafficGauges
+from gateway.app.usage import UsageCounter, counted
 from gateway.audit.broker import AuditBroker
+from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
 from gateway.core.clock import SystemClock
 from gateway.core.feed import LocalFeed
+from gateway.core.network import Networks
+from gateway.core.specs import ConfigSpec, IdentitySpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity.floods import FloodTable
+from gateway.identity.revocations import Revocations
+from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
+from gateway.server.tls import Material
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.usage import CountedAudit
+from gateway.telemetry.refused import Refused
 
 log = logging.getLogger("gatehouse")
 EXPIRY_SECONDS = 60.0
 """Between two looks for abandoned uploads."""
+TOKENS_SECONDS = 60.0
+"""Between two looks at the keys of tokens and at revocations that are over."""
 RECOVERY_SECONDS = 2.0
 """Between two looks for writers of the audit log that no process has."""
 
@@ -65,52 +83,101 @@ class Gateway:
         self._recovery = recovery(spec, self.replica)
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
-        self.store_link = StoreLink(spec, environ, self.feed, plugins)
+        self.certificates = Certificates(self.events.record)
+        self._held: Mapping[str, Material] = {}
+        self.countries = Countries(Networks(), self.events.record)
+        self.store_link = StoreLink(spec, environ, self.feed, plugins, self.countries.networks)
+        self.usage = UsageCounter(self.store_link.store, local_sink(spec.audit, spec.state_dir, self.replica).directory)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
         self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record, spec.redis)
         self._owner = TaskOwner("gateway")
+        self.halts = Halts(self.store_link.store, self.plane.standing, Path(spec.state_dir), self.events.record, self._owner)
+        members = self.replicas.members
+        holder = f"{self.replica}:{members.incarnation}"
+        self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
-        counted = CountedAudit(self.audit, self.store_link.usage)
-        parts = PartsBuilder(plugins, self.store_link.keys, base, self.events.record, lambda: self.scrape())
-        self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, self.store_link, counted, parts)
+        self._refused = self.plane.refused = Refused()
+        self.revocations, self.token_keys = Revocations(), TokenKeys()
+        link, known = self.store_link, (self.revocations, self.token_keys)
+        self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
+        self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
+        parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
+        self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills)
+        self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured]
         self.changes = Changes(
-            loaded, environ, schemas, self.builder, self.fleet, self.store_link, on_swap, self.events, self.metrics, self._owner
+            loaded,
+            environ,
+            schemas,
+            self.builder,
+            self.fleet,
+            self.store_link,
+            self.certificates,
+            on_swap,
+            self.events,
+            self.metrics,
+            self._owner,
         )
+        self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._telemetry = spec.telemetry
         traffic = TrafficGauges(self.plane, self.fleet.registry, self.audit, self.shipping, self.store_link.keys, parts)
-        gauges = Gauges(self.fleet.supervisor, self.store_link, self.replica, self.replicas.members)
-        self.metrics.gauges += [traffic.collect, gauges.collect, self.replicas.hints.collect]
+        gauges = Gauges(self.fleet.supervisor, self.store_link, self.replica, self.replicas.members, self.usage)
+        parts_of_ours = (self.tokens, self.revoked, traffic, gauges, self.replicas.hints, self.halts, self.certificates, self._refused)
+        self.metrics.gauges += [part.collect for part in parts_of_ours]
+
+    def _in_redis(self, spec: ConfigSpec) -> SharedLimitsPart | None:
+        """Limits of this process in Redis, if there is one."""
+        if spec.redis is None:
+            return None
+        made = SharedLimitsPart(spec.redis, self.events.record, lambda: self.replicas.members.processes, self.metrics.not_enforced)
+        self.metrics.gauges.append(made.collect)
+        return made
 
     # --- life
 
     async def start(self) -> None:
         """Opens the store and the audit log, puts the configuration into force, starts probing. Engines are started by `start_engines`."""
+        await self.certificates.open(self.spec.listen, self._held)
         await self.store_link.start()
+        await self.halts.start()
+        await self.suspensions.start()
+        self.limits.start()
+        for part in (self.tokens, self.revoked):
+            self.feed.subscribe(part.heard)
+            await part.start()
         await self.fleet.start()
+        if self.shared_limits is not None:
+            await self.shared_limits.start()
         first = await self.changes.start()
         await self.shipping.start()
         await self.audit.start()
+        self.usage.start()
         self.events.open()
         self.changes.begin(first)
         self.feed.subscribe(self.changes.heard)
+        await self.tokens.look()
+        self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
+        self.feed.subscribe(self.halts.heard)
+        self.feed.subscribe(self.suspensions.heard)
         self.fleet.start_probing()
+        self.certificates.watch(self._owner)
+        self.countries.watch(self._owner)
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
+        self._owner.every(LOOK_SECONDS, self.halts.look, name="halts")
         self._owner.every(EXPIRY_SECONDS, self.fleet.files.expire, name="uploads")
         self._owner.every(RECOVERY_SECONDS, self._recover, name="audit writers")
         spec = first.snapshot.spec
         log.info("this is the replica %s", self.replica)
         if not self.changes.somebody_can_log_in():
             log.warning("no key can log in yet: every request is refused (401) until the store has a key")
-        if spec.redis is not None and spec.limits:
-            log.warning("each replica counts limits for itself: in this version redis carries word of changes, not limits")
         if spec.insecure:
             log.warning("INSECURE: this configuration switches protection off (insecure: true)")
         self.events.record("start", "gatehouse", {"config": first.snapshot.version, "insecure": spec.insecure, "replica": self.replica})
 
-    def adopt(self, engines: HeldEngines) -> None:
-        """Takes over the sidecars of the program before this one. Call before `start`."""
+    def adopt(self, engines: HeldEngines, certificates: Mapping[str, Material]) -> None:
+        """Takes over the sidecars and the certificates of the program before this one. Call before `start`."""
+        self._held = certificates
         self.fleet.supervisor.adopt(engines)
         self.fleet.reconciler.adopt(one.spec.name for one in engines.sidecars)
 
@@ -130,22 +197,32 @@ class Gateway:
             await self.fleet.reconciler.aclose()
         await self.plane.tasks.aclose()
         await self.fleet.aclose()
+        await self.limits.aclose(give_back=engines)
         await self._owner.aclose()
         await self.builder.aclose()
+        if self.shared_limits is not None:
+            await self.shared_limits.aclose()
         await self.replicas.aclose()
-        await self.store_link.aclose()
         if engines:
             self.events.record("stop", "gatehouse", {})
         await self.audit.aclose()
+        await self.usage.aclose()
+        await counted(self.usage)
+        await self.store_link.aclose()
         await self.shipping.aclose()
 
     # --- the configuration in force
+
+    def _identity(self) -> IdentitySpec:
+        return self.plane.current().spec.identity
 
     def _serve(self, built: Built) -> None:
         version = built.snapshot.version
         self.metrics.config_version = version
         self.plane.snapshot = built.snapshot
         self.audit.configured(version)
+        users = built.snapshot.spec.identity.users
+        self.store_link.logins.limit = users.max if users.create else 0
         self.feed.publish("config", version)
 
     def _log_as_configured(self, built: Built) -> None:
@@ -154,11 +231,17 @@ class Gateway:
             self._telemetry = wanted
             gatehouse_logging.setup(wanted.log_level, wanted.log_format)
 
+    async def _look_after_tokens(self) -> None:
+        await self.tokens.look()
+        await self.revoked.clear()
+
     async def _recover(self) -> None:
         await asyncio.to_thread(self._recovery.look)
 
     async def _sweep(self) -> None:
         self.plane.sweep()
         self.fleet.connections.tick()
+        for listener, refused in self._refused.reports(self.plane.now):
+            self.events.record("connections_refused", listener, refused, outcome="denied")
         for flood in self._floods.drain(self.plane.now):
             self.events.record("denials", flood.peer, {"code": flood.code, "count": flood.count}, outcome="denied")

@@ -9,13 +9,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from engines.host.supervisor import Supervisor
 from gateway.app.membership import Membership
 from gateway.app.store_link import StoreLink
+from gateway.app.usage import UsageCounter
 
 
 class Gauges:
     """`Metrics.gauges` calls `collect`. What carries traffic is in traffic_gauges."""
 
-    def __init__(self, supervisor: Supervisor, link: StoreLink, replica: str, members: Membership) -> None:
-        self._supervisor, self._link, self._replica, self._members = supervisor, link, replica, members
+    def __init__(self, supervisor: Supervisor, link: StoreLink, replica: str, members: Membership, usage: UsageCounter) -> None:
+        self._supervisor, self._link, self._replica, self._members, self._usage = supervisor, link, replica, members, usage
 
     def collect(self) -> Iterable[Metric]:
         named = GaugeMetricFamily("gatehouse_replica_info", "1, with the replica's id", labels=["replica"])
@@ -28,6 +29,9 @@ class Gauges:
             "gatehouse_clock_skew_seconds", "Seconds by which this machine's clock is ahead of the store's", value=self._members.skew
         )
         yield from self._engines()
+        yield GaugeMetricFamily(
+            "gatehouse_usage_behind_bytes", "Bytes of the audit log whose usage is not in the store yet", value=float(self._usage.behind)
+        )
         yield GaugeMetricFamily("gatehouse_store_available", "Whether the store answers", value=1.0 if self._link.store.available else 0.0)
 
     def _engines(self) -> Iterable[Metric]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.app.changes import Changes
 from gateway.app.store_link import StoreLink
+from gateway.app.suspensions import Suspensions
 
 LOOK_SECONDS: Final = 0.01
 """Between two looks at whether changes of the store have been heard and put into force."""
@@ -16,15 +17,17 @@ LOOK_SECONDS: Final = 0.01
 class InForce:
     """workers: waits until each worker has in force what it has been told, for so many seconds; None without workers."""
 
-    def __init__(self, link: StoreLink, changes: Changes, workers: Callable[[float], Awaitable[bool]] | None = None) -> None:
-        self._link, self._changes, self._workers = link, changes, workers
+    def __init__(
+        self, link: StoreLink, changes: Changes, suspensions: Suspensions, workers: Callable[[float], Awaitable[bool]] | None = None
+    ) -> None:
+        self._link, self._changes, self._suspensions, self._workers = link, changes, suspensions, workers
 
     async def __call__(self, seconds: float) -> bool:
         """Waits at most so long for everything that was written here until now. False when the time is over, or when the store's part of
         the configuration could not be put into force. Processes of engines follow later and do not count."""
         loop = asyncio.get_running_loop()
         end, written = loop.time() + seconds, self._link.written
-        while not (self._link.heard(written) and self._changes.settled):
+        while not (self._link.heard(written) and self._changes.settled and self._suspensions.settled):
             if loop.time() >= end:
                 return False
             await asyncio.sleep(LOOK_SECONDS)

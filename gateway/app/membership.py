@@ -40,10 +40,14 @@ class Membership:
         self._store, self._record, self._period = store, record, period
         self.replica, self.incarnation = replica, secrets.token_hex(8)
         self._told = ReplicaRecord(id=replica, incarnation=self.incarnation, host=socket.gethostname(), version=version)
+        self.live = 1
+        """How many replicas serve, as far as they were seen lately."""
         self.rivals: tuple[ReplicaRecord, ...] = ()
         """Other processes that have this replica's id at the same time."""
         self.skew = 0.0
         """Seconds by which this machine's clock is ahead of the database's."""
+        self.processes = 1
+        """How many processes serve, over all replicas that were seen lately: what each one has of a limit that cannot be shared."""
         self.call: Callable[[], None] = lambda: None
         """Asks the other replicas to write their rows now."""
         self._off = self._joined = self._answering = False
@@ -90,7 +94,10 @@ class Membership:
 
     def _look(self, roll: Roll) -> None:
         mine = next(one for one in roll.replicas if one.incarnation == self.incarnation)
+        serving = {one.id: one for one in roll.replicas if one.seen >= roll.now - LOST * self._period}
+        self.processes = max(1, sum(max(1, one.workers) for one in serving.values()))
         self.skew = mine.skew
+        self.live = max(1, len({one.id for one in roll.replicas if one.seen >= roll.now - LOST * self._period}))
         if (abs(self.skew) > SKEW_SECONDS) != self._off:
             self._off = not self._off
             if self._off:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app import model_files
+from gateway.app.certificates import check_files
 from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.sinks import local_sink, other_sinks
@@ -16,7 +17,7 @@ from gateway.core.audit_questions import AuditScope
 from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ConfigSpec
-from gateway.server.listener import tls_context as server_tls
+from gateway.identity.countries import read as read_countries
 from gateway.store.database import make_engine
 from gateway.transport.address import tls_context as client_tls
 
@@ -43,10 +44,9 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
-    if spec.listen.tls is not None:
-        server_tls(spec.listen.tls)
-    if spec.listen.admin_tls is not None:
-        server_tls(spec.listen.admin_tls, "listen.admin_tls")
+    check_files(spec)
+    if spec.network.countries is not None:
+        read_countries(spec.network.countries)
     for number, engine in enumerate(spec.engines):
         if engine.tls is not None:
             try:

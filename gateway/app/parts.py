@@ -17,6 +17,9 @@ from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
 from gateway.core.slices import Turns
 from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
+from gateway.identity.people import People
+from gateway.identity.revocations import Revocations
+from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.inspect import Guarded
 
 
@@ -58,24 +61,31 @@ def reads_files(settings: Mapping[str, Any] | Spec) -> bool:
 
 
 class PartsBuilder:
-    """base: the folder that files named in settings are relative to. keys: the API keys of the store.
+    """base: the folder that files named in settings are relative to. keys: the API keys of the store. people: what it says of callers.
 
-    record: (event, target, detail) for the audit log. scrape: all metrics, for exporters.
+    record: (event, target, detail) for the audit log. scrape: all metrics, for exporters. revocations, token_keys: the process's.
     """
 
     def __init__(
         self,
         plugins: Plugins,
         keys: KeyStore,
+        people: People,
         base: Path,
         record: Callable[[str, str, dict[str, Any]], None],
         scrape: Callable[[], bytes],
+        revocations: Revocations | None = None,
+        token_keys: TokenKeys | None = None,
     ) -> None:
-        self._plugins, self._keys, self._base, self._record, self._scrape = plugins, keys, base, record, scrape
+        self._plugins, self._keys, self._people, self._base = plugins, keys, people, base
+        self._record, self._scrape = record, scrape
+        self._revocations, self._token_keys = revocations, token_keys
         self.selectors = plugins.selectors
         self._turns = Turns()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
         """By name and `fail_mode`."""
+        self.login_gauges: dict[str, float] = {}
+        """What authenticators measure, by name."""
 
     async def build(self, spec: ConfigSpec, before: Parts = NONE) -> Parts:
         """Builds guardrails in a thread, because a large list takes long. Raises ConfigError with the setting's path."""
@@ -113,12 +123,27 @@ class PartsBuilder:
         for path, row, settings in self._plugins.logins(spec.identity):
             key = path.encode() + key_of(settings)
             known = None if reads_files(settings) else before.logins.get(key)
-            context = AuthenticatorContext(name=row.name, read=self._read_text, keys=self._keys)
-            found[key] = known or self._plugins.authenticator(path, row, settings, context)
+            context = AuthenticatorContext(
+                name=row.name,
+                read=self._read_text,
+                keys=self._keys,
+                record=self._record,
+                gauge=self._measured,
+                revocations=self._revocations,
+                token_keys=self._token_keys,
+            )
+            if known is None:
+                known = self._plugins.authenticator(path, row, settings, context)
+                if row.name != "api_keys":  # what the store says of its keys is part of them
+                    known = self._people.over(known)
+            found[key] = known
         return found
 
     def _read_text(self, name: str) -> str:
         return (self._base / name).read_text(encoding="utf-8")
+
+    def _measured(self, name: str, value: float) -> None:
+        self.login_gauges[name] = value
 
     def _failed(self, name: str, mode: str) -> None:
         key = (name, mode)

@@ -81,6 +81,7 @@ class Plugins:
             exporters=self.exporters.schemas(),
             roles=ROLES.keys(),
             access=partial(access.check, built_in=ROLES.keys()),
+            rule=access.Rules(ROLES.keys()).check,
         )
 
     # --- from settings to what they describe
@@ -104,12 +105,17 @@ class Plugins:
         """(path, row, settings) of every configured authenticator, in the order in which they are asked."""
         found = []
         for row in sorted(self.authenticators, key=lambda row: row.last):
+            if row.within:
+                entries = enumerate(getattr(identity, row.within))
+                asked = [(number, each) for number, each in entries if getattr(each, row.name) is not None]
+                found += [(f"identity.{row.within}[{number}].{row.name}", row, each) for number, each in asked]
+                continue
             ours = row.name in IdentitySpec.__struct_fields__
             settings = getattr(identity, row.name) if ours else identity.plugins.get(row.name)
             path = f"identity.{row.name}" if ours else f"identity.plugins.{row.name}"
             if isinstance(settings, tuple):
                 found += [(f"{path}[{number}]", row, each) for number, each in enumerate(settings)]
-            elif settings is not None:
+            elif settings is not None and getattr(settings, "enabled", True):
                 found.append((path, row, settings))
         return found
 

@@ -17,15 +17,17 @@ import uvloop
 from admin.app import create_app
 from admin.context import Ports
 from gateway.app import compiled, first_administrator
-from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial
+from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial, logins
 from gateway.app.data_side import DataSide
 from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
 from gateway.app.in_force import InForce
+from gateway.app.limit_states import LimitStates
 from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
+from gateway.app.role_book import RoleBook
 from gateway.app.sockets import Sockets, listening
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
@@ -35,8 +37,9 @@ from gateway.app.workers.control import Workers
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
-from gateway.core.specs import ConfigSpec
+from gateway.core.specs import ConfigSpec, ListenSpec
 from gateway.core.tasks import TaskOwner
+from gateway.core.tokens import TokenDesk
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
@@ -100,6 +103,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
     return Ports(
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
+        roles=RoleBook(link.additions, lambda: changes.in_force.file),
         fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane),
@@ -110,11 +114,28 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         matches=within,
         store=link.store,
         replicas=gateway.replicas.members.view,
+        reconcile=gateway.usage.reconcile,
         check=ResourceCheck(changes, link, fleet, gateway.plugins),
-        in_force=InForce(link, changes, None if workers is None else workers.in_force),
+        in_force=InForce(link, changes, gateway.suspensions, None if workers is None else workers.in_force),
         workers=workers,
         upgrade=upgrader,
+        step_up=lambda: plane.current().spec.identity.step_up,
+        tokens=gateway.tokens,
+        revocations=gateway.revoked,
+        halts=gateway.halts,
+        limits=LimitStates(plane, gateway.builder.buckets if workers is None else workers.limits.registry, link.store),
+        logins=lambda: logins(plane.current().spec),
+        note_login=link.note_login,
     )
+
+
+def _warn_of_plain_http(listen: ListenSpec, data: socket.socket, admin: socket.socket) -> None:
+    """Says which listeners take credentials without TLS from other machines, unless a proxy in front is known of."""
+    proxied = bool(listen.trusted_peers)
+    for name, sock, safe in (("tls", data, listen.tls is not None or proxied), ("admin_tls", admin, listen.admin_tls is not None)):
+        if not safe and not ip_address(sock.getsockname()[0]).is_loopback:
+            what = "data" if name == "tls" else "admin"
+            log.warning("the %s listener %s takes credentials without TLS from other machines: set listen.%s", what, address_of(sock), name)
 
 
 class Process:
@@ -169,7 +190,7 @@ class Process:
             raise
         try:
             if before is not None:
-                gateway.adopt(before.engines)
+                gateway.adopt(before.engines, before.certificates)
             await gateway.start()
             self.gateway = gateway
             if self.reload_asked:
@@ -200,13 +221,13 @@ class Process:
         upgrader = self.upgrader = Upgrader(Path(self.loaded.file), self.environ, gateway, sockets, workers, self.leaving, self.handed)
         serving = None if workers is None else lambda: (workers.serving, self.count)
         health = Health(plane, lambda: link.store.lost, gateway.changes.somebody_can_log_in, gateway.replica, serving)
-        data_side = DataSide(plane, health, listen, self.leaving)
+        tokens = TokenDesk(gateway.tokens.mint, gateway.token_keys)
+        data_side = DataSide(plane, health, listen, self.leaving, gateway.certificates.contexts("tls"), tokens)
         scheme = "http" if listen.tls is None else "https"
         ports = admin_ports(gateway, health, f"{scheme}://{address_of(data)}", workers, upgrader)
         scrape = gateway.metrics.scrape if workers is None else workers.scrape
-        admin_side = admin_server(create_app(scrape, health.ready, ports), listen.admin_tls)
-        if listen.admin_tls is None and not ip_address(admin.getsockname()[0]).is_loopback:
-            log.warning("the admin listener %s takes credentials without TLS from other machines: set listen.admin_tls", address_of(admin))
+        admin_side = admin_server(create_app(scrape, health.ready, ports), plane, gateway.certificates.contexts("admin_tls"))
+        _warn_of_plain_http(listen, data, admin)
         if workers is None:
             data_side.start(data)
         else:

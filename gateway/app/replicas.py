@@ -44,11 +44,7 @@ class Replicas:
         if (carrier := store.hints(self.members.incarnation, self.hints.heard, self.hints.changed)) is not None:
             self.hints.add(carrier)
         if redis is not None:
-            self.hints.add(
-                RedisHints(
-                    redis.url, redis.timeout_ms / 1000, self.members.incarnation, self.hints.heard, self.hints.changed, SystemEntropy()
-                )
-            )
+            self.hints.add(RedisHints(redis, self.members.incarnation, self.hints.heard, self.hints.changed, SystemEntropy()))
             store.subscribe(self.hints.written)
 
     def start(self, data: str, admin: str, workers: int = 0) -> None:

@@ -8,16 +8,18 @@ from typing import Any
 
 import msgspec
 
+from admin.permissions import ROLES
+from gateway.app.access import unknown_model, unknown_role
 from gateway.app.changes import Changes
 from gateway.app.fleet import Fleet
 from gateway.app.plugins import Plugins
 from gateway.app.store_link import StoreLink
 from gateway.app.upstreams import check_upstream
-from gateway.config import validate
 from gateway.config.convert import with_plain_settings
+from gateway.config.limits import check_limit
 from gateway.core.errors import ConfigError
 from gateway.core.slices import in_slices
-from gateway.core.specs import GuardrailSpec, LimitSpec
+from gateway.core.specs import BindingSpec, GuardrailSpec, LimitSpec, RoleSpec
 from gateway.routing.build import router_steps
 
 
@@ -31,7 +33,11 @@ class ResourceCheck:
         if kind == "guardrails":
             await asyncio.to_thread(self._guardrail, body)
         elif kind == "limits":
-            validate.bounds(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
+            check_limit(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
+        elif kind in ("roles", "bindings"):
+            await self._rule(kind, body, beside)
+        elif kind == "prices":
+            await self._additions.candidate(self._changes.in_force.file, ((kind, body), *beside))
         elif kind in ("engines", "models"):
             await self._member(kind, str(body["name"]), ((kind, body), *beside))
 
@@ -52,6 +58,28 @@ class ResourceCheck:
             else:
                 await asyncio.to_thread(self._fleet.find_model, engine.model or "")
         await in_slices(router_steps(after.spec.models, after.spec.engines, self._fleet.registry, self._plugins.selectors))
+
+    async def _rule(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """A role or a binding: whether it can be read, and what it names is there."""
+        spec = self._additions.spec_of(kind, str(body["name"]), body)
+        await self._additions.read()
+        if isinstance(spec, RoleSpec):
+            models = self._changes.in_force.merged.spec.models
+            known = {name for model in models for name in (model.name, *model.aliases)}
+            known.update(str(other["name"]) for each, other in beside if each == "models")
+            for place, text in enumerate(spec.permissions):
+                if message := unknown_model(text, known):
+                    raise ConfigError(message, path=f"permissions[{place}]")
+        elif isinstance(spec, BindingSpec):
+            stored = (name for name, one in self._additions.by_kind["roles"].items() if one.error is None)
+            roles = {
+                *ROLES,
+                *self._changes.in_force.file.roles,
+                *stored,
+                *(str(other["name"]) for each, other in beside if each == "roles"),
+            }
+            if spec.role not in roles:
+                raise ConfigError(unknown_role(spec.role, roles), path="role")
 
     def _guardrail(self, body: dict[str, Any]) -> None:
         spec = with_plain_settings(msgspec.convert(body, GuardrailSpec), self._plugins.schemas())

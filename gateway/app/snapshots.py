@@ -9,18 +9,26 @@ import msgspec
 from engines.host.reconciler import Target
 from gateway.app import access
 from gateway.app.assembly import Assembler
+from gateway.app.countries import Countries
 from gateway.app.parts import NONE, Parts, PartsBuilder
+from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.store_link import StoreLink
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
-from gateway.core.ports import AuditLog
+from gateway.core.ports import AuditLog, Limiter
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import ConfigSpec
-from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.limits.estimates import Estimates, bounds_of
+from gateway.limits.local import LocalLimiter
+from gateway.limits.registry import BucketRegistry
+from gateway.limits.stock import Restock
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import LimitRules
+
+NO_LOGINS = (b"identity.api_keys", b"identity.gateway_tokens")
+"""What the keys of authenticators begin with that do not help where nobody has logged in otherwise."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,23 @@ class Plan:
 class SnapshotBuilder:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`."""
 
-    def __init__(self, registry: EndpointRegistry, metrics: Metrics, link: StoreLink, audit: AuditLog, parts: PartsBuilder) -> None:
-        self._link = link
-        self._buckets = BucketRegistry()
-        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts)
+    def __init__(
+        self,
+        registry: EndpointRegistry,
+        metrics: Metrics,
+        link: StoreLink,
+        audit: AuditLog,
+        parts: PartsBuilder,
+        countries: Countries,
+        restock: Restock,
+    ) -> None:
+        self._link, self._restock = link, restock
+        self.shared_limits: SharedLimitsPart | None = None
+        """Where limits are counted in Redis; to be set before the first build."""
+        self.buckets = BucketRegistry(durable=True)
+        """Those of this process; not in force where workers serve."""
+        self._estimates, self._metrics = Estimates(), metrics
+        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries)
 
     @property
     def salts(self) -> bytes:
@@ -78,23 +99,39 @@ class SnapshotBuilder:
     async def build(self, plan: Plan, before: Built | None) -> Built:
         """Builds everything new beside what is in force and starts its plug-ins. Raises ConfigError; then all of it is undone."""
         spec = plan.in_force()
-        access.models_there(spec, strict=before is None or before.file is not plan.file)
+        access.models_there(plan.file.roles, spec.models, strict=before is None or before.file is not plan.file)
         known = NONE if before is None else before.parts
         made = await self._assembler.assemble(plan.version, spec, known, lambda parts: self._insist_on_logins(spec, parts))
         return Built(made.snapshot, made.router, plan.file, plan.merged, made.parts, plan.sidecars)
 
-    async def check(self, merged: Merged, before: Built) -> None:
+    async def check(self, file: ConfigSpec, merged: Merged, before: Built) -> None:
         """What `build` would refuse, as far as that shows without starting anything. Raises ConfigError."""
-        access.models_there(merged.spec, strict=True)
+        access.models_there(file.roles, merged.spec.models, strict=True)
         await self._assembler.try_out(merged.spec, before.parts)
 
     def _insist_on_logins(self, spec: ConfigSpec, parts: Parts) -> None:
         keys = spec.identity.api_keys
-        if not (keys.static or keys.rely_on_store or self._link.has_keys or spec.insecure or len(parts.logins) > 1):
+        if not (
+            keys.static
+            or keys.rely_on_store
+            or self._link.has_keys
+            or spec.insecure
+            or any(not key.startswith(NO_LOGINS) for key in parts.logins)
+        ):
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
 
-    def _limiter(self, spec: ConfigSpec) -> LocalLimiter:
-        return LocalLimiter(LimitRules(spec.limits), self._buckets, estimate=estimate, charge=charge)
+    def _limiter(self, spec: ConfigSpec, version: int) -> Limiter:
+        self._estimates.bounds = bounds_of(spec.models)
+        if self.shared_limits is not None:
+            return self.shared_limits.limiter(spec)
+        return LocalLimiter(
+            LimitRules(spec.limits),
+            self.buckets,
+            estimate=self._estimates.estimate,
+            learn=self._estimates.learn,
+            restock=self._restock,
+            noted=self._metrics.not_enforced,
+        )
 
     def _salts(self) -> bytes:
         return self._link.store.derived("prefix salts")

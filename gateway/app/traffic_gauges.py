@@ -31,6 +31,12 @@ class TrafficGauges:
         for (name, mode), count in self._parts.guardrail_failures.items():
             failures.add_metric([name, mode], count)
         yield failures
+        if (ends := self._parts.login_gauges.get("crl")) is not None:
+            yield GaugeMetricFamily(
+                "gatehouse_crl_expiry_seconds",
+                "When the list of revoked certificates is out of date, in seconds since the epoch",
+                value=ends,
+            )
 
     def _endpoints(self) -> Iterable[Metric]:
         up = GaugeMetricFamily("gatehouse_endpoint_up", "Whether an endpoint takes requests", labels=["endpoint"])

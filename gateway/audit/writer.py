@@ -17,6 +17,7 @@ from gateway.audit.neighbours import Missing, Witness, refuse_strangers
 from gateway.audit.record import CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
 from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
+from gateway.audit.unfinished import unfinished
 from gateway.core.clock import Clock
 from gateway.core.types import EventRecord
 
@@ -72,7 +73,15 @@ class ChainWriter:
             aside = journal.with_name(f"{journal.name}.unreadable-{os.urandom(4).hex()}")
             log.error("the journal of the audit log has entries that are not records; it is kept as %s", aside.name)
             detail["unreadable_journal"] = aside.name
+        if not found.closed or waiting:
+            ended = unfinished([path for _, path in self.sink.segments()], waiting, self.clock.wall())
+            if ended:
+                log.warning("%d requests had no outcome when their process ended: each is charged what it had reserved", len(ended))
+                detail["outcomes_unknown"] = len(ended)
+        else:
+            ended = []
         entries += waiting
+        entries += ended
         entries.append(self._event("audit.opened", detail))
         self.write(entries)
         if unreadable:

@@ -1,4 +1,4 @@
-"""What the store adds to the configuration: limits, guardrails, engines and models, each read again when it has changed.
+"""What the store adds to the configuration: limits, guardrails, engines, models, roles and bindings, each read again when it has changed.
 
 A resource that this version or this machine cannot use is kept with its error, so that it is neither forgotten nor applied in part
 (gateway.config.merge decides what follows from it).
@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from gateway.config.convert import NO_PLUGINS, PluginSchemas, with_plain_settings
 from gateway.config.merge import Addition, Merged, merge
+from gateway.core import bindings
 from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
 from gateway.core.slices import Steps, in_slices
-from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, PriceSpec, RoleSpec, Spec
 from gateway.core.storage import ControlStore, Resource
 
 log = logging.getLogger("gatehouse.config")
 
-KINDS: Final = ("limits", "guardrails", "engines", "models")
+KINDS: Final = ("limits", "guardrails", "prices", "engines", "models", "roles", "bindings")
 """Kinds of resources that are part of the configuration."""
-_TYPES: Final[dict[str, type[Spec]]] = {"limits": LimitSpec, "guardrails": GuardrailSpec, "models": ModelSpec}
+_TYPES: Final[dict[str, type[Spec]]] = {
+    "limits": LimitSpec,
+    "guardrails": GuardrailSpec,
+    "prices": PriceSpec,
+    "models": ModelSpec,
+    "roles": RoleSpec,
+    "bindings": BindingSpec,
+}
 MANY: Final = 64
 """From so many changed resources on, a kind is read as a whole."""
 ReadEngine = Callable[[str, dict[str, Any]], EngineSpec]
@@ -36,6 +44,7 @@ class StoreAdditions:
 
     def __init__(self, store: ControlStore, read_engine: ReadEngine, schemas: PluginSchemas = NO_PLUGINS) -> None:
         self._store, self._read_engine, self._schemas = store, read_engine, schemas
+        self._built_in = schemas.roles or ()
         self.by_kind: dict[str, dict[str, Addition]] = {kind: {} for kind in KINDS}
         self.generation = 0
         self._reading = asyncio.Lock()
@@ -46,7 +55,8 @@ class StoreAdditions:
     async def merged(self, file: ConfigSpec) -> Merged:
         """The file's configuration with the additions behind it.
 
-        While the store does not answer, what was read last counts. Raises ConfigError for a limit or guardrail that cannot be used.
+        While the store does not answer, what was read last counts. Raises ConfigError for a limit, a guardrail or a binding that denies,
+        if it cannot be used.
         """
         try:
             await self.read()
@@ -54,7 +64,7 @@ class StoreAdditions:
             log.warning("the store does not answer, so its part of the configuration stays as it was last read: %s", error.message)
         generation = self.generation
         if self._last is None or self._last[0] is not file or self._last[1] != generation:
-            self._last = (file, generation, await in_slices(merge(file, self.by_kind)))
+            self._last = (file, generation, await in_slices(merge(file, self.by_kind, self._built_in)))
         return self._last[2]
 
     async def candidate(self, file: ConfigSpec, wanted: Iterable[tuple[str, dict[str, Any]]]) -> Merged:
@@ -64,8 +74,9 @@ class StoreAdditions:
         for kind, body in wanted:
             if kind in supposed:
                 name = str(body["name"])
-                supposed[kind][name] = Addition(0, 0.0, self.spec_of(kind, name, body))
-        return await in_slices(merge(file, supposed))
+                denies = kind == "bindings" and body.get("effect", "allow") != "allow"
+                supposed[kind][name] = Addition(0, 0.0, self.spec_of(kind, name, body), denies=denies)
+        return await in_slices(merge(file, supposed, self._built_in))
 
     def changed(self, kind: str, name: str) -> None:
         """Marks a resource to be read again by the next `read`."""
@@ -124,17 +135,45 @@ class StoreAdditions:
         self.by_kind[kind] = dict(sorted(read.items()))
 
     def _addition(self, resource: Resource) -> Addition:
+        kind, name, body = resource.kind, resource.name, resource.body
+        denies = kind == "bindings" and body.get("effect", "allow") != "allow"
         try:
-            return Addition(resource.version, resource.created, self.spec_of(resource.kind, resource.name, resource.body))
+            return Addition(resource.version, resource.created, self.spec_of(kind, name, body), denies=denies)
         except ConfigError as error:
-            return Addition(resource.version, resource.created, None, error)
+            return Addition(resource.version, resource.created, _legible(kind, name, body), error, denies)
 
     def spec_of(self, kind: str, name: str, body: dict[str, Any]) -> Spec:
         """The settings of a body. Raises ConfigError."""
         if kind == "engines":
             return with_plain_settings(self._read_engine(name, body), self._schemas)
         try:
-            found: Spec = msgspec.convert({**body, "name": name}, _TYPES[kind])
+            found = _converted(kind, name, body)
         except msgspec.ValidationError as error:
             raise ConfigError(f"the store holds one that this version cannot use: {error}") from None
+        if isinstance(found, RoleSpec | BindingSpec):
+            if self._schemas.rule is not None:
+                self._schemas.rule(found)
+            return found
         return with_plain_settings(found, self._schemas)
+
+
+def _converted(kind: str, name: str, body: Mapping[str, Any]) -> Spec:
+    """Raises msgspec.ValidationError."""
+    if kind == "bindings":
+        body = bindings.current(body)
+    given = {**body, "name": name}
+    if kind == "roles":
+        del given["name"]
+    found: Spec = msgspec.convert(given, _TYPES[kind])
+    return found
+
+
+def _legible(kind: str, name: str, body: Mapping[str, Any]) -> BindingSpec | None:
+    """A binding that cannot be used, as far as it says whom it is about."""
+    if kind != "bindings":
+        return None
+    known = {key: value for key, value in bindings.current(body).items() if key in ("role", "subjects", "tenant")}
+    try:
+        return msgspec.convert({**known, "name": name}, BindingSpec)
+    except msgspec.ValidationError:
+        return None

@@ -23,6 +23,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.core.specs import (
     DURATIONS,
+    BindingSpec,
     ConfigSpec,
     EngineSpec,
     ExporterSpec,
@@ -31,6 +32,7 @@ from gateway.core.specs import (
     IdentitySpec,
     ModelSpec,
     Name,
+    RoleSpec,
     RoutingSpec,
     SinkSpec,
     Spec,
@@ -50,6 +52,7 @@ _PATTERNS = {
     r"^(prefix|session|tenant|key|header:[A-Za-z0-9-]+)$": "prefix, session, tenant, key or header:NAME",
     r"^[0-9a-f]{64}$": "a SHA-256 in 64 lower-case hexadecimal digits",
     r"^[0-9a-fA-F]{64}$": "a SHA-256 in 64 hexadecimal digits",
+    r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$": "1 to 64 letters, digits, '.', '_', ':' or '-', beginning with a letter or digit",
 }
 
 
@@ -60,7 +63,8 @@ class PluginSchemas:
     authenticators: those without a section of their own are configured under `identity.plugins`. engines: `options` by runtime, without
     `external`; if empty, options are not checked. selectors: `settings` by routing policy; if empty, they are not checked. roles: the names
     of the built-in roles, which a key's `roles` may have beside those of the configuration, or None to accept any. access: checks roles and
-    bindings; gets the settings, and what makes an error of a path and a message.
+    bindings; gets the settings, and what makes an error of a path and a message. rule: the same for one role or binding, as far as it
+    can be said of it alone; raises ConfigError with a path within it.
     """
 
     authenticators: Mapping[str, type[Spec]] = field(default_factory=dict)
@@ -72,6 +76,7 @@ class PluginSchemas:
     exporters: Mapping[str, type[Spec]] = field(default_factory=dict)
     roles: Collection[str] | None = None
     access: Callable[[ConfigSpec, Callable[[str, str], ConfigError]], None] | None = None
+    rule: Callable[[RoleSpec | BindingSpec], None] | None = None
 
 
 NO_PLUGINS: Final = PluginSchemas()

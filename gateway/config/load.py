@@ -90,7 +90,7 @@ def _parsed(
     validate.check(spec, error, schemas.roles)
     if schemas.access is not None:
         schemas.access(spec, error)
-    return spec, converter.places
+    return validate.with_authorities(spec), converter.places
 
 
 def describe(spec: msgspec.Struct, schemas: PluginSchemas = NO_PLUGINS) -> dict[str, Any]:

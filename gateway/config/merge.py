@@ -2,12 +2,14 @@
 
 For the same name, the file wins. Engines and models are checked by the file's own rules (gateway.config.validate), and one that breaks them
 is left out alone. Writes are checked before they are stored, so this concerns what two replicas wrote at the same moment, or a model whose
-engine a change of the file removed. A limit or guardrail that cannot be used refuses the whole: without it, less would be protected.
+engine a change of the file removed. A limit or guardrail that cannot be used refuses the whole: without it, less would be protected. So
+does a binding that denies; one that allows, and that cannot be used, stays as a role that permits nothing: without it, a key that has no
+other role would be left with everything that it says itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,25 +17,31 @@ import msgspec
 
 from gateway.config import validate
 from gateway.config.convert import nearest, quoted
+from gateway.core import price_rules
 from gateway.core.errors import ConfigError
 from gateway.core.slices import Steps
-from gateway.core.specs import ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, Spec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, LimitSpec, ModelSpec, PriceSpec, RoleSpec, Spec
 
+BINDINGS = 200
+"""Bindings between two pauses."""
+UNUSABLE = "unusable:"
+"""Begins the name of the role, which is nowhere defined, of a binding that cannot be used."""
 Which = tuple[str, str]
-"""Kind (`engines`, `models`) and name of a resource."""
+"""Kind (`engines`, `models`, `roles`, `bindings`) and name of a resource."""
 S = TypeVar("S", bound=Spec)
-P = TypeVar("P", LimitSpec, GuardrailSpec)
+P = TypeVar("P", LimitSpec, GuardrailSpec, PriceSpec)
 
 
 @dataclass(frozen=True)
 class Addition:
-    """One resource of the store: its settings, or the error that makes them unusable. made: when it was created, because a name may be
-    used again."""
+    """One resource of the store: its settings, or the error that makes them unusable (a binding may have both). made: when it was created,
+    because a name may be used again. denies: a binding that is not known to allow."""
 
     revision: int
     made: float
     spec: Spec | None
     error: ConfigError | None = None
+    denies: bool = False
 
 
 Additions = Mapping[str, Mapping[str, Addition]]
@@ -50,8 +58,9 @@ class Merged:
     left_out: dict[Which, ConfigError] = field(default_factory=dict)
 
 
-def merge(file: ConfigSpec, additions: Additions) -> Steps[Merged]:
-    """Yields about evenly, far more often than once a millisecond. Raises ConfigError for a limit or guardrail that cannot be used."""
+def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()) -> Steps[Merged]:
+    """Yields about evenly, far more often than once a millisecond. Raises ConfigError for a limit, a guardrail or a binding that denies, if
+    it cannot be used. built_in: names of roles that bindings may name beside those of the configuration."""
     limits, guardrails = _policies("limits", additions, LimitSpec), _policies("guardrails", additions, GuardrailSpec)
     left_out = {(kind, name): one.error for kind in ("engines", "models") for name, one in additions[kind].items() if one.error}
     engines = yield from _engines(file, _specs(additions["engines"], EngineSpec), left_out)
@@ -63,8 +72,16 @@ def merge(file: ConfigSpec, additions: Additions) -> Steps[Merged]:
         for name, one in additions[kind].items()
         if (kind, name) not in left_out and (kind, name) not in own
     }
+    roles, bindings, unusable = yield from merge_access(file, additions, built_in)
+    left_out.update(unusable)
+    prices = (*file.prices, *_others(_policies("prices", additions, PriceSpec), file.prices))
+    if len(prices) > len(file.prices):
+        price_rules.check(prices, lambda path, message: ConfigError(message, path=path, file="the store"))
     spec = msgspec.structs.replace(
         file,
+        prices=prices,
+        roles=roles,
+        bindings=bindings,
         limits=(*file.limits, *_others(limits, file.limits)),
         guardrails=(*file.guardrails, *_others(guardrails, file.guardrails)),
         engines=engines,
@@ -78,15 +95,67 @@ def _specs(additions: Mapping[str, Addition], wanted: type[S]) -> Iterable[S]:
 
 
 def _policies(kind: str, additions: Additions, wanted: type[P]) -> tuple[P, ...]:
-    for name, one in additions[kind].items():
+    found = additions.get(kind, {})
+    for name, one in found.items():
         if one.error is not None:
             raise ConfigError(one.error.message, path=f"{kind}.{name}", file="the store")
-    return tuple(_specs(additions[kind], wanted))
+    return tuple(_specs(found, wanted))
 
 
 def _others(added: tuple[P, ...], own: tuple[P, ...]) -> tuple[P, ...]:
     names = {policy.name for policy in own}
     return tuple(policy for policy in added if policy.name not in names)
+
+
+def merge_access(
+    file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
+) -> Steps[tuple[dict[str, RoleSpec], tuple[BindingSpec, ...], dict[Which, ConfigError]]]:
+    """Roles, bindings, and those that cannot be used. Raises ConfigError for a binding that denies, if it cannot be used."""
+    left_out: dict[Which, ConfigError] = {}
+    roles = _roles(file, additions.get("roles", {}), built_in, left_out)
+    bindings = yield from _bindings(file, additions.get("bindings", {}), {*roles, *built_in}, left_out)
+    return roles, bindings, left_out
+
+
+def _roles(
+    file: ConfigSpec, added: Mapping[str, Addition], built_in: Collection[str], left_out: dict[Which, ConfigError]
+) -> dict[str, RoleSpec]:
+    roles = dict(file.roles)
+    for name, one in added.items():
+        if name in file.roles:
+            continue
+        if one.error is not None:
+            left_out["roles", name] = one.error
+        elif name in built_in:
+            left_out["roles", name] = _error("name", f"{quoted(name)} is a built-in role of the admin API")
+        elif isinstance(one.spec, RoleSpec):
+            roles[name] = one.spec
+    return roles
+
+
+def _bindings(
+    file: ConfigSpec, added: Mapping[str, Addition], roles: Collection[str], left_out: dict[Which, ConfigError]
+) -> Steps[tuple[BindingSpec, ...]]:
+    own = {binding.name for binding in file.bindings}
+    taken = list(file.bindings)
+    for count, (name, one) in enumerate(added.items()):
+        if count % BINDINGS == 0:
+            yield
+        if name in own:
+            continue
+        spec, error = one.spec, one.error
+        if error is None and isinstance(spec, BindingSpec) and spec.role not in roles:
+            error = _error("role", f"there is no role {quoted(spec.role)}; {nearest(spec.role, roles)}")
+        if error is None:
+            taken.append(spec)  # type: ignore[arg-type]
+            continue
+        if one.denies:
+            path = f"bindings.{name}" + (f".{error.path}" if error.path else "")
+            raise ConfigError(error.message, path=path, file="the store")
+        left_out["bindings", name] = error
+        if isinstance(spec, BindingSpec):
+            taken.append(msgspec.structs.replace(spec, role=f"{UNUSABLE}{spec.role}"[:128], when=None))
+    return tuple(taken)
 
 
 def _engines(file: ConfigSpec, engines: Iterable[EngineSpec], left_out: dict[Which, ConfigError]) -> Steps[tuple[EngineSpec, ...]]:

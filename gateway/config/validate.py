@@ -12,23 +12,30 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from gateway.config.convert import nearest, quoted
+from gateway.config.limits import check_limit
+from gateway.core import price_rules
 from gateway.core.errors import ConfigError
+from gateway.core.identity_specs import MAX_TOKEN_SECONDS
+from gateway.core.network import parse
+from gateway.core.scopes import is_pattern
 from gateway.core.secret import Secret
 from gateway.core.specs import (
     ClaimSpec,
     ConfigSpec,
     EngineSpec,
+    GatewayTokensSpec,
     LifecycleSpec,
-    LimitSpec,
     ModelSpec,
     PoolMemberSpec,
-    RateSpec,
     RolloutSpec,
     WarmupSpec,
 )
 from gateway.wire.yamltree import join
 
+MAX_INTROSPECTION_CACHE = 3600.0
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
 
@@ -52,42 +59,91 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _models(spec, error)
     _issuers(spec, error)
     _directories(spec, error)
+    _certificates(spec, error, None if roles is None else {*roles, *spec.roles})
+    _tokens(spec, error)
     _static_keys(spec, error, None if roles is None else {*roles, *spec.roles})
     _unique((limit.name for limit in spec.limits), "limits", "limit", error)
     for index, limit in enumerate(spec.limits):
-        bounds(limit, f"limits[{index}]", error)
+        check_limit(limit, f"limits[{index}]", error)
+    _unique((price.name for price in spec.prices if price.name is not None), "prices", "price", error)
+    price_rules.check(spec.prices, error)
     _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
     _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
     _fail_closed(spec, error)
 
 
 def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
-    identity = spec.identity
-    for path, given, what in (
-        ("identity.mtls", identity.mtls is not None, "login by client certificate"),
-        ("identity.gateway_tokens", identity.gateway_tokens, "gateway tokens"),
-        ("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),
-    ):
+    for path, given, what in (("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),):
         if given:
             raise error(path, f"{what} is not available in this version; remove the setting, it would protect nothing")
+
+
+def _tokens(spec: ConfigSpec, error: ErrorAt) -> None:
+    """Gateway tokens, and what administrators need a fresh login for."""
+    tokens, path = spec.identity.gateway_tokens, "identity.gateway_tokens"
+    if not tokens.enabled and tokens != GatewayTokensSpec():
+        raise error(path, "needs 'issuer', the address of the gateway, such as https://gateway.example")
+    if tokens.enabled:
+        if not _trustworthy(tokens.issuer):
+            raise error(f"{path}.issuer", f"{quoted(tokens.issuer)} must be https://...; http is for loopback only")
+        if any(issuer.issuer == tokens.issuer for issuer in spec.identity.oidc):
+            raise error(f"{path}.issuer", "is the issuer of identity.oidc too; the gateway needs a name of its own")
+    if not 1.0 <= tokens.ttl <= MAX_TOKEN_SECONDS:
+        raise error(f"{path}.ttl", "must be between 1s and 1d")
+    if tokens.rotate < 60.0:
+        raise error(f"{path}.rotate", "must be 1m or more")
+    for index, rule in enumerate(spec.identity.step_up):
+        where = f"identity.step_up[{index}]"
+        if rule.max_age is None and not rule.acr and not rule.amr:
+            raise error(where, "asks for nothing; give it 'max_age', 'acr' or 'amr'")
+        for place, pattern in enumerate(rule.permissions):
+            if not is_pattern(pattern):
+                raise error(f"{where}.permissions[{place}]", f"{quoted(pattern)} is not a permission; write such as keys:* or config:apply")
+        for place, credential in enumerate(rule.exempt):
+            if not credential.startswith("key/") or credential == "key/":
+                raise error(f"{where}.exempt[{place}]", f"{quoted(credential)} is not a credential; write key/ID")
 
 
 def _listeners(spec: ConfigSpec, error: ErrorAt) -> None:
     data, admin = (_address(text, path, error) for text, path in ((spec.listen.data, "listen.data"), (spec.listen.admin, "listen.admin")))
     if data == admin and data[1] != 0:
         raise error("listen.admin", f"is the same address as listen.data ({spec.listen.data}); the two listeners need one each")
+    if not _is_local(admin[0]) and spec.listen.admin_tls is None and not spec.insecure:
+        raise error(
+            "listen.admin",
+            f"{quoted(spec.listen.admin)} takes administrators' credentials from other machines without TLS: set listen.admin_tls, "
+            "listen on 127.0.0.1, or say 'insecure: true'",
+        )
     if spec.listen.memory_bytes < spec.listen.max_body_bytes:
         raise error(
             "listen.memory_bytes",
             f"must be at least listen.max_body_bytes ({spec.listen.max_body_bytes}), or such bodies are never admitted",
         )
-    for index, peer in enumerate(spec.listen.trusted_peers):
-        try:
-            ipaddress.ip_network(peer, strict=False)
-        except ValueError:
-            raise error(
-                f"listen.trusted_peers[{index}]", f"{quoted(peer)} is not an address or network; write 10.0.0.1 or 10.0.0.0/8"
-            ) from None
+    for setting, peers, protocol in (
+        ("trusted_peers", spec.listen.trusted_peers, "proxy_protocol"),
+        ("admin_trusted_peers", spec.listen.admin_trusted_peers, "admin_proxy_protocol"),
+    ):
+        for index, peer in enumerate(peers):
+            try:
+                ipaddress.ip_network(peer, strict=False)
+            except ValueError:
+                raise error(
+                    f"listen.{setting}[{index}]", f"{quoted(peer)} is not an address or network; write 10.0.0.1 or 10.0.0.0/8"
+                ) from None
+        if getattr(spec.listen, protocol) != "off" and not peers:
+            raise error(f"listen.{protocol}", f"needs listen.{setting}: only the proxies named there are believed")
+    for path, entries in (
+        ("listen.networks", spec.listen.networks),
+        ("listen.admin_networks", spec.listen.admin_networks),
+        *((join("network.tenants", tenant), given) for tenant, given in spec.network.tenants.items()),
+    ):
+        for index, entry in enumerate(entries):
+            try:
+                country = parse(entry).country
+            except ValueError as wrong:
+                raise error(f"{path}[{index}]", str(wrong)) from None
+            if country and spec.network.countries is None:
+                raise error(f"{path}[{index}]", "needs network.countries: without a database no country is known")
     for index, origin in enumerate(spec.listen.cors.origins):
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
             raise error(f"listen.cors.origins[{index}]", f"{quoted(origin)} is not an origin; write https://HOST or http://HOST:PORT")
@@ -240,6 +296,11 @@ def _issuers(spec: ConfigSpec, error: ErrorAt) -> None:
         for setting, url in (("issuer", issuer.issuer), ("jwks_url", issuer.jwks_url)):
             if url is not None and not _trustworthy(url):
                 raise error(f"{path}.{setting}", f"{quoted(url)} must be https://...; http is for loopback only")
+        if (asking := issuer.introspection) is not None:
+            if not _trustworthy(asking.url):
+                raise error(f"{path}.introspection.url", f"{quoted(asking.url)} must be https://...; http is for loopback only")
+            if asking.cache > MAX_INTROSPECTION_CACHE:
+                raise error(f"{path}.introspection.cache", "at most 1h: so long a revoked token would go on working")
         claims = issuer.claims
         for name in claims.__struct_fields__:
             claim = getattr(claims, name)
@@ -269,6 +330,45 @@ def _directories(spec: ConfigSpec, error: ErrorAt) -> None:
             raise error(f"{path}.groups.filter", "must hold {dn} once")
         if (tenant.value is None) == (tenant.attribute is None):
             raise error(f"{path}.tenant", "needs exactly one of 'value' and 'attribute'")
+
+
+def _certificates(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None) -> None:
+    mtls, listen = spec.identity.mtls, spec.listen
+    if mtls is None:
+        return
+    asked = any(tls is not None and tls.client_ca is not None for tls in (listen.tls, listen.admin_tls))
+    if not asked and mtls.forwarded is None:
+        raise error("identity.mtls", "no client is ever asked for a certificate: set listen.tls.client_ca, or 'forwarded' behind a proxy")
+    for index, entry in enumerate(mtls.principals):
+        path = f"identity.mtls.principals[{index}]"
+        if all(getattr(entry.match, name) is None for name in entry.match.__struct_fields__):
+            raise error(f"{path}.match", "matches every certificate; say what it must have, such as san_uri: 'spiffe://example/ns/*/sa/*'")
+        for place, role in enumerate(entry.roles):
+            if roles is not None and role not in roles:
+                raise error(f"{path}.roles[{place}]", f"there is no role {quoted(role)}; {nearest(role, roles)}")
+    if (mtls.crl is not None or mtls.forwarded is not None) and not mtls.authorities and not asked:
+        raise error(
+            "identity.mtls.authorities", "is needed: files with the CAs that sign the forwarded certificates and the revocation list"
+        )
+    trusted = [ipaddress.ip_network(peer, strict=False) for peer in (*listen.trusted_peers, *listen.admin_trusted_peers)]
+    for index, peer in enumerate(() if mtls.forwarded is None else mtls.forwarded.peers):
+        path = f"identity.mtls.forwarded.peers[{index}]"
+        try:
+            network = ipaddress.ip_network(peer, strict=False)
+        except ValueError:
+            raise error(path, f"{quoted(peer)} is not an address or network; write 10.0.0.1 or 10.0.0.0/8") from None
+        if not any(network.version == known.version and network.subnet_of(known) for known in trusted):  # type: ignore[arg-type]
+            raise error(path, f"{quoted(peer)} is not among listen.trusted_peers; only trusted proxies may forward certificates")
+
+
+def with_authorities(spec: ConfigSpec) -> ConfigSpec:
+    """The settings with `identity.mtls.authorities`, which are the listeners' `client_ca` where nothing else is said."""
+    mtls = spec.identity.mtls
+    if mtls is None or mtls.authorities:
+        return spec
+    files = [tls.client_ca for tls in (spec.listen.tls, spec.listen.admin_tls) if tls is not None and tls.client_ca is not None]
+    filled = structs.replace(mtls, authorities=tuple(dict.fromkeys(files)))
+    return structs.replace(spec, identity=structs.replace(spec.identity, mtls=filled))
 
 
 def _is_local(host: str) -> bool:
@@ -316,27 +416,12 @@ def _key_text(text: str, path: str, error: ErrorAt) -> None:
         raise error(path, "holds characters that no header can carry; use printable ASCII without spaces")
 
 
-def bounds(limit: LimitSpec, path: str, error: ErrorAt) -> None:
-    """Checks that a limit limits something and lets something pass."""
-    if limit.requests is None and limit.tokens is None and limit.concurrent is None:
-        raise error(path, "limits nothing; give it 'requests', 'tokens' or 'concurrent'")
-    for name, rate in (("requests", limit.requests), ("tokens", limit.tokens)):
-        if rate is not None:
-            _rate(rate, join(path, name), name, error)
-
-
-def _rate(rate: RateSpec, path: str, what: str, error: ErrorAt) -> None:
-    burst = rate.rate if rate.burst is None else rate.burst
-    if burst < 1:
-        raise error(path, f"allows {burst:g} {what} at once, so none would ever pass; set 'burst' to 1 or more")
-
-
 def _fail_closed(spec: ConfigSpec, error: ErrorAt) -> None:
     if spec.insecure:
         return
     keys = spec.identity.api_keys
     instead = "say 'rely_on_store: true' beside it where the keys are in the store, or 'insecure: true'"
-    others = bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap)
+    others = bool(spec.identity.plugins or spec.identity.oidc or spec.identity.ldap or spec.identity.mtls)
     if not keys.static and not keys.rely_on_store and not others:
         raise error("identity.api_keys.static", f"is empty: nobody could be authenticated; add a key, {instead}")
     if not keys.rely_on_store and not others and not any(key.models for key in keys.static):

@@ -11,6 +11,7 @@ GatehouseError
 ├── ApprovalPending                  409
 ├── GuardrailViolation               400
 ├── LimitExceeded                    429
+│   └── QuotaExceeded                429: a budget is spent
 ├── Overloaded                       503
 ├── EngineError                      502, 503, 507: the engine's side
 │   └── EngineTimeout                504
@@ -145,6 +146,13 @@ class LimitExceeded(GatehouseError):
     status = 429
     type = "rate_limit_error"
     default_code = "rate_limit_exceeded"
+
+
+class QuotaExceeded(LimitExceeded):
+    """A budget is spent. SDKs must not try again."""
+
+    type = "insufficient_quota"
+    default_code = "insufficient_quota"
 
 
 class Overloaded(GatehouseError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
+from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import ClientTlsSpec, Name, Seconds, Spec, Timeout
 
@@ -50,6 +51,28 @@ class ClaimsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     session: str | ClaimSpec | None = "sid"
 
 
+class IntrospectionSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where an issuer says what an opaque token is worth (RFC 7662).
+
+    cache: how long it is believed. check_audience: the answer must name one of the audiences; else one that names none is believed too.
+    """
+
+    url: Annotated[str, Meta(min_length=1)]
+    client_id: Annotated[str, Meta(min_length=1)]
+    client_secret: Secret
+    cache: Seconds = 30.0
+    check_audience: bool = True
+
+
+class LoginSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How people log in at an issuer with `gatehouse login`. client_id: of a public client there. resource: which tokens are asked for (RFC
+    8707), where the issuer wants it named."""
+
+    client_id: Annotated[str, Meta(min_length=1)]
+    scopes: tuple[str, ...] = ("openid", "offline_access")
+    resource: str | None = None
+
+
 class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One issuer of access tokens (OpenID Connect Discovery 1.0, RFC 9068). jwks_url: instead of discovery. leeway: for the two clocks.
 
@@ -69,6 +92,8 @@ class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     claims: ClaimsSpec = ClaimsSpec()
     require: dict[str, Any] = {}
     jwks_url: str | None = None
+    introspection: IntrospectionSpec | None = None
+    login: LoginSpec | None = None
     leeway: Seconds = 30.0
     max_lifetime: Timeout = 86400.0
     tls: ClientTlsSpec | None = None
@@ -133,34 +158,80 @@ class LdapSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout: Timeout = 5.0
 
 
+MAX_TOKEN_SECONDS: Final = 86400.0
+"""The longest life of a gateway token."""
+
+
+class GatewayTokensSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Tokens that the gateway itself issues (`POST /auth/token`). issuer: its address; "" issues none. audience: for whom they are, the
+    issuer if it says nothing else. ttl: how long one is valid at most. rotate: the age at which the signing key is replaced.
+    """
+
+    issuer: str = ""
+    audience: str | None = None
+    ttl: Timeout = 600.0
+    rotate: Timeout = 30 * 86400.0
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.issuer)
+
+
+class StepUpSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Administrators' actions that need a fresh or a strong login (RFC 9470). permissions: patterns such as `keys:*`, `*:delete`.
+
+    max_age: seconds since the person proved who they are. acr, amr: one of these values. exempt: credentials that need no such login,
+    `key/ID`.
+    """
+
+    permissions: Annotated[tuple[str, ...], Meta(min_length=1)]
+    max_age: Timeout | None = None
+    acr: tuple[str, ...] = ()
+    amr: tuple[str, ...] = ()
+    exempt: tuple[str, ...] = ()
+
+
+class UsersSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Users in the store. create: the first login makes a record. max: while there are fewer users than this."""
+
+    create: bool = True
+    max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+
+
 class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who may log in and how. plugins: settings of third-party authenticators, by name."""
 
     api_keys: ApiKeysSpec = ApiKeysSpec()
     oidc: tuple[OidcSpec, ...] = ()
     ldap: tuple[LdapSpec, ...] = ()
-    mtls: dict[str, Any] | None = None
-    gateway_tokens: dict[str, Any] = {}
+    mtls: MtlsSpec | None = None
+    gateway_tokens: GatewayTokensSpec = GatewayTokensSpec()
+    step_up: tuple[StepUpSpec, ...] = ()
+    users: UsersSpec = UsersSpec()
     plugins: dict[str, Any] = {}
 
 
 class RoleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What its holders may do: permissions such as `infer:chat:model/demo-*`."""
+    """What its holders may do: permissions such as `infer:chat:model/demo-*` and `admin:keys:read`.
 
-    permissions: Annotated[tuple[str, ...], Meta(min_length=1)]
-    description: str = ""
+    confined: on the admin listener, what belongs to a tenant is reached in the holder's own tenant only.
+    """
+
+    permissions: Annotated[tuple[Annotated[str, Meta(max_length=512)], ...], Meta(min_length=1, max_length=1024)]
+    description: Annotated[str, Meta(max_length=4096)] = ""
+    confined: bool = True
 
 
 class BindingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Who has a role, or (effect `deny`) from whom its permissions are taken; where the condition `when` (CEL) is true.
 
-    subjects: `key/ID`, `user/NAME`, `group/NAME`, `tenant/NAME`, `agent/NAME`; names are patterns with `*`. tenant: of the callers that
-    it applies to. name: as the audit log names it.
+    role: one of `roles`, or a built-in one of the admin listener. subjects: `key/ID`, `user/NAME`, `group/NAME`, `tenant/NAME`,
+    `agent/NAME`, `principal/ID`; names are patterns with `*`. tenant: of the callers that it applies to. name: as the audit log names it.
     """
 
     role: Name
-    subjects: Annotated[tuple[str, ...], Meta(min_length=1)]
+    subjects: Annotated[tuple[Annotated[str, Meta(max_length=512)], ...], Meta(min_length=1, max_length=1024)]
     effect: Literal["allow", "deny"] = "allow"
-    when: str | None = None
-    tenant: str = "*"
+    when: Annotated[str, Meta(max_length=4096)] | None = None
+    tenant: Annotated[str, Meta(min_length=1, max_length=128)] = "*"
     name: Name | None = None

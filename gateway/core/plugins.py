@@ -39,6 +39,10 @@ def no_files(name: str) -> str:
     raise FileNotFoundError(2, "there is no folder to read it from", name)
 
 
+def unheard(*what: object) -> None:
+    """The `record` and `gauge` of a context without a process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Passed to every `build`. name: the plug-in's name in the configuration. read: the text of a file, relative to the configuration's
@@ -52,9 +56,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticatorContext(Context):
-    """keys: the store's API keys, if there is a store."""
+    """keys: the store's API keys, if there is a store. record: (event, target, detail) for the audit log. gauge: (name, value) for the
+    metrics. revocations: of tokens (gateway.identity.revocations.Revocations), which every authenticator of tokens asks. token_keys: the
+    public keys of gateway tokens (gateway.identity.token_keys.TokenKeys)."""
 
     keys: KeyStore | None = None
+    record: Callable[[str, str, dict[str, Any]], None] = unheard
+    gauge: Callable[[str, float], None] = unheard
+    revocations: Any = None
+    token_keys: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +124,10 @@ class AuthenticatorRow(Row):
 
     kind: ClassVar[str] = "authenticator"
     build: Callable[[Any, AuthenticatorContext], Authenticator]
-    last: bool = False
-    """It rejects any credential it does not know, so it is asked after all others."""
+    last: int = 0
+    """Asked after all with a smaller number: it asks somebody else about what nobody knows, or refuses that."""
+    within: str = ""
+    """It is built from those entries of another row's settings that have a setting of its own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

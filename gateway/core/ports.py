@@ -67,6 +67,8 @@ class Reservation(Protocol):
 
     headers: bytes
     """x-ratelimit-* lines ("name: value\\r\\n" each), ready to be written into the response head; b"" when unlimited."""
+    not_enforced: tuple[str, ...]
+    """Limits that would have refused it if they were enforced."""
 
     def settle(self, usage: Usage | None) -> None:
         """Charges the actual usage (None: the exchange was not served, everything is refunded) and frees the concurrency slot."""

@@ -14,7 +14,9 @@ Overlap = Annotated[float, Meta(ge=0, le=86400 * 90)]
 """Seconds for which the old secret of a key is accepted beside the new one."""
 Period = Annotated[float, Meta(ge=0.001, le=86400 * 31)]
 """Seconds that a limit counts in."""
-DURATIONS = (Seconds, Timeout, Overlap, Period)
+Rolling = Annotated[float, Meta(ge=60, le=86400 * 366)]
+"""Seconds of a window that moves with time."""
+DURATIONS = (Seconds, Timeout, Overlap, Period, Rolling)
 """The types that may be written as a duration ("1m30s")."""
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 53)]

@@ -15,12 +15,25 @@ from gateway.core.identity_specs import (
     BindingSpec,
     ClaimSpec,
     ClaimsSpec,
+    GatewayTokensSpec,
     IdentitySpec,
     LdapSpec,
     OidcSpec,
     RoleSpec,
     StaticKeySpec,
+    StepUpSpec,
 )
+from gateway.core.limit_specs import (
+    BudgetSpec,
+    LimitMatchSpec,
+    LimitSpec,
+    LoopSpec,
+    RateSpec,
+    RollingSpec,
+    WeightsSpec,
+)
+from gateway.core.price_specs import CostCentreSpec, PriceSpec, UsageSpec
+from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
 
@@ -34,14 +47,17 @@ __all__ = [
     "BatchingSpec",
     "BindingSpec",
     "BreakerSpec",
+    "BudgetSpec",
     "CheckpointSpec",
     "ClaimSpec",
     "ClaimsSpec",
     "ClientTlsSpec",
     "ConfigSpec",
     "CorsSpec",
+    "CostCentreSpec",
     "EngineSpec",
     "ExporterSpec",
+    "GatewayTokensSpec",
     "GuardrailSpec",
     "HealthSpec",
     "HookSpec",
@@ -51,19 +67,23 @@ __all__ = [
     "LimitMatchSpec",
     "LimitSpec",
     "ListenSpec",
+    "LoopSpec",
     "ModelSpec",
     "Name",
     "Natural",
+    "NetworkSpec",
     "OidcSpec",
     "Overlap",
     "Period",
     "PoolMemberSpec",
     "Positive",
+    "PriceSpec",
     "QueueSpec",
     "RateSpec",
     "RedisSpec",
     "RetrySpec",
     "RoleSpec",
+    "RollingSpec",
     "RolloutSpec",
     "RoutingSpec",
     "Seconds",
@@ -71,6 +91,7 @@ __all__ = [
     "SinkSpec",
     "Spec",
     "StaticKeySpec",
+    "StepUpSpec",
     "StoreSpec",
     "StreamSpec",
     "TelemetrySpec",
@@ -78,7 +99,9 @@ __all__ = [
     "TimeoutsSpec",
     "TlsSpec",
     "UploadsSpec",
+    "UsageSpec",
     "WarmupSpec",
+    "WeightsSpec",
 ]
 
 DEFAULT_SLOTS = 8
@@ -103,6 +126,9 @@ class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     require_client: bool = False
 
 
+ProxyProtocol = Literal["off", "optional", "required"]
+
+
 class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The two listeners and the bounds on what they read from a client."""
 
@@ -112,6 +138,11 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     admin_tls: TlsSpec | None = None
     cors: CorsSpec = CorsSpec()
     trusted_peers: tuple[str, ...] = ()
+    admin_trusted_peers: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    admin_networks: tuple[str, ...] = ()
+    proxy_protocol: ProxyProtocol = "off"
+    admin_proxy_protocol: ProxyProtocol = "off"
     max_connections: Positive = 4096
     max_connections_per_peer: Positive = 1024
     max_header_bytes: Positive = 16 * 1024
@@ -129,6 +160,13 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     memory_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
 
 
+class NetworkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """countries: a database of the countries of addresses. tenants: where the credentials of each may be used."""
+
+    countries: str | None = None
+    tenants: dict[Name, tuple[str, ...]] = {}
+
+
 class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where operators' decisions are kept: `sqlite` (in the state directory) or a PostgreSQL URL.
 
@@ -138,13 +176,6 @@ class StoreSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     url: str = "sqlite"
     poll_interval: Timeout = 0.5
     upstreams: tuple[str, ...] = ()
-
-
-class RedisSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A Redis that carries hints between replicas. timeout_ms: how long one may take to leave."""
-
-    url: Secret
-    timeout_ms: Positive = 50
 
 
 class BatchingSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -306,33 +337,6 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
 
 
-class RateSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A token bucket: `rate` units in every `per` seconds, never more than `burst` (default: `rate`) at once."""
-
-    rate: Amount
-    per: Period = 1.0
-    burst: Amount | None = None
-
-
-class LimitMatchSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which requests a limit applies to; patterns with `*`."""
-
-    tenant: str = "*"
-    model: str = "*"
-    key: str = "*"
-
-
-class LimitSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A limit on requests, tokens or concurrency, with one bucket for each value of `per`."""
-
-    name: Name
-    per: Literal["key", "tenant", "model", "key_model", "tenant_model", "global"] = "key"
-    match: LimitMatchSpec = LimitMatchSpec()
-    requests: RateSpec | None = None
-    tokens: RateSpec | None = None
-    concurrent: Positive | None = None
-
-
 class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One guardrail: its type (a file of policies/guardrails or gateway/guardrails), where it looks and its own settings."""
 
@@ -416,6 +420,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     version: Literal[1]
     listen: ListenSpec = ListenSpec()
+    network: NetworkSpec = NetworkSpec()
     state_dir: Annotated[str, Meta(min_length=1)] = "./var"
     replica: Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")] | None = None
     store: StoreSpec = StoreSpec()
@@ -428,6 +433,8 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     roles: dict[Name, RoleSpec] = {}
     bindings: tuple[BindingSpec, ...] = ()
     limits: tuple[LimitSpec, ...] = ()
+    prices: tuple[PriceSpec, ...] = ()
+    usage: UsageSpec = UsageSpec()
     guardrails: tuple[GuardrailSpec, ...] = ()
     hooks: tuple[HookSpec, ...] = ()
     audit: AuditSpec = AuditSpec()

@@ -11,6 +11,8 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
+from gateway.core.ledger import Position, UsageRow
+from gateway.core.people import LoginRecord, PersonRecord, Seen
 from gateway.core.secret import Secret
 from gateway.core.types import Priority
 
@@ -70,6 +72,8 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
     overlap_until: float | None = None
     revoked: float | None = None
     last_used: float | None = None
+    user: str = ""
+    issued: float | None = None
 
     def ends(self) -> float | None:
         """The first moment at which the key is no longer accepted, or None."""
@@ -94,19 +98,6 @@ class KeyRecord(KeySettings, frozen=True, kw_only=True):
 def engine_secret(engine: str, url: str | None, field: str) -> str:
     """The purpose of an engine's sealed secret: one field, at one address. It is never sent elsewhere."""
     return f"engines/{engine} {url or ''} {field}"
-
-
-class UsageRow(Struct, frozen=True):
-    """Tokens and requests of one key and model on one day (UTC, `YYYY-MM-DD`), to be added to the stored counts."""
-
-    day: str
-    tenant: str
-    key: str
-    model: str
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
 
 
 class StoreChange(Struct, frozen=True):
@@ -147,13 +138,15 @@ class Idempotent(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """One resource to be written with others. version: of the one it replaces; None: it must not exist yet."""
+    """One resource to be written with others. version: of the one it replaces; None: it must not exist yet. needs: others (kind, name) that
+    must be there then."""
 
     kind: str
     name: str
     body: Mapping[str, Any]
     tenant: str = ""
     version: int | None = None
+    needs: tuple[tuple[str, str], ...] = ()
 
 
 class ReplicaRecord(Struct, frozen=True, kw_only=True):
@@ -202,6 +195,21 @@ class LeaseRoll(Struct, frozen=True):
     leases: tuple[Lease, ...]
 
 
+CounterName = tuple[str, str, tuple[str, ...]]
+"""A counter of a limit that lasts: the limit's name, which of its amounts, the key of its bucket."""
+
+
+CounterChange = Callable[[float, Sequence[str | None]], Sequence[tuple[str, float]]]
+"""(time by the database's clock, bodies) -> new bodies, each with the moment at which it expires. None: there is no such counter yet."""
+
+
+class CounterRow(Struct, frozen=True):
+    """A counter as it is kept. body: what only the limits understand."""
+
+    name: CounterName
+    body: str
+
+
 class ControlStore(Protocol):
     """Everything the control plane asks of the store. Every call has a deadline.
 
@@ -222,8 +230,18 @@ class ControlStore(Protocol):
         ...
 
     async def create(
-        self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, tenant: str = "", dry_run: bool = False
-    ) -> Resource: ...
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        actor: str,
+        tenant: str = "",
+        dry_run: bool = False,
+        needs: Sequence[tuple[str, str]] = (),
+    ) -> Resource:
+        """needs: others (kind, name) that must be there when it is written; NotFound without one of them."""
+        ...
 
     async def update(
         self,
@@ -235,8 +253,9 @@ class ControlStore(Protocol):
         version: int | None = None,
         tenant: str | None = None,
         dry_run: bool = False,
+        needs: Sequence[tuple[str, str]] = (),
     ) -> Resource:
-        """Replaces the whole body. tenant: None leaves it unchanged."""
+        """Replaces the whole body. tenant: None leaves it unchanged. needs: as for `create`."""
         ...
 
     async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
@@ -244,7 +263,7 @@ class ControlStore(Protocol):
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
-        """Deletes and returns the resource. VersionMismatch (409 `in_use`) for a limit that keys name."""
+        """Deletes and returns the resource. VersionMismatch (409 `in_use`) for a limit that keys name. A user's own keys are revoked."""
         ...
 
     # --- keys
@@ -256,6 +275,12 @@ class ControlStore(Protocol):
         id: a name for it, or None to make one."""
         ...
 
+    async def create_own_key(
+        self, tenant: str, user: str, settings: KeySettings, *, actor: str, count: int, id: str | None = None, dry_run: bool = False
+    ) -> tuple[KeyRecord, Secret]:
+        """A key of a user. NotFound when the user has no record; VersionMismatch (409 `too_many_keys`) when `count` are active."""
+        ...
+
     async def get_key(self, id: str) -> KeyRecord: ...
 
     async def list_keys(
@@ -264,10 +289,11 @@ class ControlStore(Protocol):
         tenant: str | Sequence[str] | None = None,
         prefix: str = "",
         state: str | None = None,
+        user: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[KeyRecord]:
-        """prefix: of the id. state: active, rotated, expired or revoked."""
+        """prefix: of the id. state: active, rotated, expired or revoked. user: whose own keys."""
         ...
 
     async def update_key(
@@ -275,9 +301,17 @@ class ControlStore(Protocol):
     ) -> KeyRecord: ...
 
     async def rotate_key(
-        self, id: str, *, actor: str, overlap: float = OVERLAP_SECONDS, version: int | None = None, dry_run: bool = False
+        self,
+        id: str,
+        *,
+        actor: str,
+        overlap: float = OVERLAP_SECONDS,
+        expires: float | None = None,
+        version: int | None = None,
+        dry_run: bool = False,
     ) -> tuple[KeyRecord, Secret]:
-        """Gives a key a new secret; its id and settings stay. Old secrets are accepted for at most `overlap` more seconds.
+        """Gives a key a new secret; its id and settings stay. Old secrets are accepted for at most `overlap` more seconds, and not for
+        longer than they would have been without. expires: the key's new end; None: as before.
         Returns the record and the new secret. VersionMismatch (409 `key_not_active`) when the key is revoked."""
         ...
 
@@ -297,10 +331,42 @@ class ControlStore(Protocol):
         """Sets last_used of many keys (id to time). Never moves one back; ignores unknown ids."""
         ...
 
+    # --- people
+
+    async def find_person(self, tenant: str, user: str, groups: Sequence[str]) -> PersonRecord:
+        """What there is on a caller; groups: those that the login said. user "": on the tenant's keys."""
+        ...
+
+    async def note_logins(self, seen: Sequence[Seen], *, limit: int) -> int:
+        """Keeps the last login of each user, and makes records of those who have none while there are fewer users than `limit`. Returns
+        how many were made."""
+        ...
+
+    async def logins(self, ids: Sequence[str]) -> dict[str, LoginRecord]:
+        """What is known of the logins of these users, by their full names."""
+        ...
+
+    async def members(self, group: str, *, limit: int = 100, cursor: str | None = None) -> Page[Resource]:
+        """The users to whom a group, by its full name, is assigned."""
+        ...
+
     # --- usage
 
-    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
-        """Adds to the counts, all in one transaction."""
+    async def add_usage(self, rows: Sequence[UsageRow], before: Position | None = None, after: Position | None = None) -> bool:
+        """Adds to the counts, all in one transaction, and moves the position of a writer of the audit log from `before` to `after`. If
+        somebody else has moved it, adds nothing and returns False. before: as it was read, or with `segment` 0 where there is none."""
+        ...
+
+    async def usage_positions(self) -> dict[str, Position]:
+        """Up to where the audit log of each writer is counted."""
+        ...
+
+    async def usage_counted_from(self) -> float:
+        """When counting from the audit log began, in seconds since the epoch: what older records say was counted by an older version."""
+        ...
+
+    async def usage_of_writers(self, writers: Sequence[str]) -> tuple[dict[str, Position], Sequence[UsageRow]]:
+        """What was counted from these writers' logs, and up to where, at one moment."""
         ...
 
     async def report_usage(
@@ -310,13 +376,13 @@ class ControlStore(Protocol):
         since: str = "",
         until: str = "9999-12-31",
         tenant: str | Sequence[str] | None = None,
-        key: str | None = None,
-        model: str | None = None,
         limit: int = 10000,
         after: Sequence[str] | None = None,
+        **wanted: str | None,
     ) -> Sequence[dict[str, Any]]:
-        """Sums for each combination of `group_by` (of tenant, key, model, day), ordered by it. Days are inclusive on both sides.
-        after: only combinations after this one."""
+        """Sums for each combination of `group_by` (of tenant, key, user, agent, model, operation, currency, day), ordered by it. Days are
+        inclusive on both sides. wanted: values that some of these must have. after: only combinations after this one. `cost` and `currency`
+        are None where costs are in several currencies."""
         ...
 
     # --- changes
@@ -355,6 +421,22 @@ class ControlStore(Protocol):
 
     async def finish_lease(self, lease: Lease, *, done: bool) -> None:
         """Gives it back. done: the job was done and is not due for its period. Raises LeaseLost if it was taken over."""
+        ...
+
+    # --- counters of limits that last
+
+    async def change_counters(self, names: Sequence[CounterName], change: CounterChange) -> None:
+        """Replaces the bodies of these counters, which must differ, in one transaction that locks them. `change` runs in another thread."""
+        ...
+
+    async def counters_of(self, limit: str, most: int = 1000) -> Sequence[CounterRow]: ...
+
+    async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
+        """Those of one key, or all; returns how many."""
+        ...
+
+    async def sweep_counters(self) -> int:
+        """Deletes what has expired."""
         ...
 
     # --- idempotency keys

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.core.values import Headers, Peer, Principal, Priority, ResponseHead, Usage
+from gateway.core.values import Headers, Login, Peer, Principal, Priority, ResponseHead, Scope, Usage
 from gateway.core.wire import InferenceRequest
 
 __all__ = [
     "ALLOW",
+    "NARROWED",
     "AuditRecord",
     "Decision",
     "EventRecord",
     "Headers",
     "InferenceRequest",
     "IntentRecord",
+    "Login",
     "OutcomeRecord",
     "Peer",
     "Principal",
     "Priority",
     "ResponseHead",
+    "Scope",
     "Trial",
     "Usage",
     "Verdict",
@@ -34,6 +37,10 @@ class Decision(Struct, frozen=True):
     allow: bool
     reason: str
     rule: str
+
+
+NARROWED: Final = Decision(False, "The token's scope does not cover this request.", "scope")
+"""The caller may do this, but not with this token."""
 
 
 class Verdict(Struct, frozen=True):
@@ -62,7 +69,12 @@ class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Audit: the intent, written before anything is forwarded. Times in seconds since the epoch."""
+    """Audit: the intent, written before anything is forwarded. Times in seconds since the epoch.
+
+    principal: the key's id, or the subject. credential: the kind of login. user, agent, session: whose key it is or who logged in, who acts
+    for them, in which session. reserved_prompt, reserved_completion: tokens that the request may cost; reserved_cost: in nano-units of
+    `currency`, by the version `price` of the price. They are charged if the outcome is never known.
+    """
 
     time: float
     request_id: str
@@ -77,11 +89,23 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     body_hash: str = ""
     rule: str = ""
     config: int = 0
+    user: str = ""
+    agent: str = ""
+    session: str = ""
+    reserved_prompt: int = 0
+    reserved_completion: int = 0
+    reserved_cost: int = 0
+    currency: str = ""
+    price: str = ""
     detail: dict[str, Any] | None = None
 
 
 class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Audit: how it ended. outcome: ok, denied, failed, cancelled, timeout. A denial before an intent has the intent's fields here."""
+    """Audit: how it ended. A denial before an intent has the intent's fields here.
+
+    outcome: ok, denied, failed, cancelled, timeout; unknown where the process ended before the request did: then the tokens and the cost
+    are what was reserved. cost: in nano-units of `currency` (10^-9 USD, for instance), by the version `price` of the price.
+    """
 
     time: float
     request_id: str
@@ -98,11 +122,20 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    image_tokens: int = 0
+    audio_tokens: int = 0
     estimated: bool = False
+    cost: int = 0
+    currency: str = ""
+    price: str = ""
     bytes: int = 0
     body_hash: str = ""
     duration_ms: float = 0.0
     guardrail: str = ""
+    user: str = ""
+    agent: str = ""
+    session: str = ""
     detail: dict[str, Any] | None = None
 
 

@@ -6,6 +6,7 @@ cannot be compiled and stay in gateway.core.types, from where all of them are im
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Literal
 
 Headers = dict[bytes, bytes]
@@ -15,12 +16,87 @@ Priority = Literal["interactive", "standard", "batch"]
 
 
 class Peer:
-    """The other end of a connection. `trusted`: its forwarding headers count. `certificate`: DER of a verified client certificate."""
+    """The other end of a connection. `trusted`: its forwarding headers count. `certificate`: DER of a verified client certificate.
 
-    __slots__ = ("address", "certificate", "trusted")
+    thumbprint: the certificate's SHA-256 in hex, computed once; "" without one. asserted: the headers Client-Cert and Client-Cert-Chain of
+    a proxy that may send them; not verified yet.
+    """
 
-    def __init__(self, address: str, trusted: bool = False, certificate: bytes | None = None) -> None:
-        self.address, self.trusted, self.certificate = address, trusted, certificate
+    __slots__ = ("address", "asserted", "certificate", "thumbprint", "trusted")
+
+    def __init__(
+        self,
+        address: str,
+        trusted: bool = False,
+        certificate: bytes | None = None,
+        asserted: tuple[bytes, bytes | None] | None = None,
+    ) -> None:
+        self.address, self.trusted, self.certificate, self.asserted = address, trusted, certificate, asserted
+        self.thumbprint = "" if certificate is None else sha256(certificate).hexdigest()
+
+    def verified(self, certificate: bytes) -> str:
+        """What was asserted has been verified: from now on it is the peer's certificate. Returns its thumbprint."""
+        self.certificate, self.asserted = certificate, None
+        self.thumbprint = sha256(certificate).hexdigest()
+        return self.thumbprint
+
+
+class Login:
+    """How somebody has proved who they are, as far as it is known.
+
+    strength: `key`, `password`, `token`, `certificate`, `mfa` (several factors), or "". issuer: of the token, or the directory's name.
+    token_id: its `jti`. issued: its `iat`. auth_time: when the person proved who they are; acr, amr: how (OpenID Connect Core 1.0, 2).
+    certificate: SHA-256 of the client certificate that the connection has (or that is the login), in hex. Times in seconds since the epoch.
+    groups, roles: what the login itself said, before the store's part. actors: who acts for the person, the present one first, then those
+    before (RFC 8693, 4.1). may_act: the only one who may be made an actor; "" for anybody (RFC 8693, 4.4). source: the login that a
+    gateway token was issued for.
+    """
+
+    __slots__ = (
+        "acr",
+        "actors",
+        "amr",
+        "auth_time",
+        "certificate",
+        "groups",
+        "issued",
+        "issuer",
+        "may_act",
+        "roles",
+        "source",
+        "strength",
+        "token_id",
+    )
+
+    def __init__(
+        self,
+        strength: str = "",
+        *,
+        issuer: str = "",
+        token_id: str = "",
+        issued: float | None = None,
+        auth_time: float | None = None,
+        acr: str = "",
+        amr: tuple[str, ...] = (),
+        certificate: str = "",
+        groups: tuple[str, ...] = (),
+        roles: tuple[str, ...] = (),
+        actors: tuple[str, ...] = (),
+        may_act: str = "",
+        source: Login | None = None,
+    ) -> None:
+        self.strength, self.issuer, self.token_id, self.issued = strength, issuer, token_id, issued
+        self.groups, self.roles, self.actors, self.may_act, self.source = groups, roles, actors, may_act, source
+        self.auth_time, self.acr, self.amr, self.certificate = auth_time, acr, amr, certificate
+
+
+class Scope:
+    """Models (patterns) with the operations that may be called on them; without any, all."""
+
+    __slots__ = ("models", "operations")
+
+    def __init__(self, models: tuple[str, ...], operations: tuple[str, ...] = ()) -> None:
+        self.models, self.operations = models, operations
 
 
 class Principal:
@@ -29,19 +105,29 @@ class Principal:
     id: the key's or subject's name. kind: api_key, oidc, ldap, mtls, gateway_token. models: patterns it may use ("*", "demo-*").
     operations: those it may call; empty: all. limits: names of limits that apply to it besides those that match it.
     user, groups, scopes: of a person or service that logged in. agent: who acts for them (RFC 8693's `act`). session: of the agent's work.
+    The id of an API key stays the same when it is rotated. login: how they proved who they are.
+    bounds: of the tenant, the groups and the like: each of them must allow a request, by any of its scopes. reach: permissions beyond which
+    a narrowed token gives nothing, whatever its holder may do; None: not narrowed. personal: an API key that may do nothing but what its
+    user may. networks: where the credentials of the tenant may be used (gateway.core.network); none:
+    everywhere.
     """
 
     __slots__ = (
         "agent",
+        "bounds",
         "expires",
         "groups",
         "id",
         "key_salt",
         "kind",
         "limits",
+        "login",
         "models",
+        "networks",
         "operations",
+        "personal",
         "priority",
+        "reach",
         "roles",
         "scopes",
         "session",
@@ -67,29 +153,105 @@ class Principal:
         scopes: tuple[str, ...] = (),
         agent: str = "",
         session: str = "",
+        login: Login | None = None,
+        bounds: tuple[tuple[Scope, ...], ...] = (),
+        personal: bool = False,
+        reach: tuple[str, ...] | None = None,
     ) -> None:
         self.id, self.tenant, self.kind, self.models = id, tenant, kind, models
         self.priority, self.roles, self.expires = priority, roles, expires
         self.operations, self.limits = operations, limits
         self.user, self.groups, self.scopes = user, groups, scopes
-        self.agent, self.session = agent, session
+        self.agent, self.session, self.login = agent, session, login
+        self.bounds, self.personal, self.reach = bounds, personal, reach
+        self.networks: tuple[str, ...] = ()
         self.key_salt = self.tenant_salt = b""  # kept here by gateway.core.isolation
+
+    def entitled(
+        self,
+        models: tuple[str, ...],
+        groups: tuple[str, ...],
+        roles: tuple[str, ...],
+        bounds: tuple[tuple[Scope, ...], ...],
+        networks: tuple[str, ...] = (),
+    ) -> Principal:
+        """The same caller with other rights: a new object, so that what is remembered by identity is decided anew."""
+        found = Principal(
+            self.id,
+            self.tenant,
+            self.kind,
+            models,
+            self.priority,
+            roles,
+            self.expires,
+            self.operations,
+            self.limits,
+            user=self.user,
+            groups=groups,
+            scopes=self.scopes,
+            agent=self.agent,
+            session=self.session,
+            login=self.login,
+            bounds=bounds,
+            personal=self.personal,
+            reach=self.reach,
+        )
+        found.networks = networks
+        return found
+
+    def acting(self, agent: str, session: str) -> Principal:
+        """The same caller, for whom this agent acts in this session."""
+        made = self.entitled(self.models, self.groups, self.roles, self.bounds, self.networks)
+        made.agent, made.session = agent, session
+        return made
 
     def __repr__(self) -> str:
         return f"Principal({self.tenant}/{self.id})"
 
 
 class Usage:
-    """Tokens of one exchange; compared by value. `estimated`: the engine did not count, so the relayed chunks were counted."""
+    """Tokens of one exchange; compared by value, apart from `cost`.
 
-    __slots__ = ("cached_tokens", "completion_tokens", "estimated", "prompt_tokens")
+    cached_tokens, image_tokens, audio_tokens: parts of the prompt. reasoning_tokens, audio_completion_tokens: parts of what was generated.
+    estimated: the engine did not count, so the relayed chunks were counted. has_media: there are image or audio tokens. cost: in nano-units
+    of the currency of its price (gateway.core.prices), set when the exchange is settled; 0 without a price.
+    """
 
-    def __init__(self, prompt_tokens: int = 0, completion_tokens: int = 0, cached_tokens: int = 0, estimated: bool = False) -> None:
+    __slots__ = (
+        "audio_completion_tokens",
+        "audio_tokens",
+        "cached_tokens",
+        "completion_tokens",
+        "cost",
+        "estimated",
+        "has_media",
+        "image_tokens",
+        "prompt_tokens",
+        "reasoning_tokens",
+    )
+
+    def __init__(
+        self,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        cached_tokens: int = 0,
+        estimated: bool = False,
+        reasoning_tokens: int = 0,
+    ) -> None:
         self.prompt_tokens, self.completion_tokens = prompt_tokens, completion_tokens
         self.cached_tokens, self.estimated = cached_tokens, estimated
+        self.reasoning_tokens = reasoning_tokens
+        self.cost = self.image_tokens = self.audio_tokens = self.audio_completion_tokens = 0
+        self.has_media = False
 
-    def _key(self) -> tuple[int, int, int, bool]:
-        return self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated
+    def of_media(self, image_tokens: int, audio_tokens: int, audio_completion_tokens: int) -> None:
+        """Says which tokens were of images and of sound."""
+        self.image_tokens, self.audio_tokens, self.audio_completion_tokens = image_tokens, audio_tokens, audio_completion_tokens
+        self.has_media = image_tokens > 0 or audio_tokens > 0 or audio_completion_tokens > 0
+
+    def _key(self) -> tuple[int, ...]:
+        tokens = self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated, self.reasoning_tokens
+        return (*tokens, self.image_tokens, self.audio_tokens, self.audio_completion_tokens)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Usage) and self._key() == other._key()

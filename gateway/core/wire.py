@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.prices import Price
 from gateway.core.slices import Steps
 from gateway.core.values import Headers, ResponseHead, Usage
 
@@ -30,20 +31,26 @@ class InferenceRequest:
     operation: the api's, by which policies name it. model: the public name asked for. prompt_tokens: an estimate until the engine counts
     (for tensors: elements). max_tokens: the bound on what may be generated (0: nothing is). content: the header lines about the body that
     the engine gets. version: of the model, where the path names one. unknown: the places of fields that `models[].unknown_fields` decides
-    about.
+    about. size: of the body in bytes. choices: how many answers it asks for.
+    expected: tokens reserved for what is generated. price: the model's when the request began; set before quota is reserved, None if it
+    has none.
     """
 
     __slots__ = (
         "api",
+        "choices",
         "content",
+        "expected",
         "fields",
         "include_usage",
         "max_tokens",
         "model",
         "operation",
         "path",
+        "price",
         "prompt_tokens",
         "raw",
+        "size",
         "stream",
         "unknown",
         "version",
@@ -72,6 +79,9 @@ class InferenceRequest:
         self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
         self.content, self.raw, self.version = content, raw, version
         self.unknown: tuple[str, ...] = ()
+        self.choices = 1
+        self.size = self.expected = 0
+        self.price: Price | None = None
 
 
 class RequestTexts:
@@ -168,6 +178,13 @@ class EventReader:
         cannot be read.
         """
         raise NotImplementedError
+
+    def smaller(self, event: bytes, most: int) -> list[bytes]:
+        """A large event as several that say the same, with at most so many characters of each text; itself where that cannot be.
+
+        Guardrails read one after the other, with other work in between. Raises EngineError for an event that cannot be read.
+        """
+        return [event]
 
     def rest(self, texts: TextFilter) -> bytes:
         """Events with everything still held or withheld at the end of the stream."""
@@ -273,6 +290,10 @@ class WireApi:
     def tools(self, request: InferenceRequest) -> list[str]:
         """The names of the tools that the request offers to the model, all that an engine may read as one; the type of one without."""
         return []
+
+    def label(self, request: InferenceRequest) -> str:
+        """The label that the client gives the request's data; "" without one. Raises RequestError for one that cannot be read."""
+        return ""
 
     def user(self, request: InferenceRequest) -> str:
         """The user named by the request; "" when it names none."""

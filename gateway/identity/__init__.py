@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from gateway.core.mtls_specs import MtlsSpec
 from gateway.core.plugins import AuthenticatorRow
-from gateway.core.specs import ApiKeysSpec, LdapSpec, OidcSpec
-from gateway.identity import api_key, ldap, oidc
+from gateway.core.specs import ApiKeysSpec, GatewayTokensSpec, LdapSpec, OidcSpec
+from gateway.identity import api_key, gateway_tokens, introspection, ldap, mtls, oidc
 
 ROWS: Final = (
+    AuthenticatorRow(name="mtls", settings=MtlsSpec, build=mtls.build),  # first: it verifies certificates that tokens may be bound to
+    AuthenticatorRow(name="gateway_tokens", settings=GatewayTokensSpec, build=gateway_tokens.build),
     AuthenticatorRow(name="oidc", settings=OidcSpec, build=oidc.build),
     AuthenticatorRow(name="ldap", settings=LdapSpec, build=ldap.build),
-    AuthenticatorRow(name="api_keys", settings=ApiKeysSpec, build=api_key.build, last=True),
+    AuthenticatorRow(name="api_keys", settings=ApiKeysSpec, build=api_key.build, last=1),
+    AuthenticatorRow(name="introspection", settings=OidcSpec, build=introspection.build, last=2, within="oidc"),
 )

@@ -28,7 +28,7 @@ class Single:
 
     def __init__(self, member: Authenticator) -> None:
         self._authenticate = member.authenticate
-        self._name = type(member).__name__
+        self._name = _name(member)
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         try:
@@ -46,7 +46,7 @@ class Chain:
     """Several members. Without any, every caller is rejected."""
 
     def __init__(self, members: tuple[Authenticator, ...]) -> None:
-        self._members = tuple((type(member).__name__, member.authenticate) for member in members)
+        self._members = tuple((_name(member), member.authenticate) for member in members)
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         presented(headers)  # two different credentials are refused, whichever members know them
@@ -99,6 +99,11 @@ async def _guarded(name: str, answer: Awaitable[Principal | None]) -> Principal 
         raise
     except Exception as error:  # noqa: BLE001 - boundary: a failing authenticator rejects (fail closed)
         raise _failed(name, error) from None
+
+
+def _name(member: Authenticator) -> str:
+    """For the log; of one within another (gateway.identity.people), the inner one's."""
+    return type(getattr(member, "inner", member)).__name__
 
 
 def _failed(name: str, error: Exception) -> GatehouseError:

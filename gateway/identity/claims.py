@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.core.specs import ClaimSpec, ClaimsSpec
-from gateway.core.types import Principal
+from gateway.core.tokens import MAX_ACTORS
+from gateway.core.types import Login, Principal
 from gateway.identity.jose import Malformed
 
 MAX_TEXT: Final = 256
 MAX_ITEMS: Final = 1000
 """Groups, roles or scopes of one token."""
+MAX_METHODS: Final = 16
+"""Values of `amr` that are looked at."""
 
 
 def principal_of(claims: Mapping[str, Any], wanted: ClaimsSpec, kind: str, expires: float) -> Principal:
@@ -31,6 +34,51 @@ def principal_of(claims: Mapping[str, Any], wanted: ClaimsSpec, kind: str, expir
         agent=_text(claims, wanted.agent),
         session=_text(claims, wanted.session),
     )
+
+
+def actors_of(act: object) -> tuple[str, ...]:
+    """The actors of an `act` claim, the present one first (RFC 8693, 4.1). Raises Malformed."""
+    found: list[str] = []
+    while act is not None:
+        if not isinstance(act, dict) or len(found) >= MAX_ACTORS:
+            raise Malformed("the actors cannot be read")
+        subject = act.get("sub")
+        if not isinstance(subject, str) or not 0 < len(subject) <= 256 or not subject.isprintable():
+            raise Malformed("an actor has no name")
+        found.append(subject)
+        act = act.get("act")
+    return tuple(found)
+
+
+def login_of(claims: Mapping[str, Any], principal: Principal, issuer: str) -> Login:
+    """How the caller has logged in. Raises Malformed when it cannot be said who acts for whom."""
+    may_act = claims.get("may_act")
+    if may_act is not None and (not isinstance(may_act, dict) or not isinstance(may_act.get("sub"), str) or not may_act["sub"]):
+        raise Malformed("it cannot be read who may act")
+    methods = claims.get("amr")
+    amr = tuple(method for method in methods if isinstance(method, str))[:MAX_METHODS] if isinstance(methods, list) else ()
+    token_id, acr = claims.get("jti"), claims.get("acr")
+    actors = actors_of(claims.get("act"))
+    return Login(
+        "mfa" if "mfa" in amr else "token",
+        issuer=issuer,
+        token_id=token_id if isinstance(token_id, str) else "",
+        issued=numeric_date(claims.get("iat")),
+        auth_time=numeric_date(claims.get("auth_time")),
+        acr=acr if isinstance(acr, str) and len(acr) <= MAX_TEXT else "",
+        amr=amr,
+        groups=principal.groups,
+        roles=principal.roles,
+        actors=actors or ((principal.agent,) if principal.agent else ()),
+        may_act="" if may_act is None else may_act["sub"],
+    )
+
+
+def numeric_date(value: object) -> float | None:
+    """A NumericDate (RFC 7519, 2): a finite number that is not a truth value."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return float(value)
 
 
 def meets(claims: Mapping[str, Any], required: Mapping[str, Any]) -> bool:

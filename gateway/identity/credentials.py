@@ -52,7 +52,9 @@ def missing_credentials() -> AuthenticationError:
 def nobody_knew(headers: Headers) -> AuthenticationError:
     """For a request that no authenticator recognised: without a credential, or with one of a kind that is not configured."""
     found = presented(headers)
-    return invalid_credentials() if found is not None and found[0] in (b"bearer", b"basic") and found[1] else missing_credentials()
+    if found is None or found[0] not in (b"bearer", b"basic") or not found[1]:
+        return missing_credentials()
+    return invalid_credentials() if found[0] == b"basic" or looks_like_jwt(found[1]) else invalid_api_key()
 
 
 def invalid_api_key() -> AuthenticationError:

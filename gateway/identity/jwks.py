@@ -20,7 +20,7 @@ from gateway.identity.jose import Malformed, public_key
 log = logging.getLogger("gatehouse.identity")
 
 REFRESH: Final = 600.0
-COOLDOWN: Final = 30.0
+COOLDOWN: Final = 10.0
 RETRY: Final = 15.0
 MAX_STALE: Final = 24 * 3600.0
 FETCH_SECONDS: Final = 5.0

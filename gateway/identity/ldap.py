@@ -3,8 +3,9 @@
 Logins run in a few threads, each at most for the settings' `timeout`. A login that succeeded is believed for `cache` seconds, by an HMAC of
 name and password under a random key, so that the process keeps no password; a login with a new password ends that of the old one.
 
-Failures are counted by name and peer, and by peer: beyond a few, more are refused without asking the directory, so that guessing neither
-succeeds nor locks accounts. Others who log in with the same name from elsewhere, and logins that are believed already, are not held up.
+Failures are counted by name and peer, by name, and by peer (gateway.core.throttle): beyond a few, more are refused without asking the
+directory, so that guessing neither succeeds nor locks accounts. Others who log in with the same name from elsewhere, those who have logged
+in from there before, and a password that was right before are not held up.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from gateway.core.errors import AuthenticationError, Overloaded
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import LdapSpec
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import Headers, Peer, Principal
+from gateway.core.throttle import LoginThrottle, Try
+from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, presented
 from gateway.identity.directory import Directory, Found, Refused, Unavailable
@@ -36,32 +38,6 @@ WAITING: Final = 64
 """Logins under way and waiting; more are refused with 503."""
 REMEMBERED: Final = 10_000
 MAX_NAME: Final = 256
-BURST: Final = 5.0
-SECONDS: Final = 12.0
-"""Failures of one name at one peer: this many at once, and one more in each of these periods."""
-PEER_BURST: Final = 50.0
-PEER_SECONDS: Final = 1.0
-
-
-class Failures:
-    """Buckets of failures by name, bounded: the one that failed least recently is forgotten."""
-
-    def __init__(self, clock: Clock, burst: float, seconds: float, size: int = 10_000) -> None:
-        self._clock, self._burst, self._seconds, self._size = clock, burst, seconds, size
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def allows(self, name: str) -> bool:
-        return self._now(name) >= 1.0
-
-    def count(self, name: str) -> None:
-        self._left[name] = (self._now(name) - 1.0, self._clock.monotonic())
-        self._left.move_to_end(name)
-        if len(self._left) > self._size:
-            self._left.popitem(last=False)
-
-    def _now(self, name: str) -> float:
-        left, since = self._left.get(name, (self._burst, 0.0))
-        return min(self._burst, left + (self._clock.monotonic() - since) / self._seconds)
 
 
 class LdapAuthenticator:
@@ -74,7 +50,7 @@ class LdapAuthenticator:
         self._digests: OrderedDict[str, bytes] = OrderedDict()
         """Of the login that is believed, by the user's name."""
         self._flights: dict[bytes, asyncio.Task[Principal | None]] = {}
-        self._by_name, self._by_peer = Failures(clock, BURST, SECONDS), Failures(clock, PEER_BURST, PEER_SECONDS)
+        self._throttle = LoginThrottle(clock)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ldap")
         self._tasks = TaskOwner(f"ldap {spec.name}")
         self._away = False
@@ -97,28 +73,30 @@ class LdapAuthenticator:
         known = self._believed.get(digest)
         if known is not None and known[0] > self._clock.monotonic():
             return known[1]
-        account, where = f"{name.casefold()} {peer.address}", peer.address
-        if not (self._by_name.allows(account) and self._by_peer.allows(where)):
-            raise invalid_credentials()
-        return self._asked(digest, name, password, account, where)
+        return self._asked(digest, name, password, peer)
 
-    def _asked(self, digest: bytes, name: str, password: str, account: str, where: str) -> Maybe[Principal | None]:
+    def _asked(self, digest: bytes, name: str, password: str, peer: Peer) -> Maybe[Principal | None]:
         flight = self._flights.get(digest)
         if flight is None:
             if len(self._flights) >= WAITING:
                 raise Overloaded("Too many logins at once; try again.", retry_after=1.0)
-            flight = self._flights[digest] = self._tasks.spawn(self._login(digest, name, password), name="login")
+            attempt = self._throttle.begin(name.casefold(), peer.address, digest)
+            if attempt is None:
+                raise invalid_credentials()
+            flight = self._flights[digest] = self._tasks.spawn(self._tried(attempt, digest, name, password), name="login")
             flight.add_done_callback(lambda _: self._flights.pop(digest, None))
-        return self._tasks.wait(self._judged(flight, account, where), name="wait")
+        return self._tasks.wait(asyncio.shield(flight), name="wait")
 
-    async def _judged(self, flight: asyncio.Task[Principal | None], account: str, where: str) -> Principal:
+    async def _tried(self, attempt: Try, digest: bytes, name: str, password: str) -> Principal | None:
         try:
-            principal = await asyncio.shield(flight)
+            principal = await self._login(digest, name, password)
         except AuthenticationError:
-            self._by_name.count(account)
-            self._by_peer.count(where)
+            attempt.failed()
             raise
-        assert principal is not None
+        except BaseException:  # boundary: the directory did not answer, or the gateway ends
+            attempt.abandoned()
+            raise
+        attempt.succeeded()
         return principal
 
     async def _login(self, digest: bytes, name: str, password: str) -> Principal | None:
@@ -160,7 +138,9 @@ class LdapAuthenticator:
         owner = tenant.value or found.attributes.get((tenant.attribute or "").lower(), "")
         if not name or not owner:
             raise Refused("the entry has no name or no tenant")
-        return Principal(name, owner, "ldap", user=name, groups=found.groups)
+        now = self._clock.wall()
+        login = Login("password", issuer=self._spec.name, issued=now, auth_time=now, amr=("pwd",), groups=found.groups)
+        return Principal(name, owner, "ldap", user=name, groups=found.groups, login=login)
 
 
 def _decoded(value: bytes) -> tuple[str, str]:

@@ -22,10 +22,12 @@ from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import jose
-from gateway.identity.claims import meets, principal_of
+from gateway.identity.binding import bind, bound_to, proved
+from gateway.identity.claims import login_of, meets, numeric_date, principal_of
 from gateway.identity.credentials import CHALLENGE, invalid_credentials, looks_like_jwt, presented
 from gateway.identity.jose import Malformed, Unverified
 from gateway.identity.jwks import FETCH_SECONDS, KeyRing
+from gateway.identity.revocations import Revocations
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
 
@@ -62,6 +64,8 @@ class Issuer:
             raise Malformed("a required claim is not as it must be")
         expires = self._valid(claims, now)
         principal = principal_of(claims, self.spec.claims, "oidc", expires)
+        principal.login = login_of(claims, principal, self.spec.issuer)
+        bind(principal, bound_to(claims), self.spec.issuer)
         if expires + self.spec.leeway <= now:
             raise expired()
         return principal
@@ -69,11 +73,11 @@ class Issuer:
     def _valid(self, claims: dict[str, Any], now: float) -> float:
         """The end of its life. Raises Malformed when it has none, when it is too far away, or when the token is not valid yet."""
         leeway = self.spec.leeway
-        expires, issued, begins = (_moment(claims.get(name)) for name in ("exp", "iat", "nbf"))
+        expires, issued, begins = (numeric_date(claims.get(name)) for name in ("exp", "iat", "nbf"))
         if expires is None or expires > now + self.spec.max_lifetime + leeway:
             raise Malformed("it does not expire, or too late")
-        for name, moment in (("iat", issued), ("nbf", begins)):
-            if name in claims and (moment is None or moment > now + leeway):
+        for name, when in (("iat", issued), ("nbf", begins)):
+            if name in claims and (when is None or when > now + leeway):
                 raise Malformed("it is not valid yet")
         return expires
 
@@ -95,8 +99,8 @@ class Issuer:
 class OidcAuthenticator:
     """The tokens of one issuer. Life: `start`, `aclose`."""
 
-    def __init__(self, spec: OidcSpec, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, spec: OidcSpec, clock: Clock, revocations: Revocations | None = None) -> None:
+        self._clock, self._revocations = clock, Revocations() if revocations is None else revocations
         self._issuer = Issuer(spec, clock, self._forget)
         self._known: dict[bytes, Principal] = {}
         self._tasks = TaskOwner("oidc")
@@ -116,10 +120,12 @@ class OidcAuthenticator:
         digest = sha256(found[1]).digest()
         principal = self._known.get(digest)
         if principal is not None and principal.expires is not None and principal.expires > self._clock.wall():
-            return principal
-        return self._first(found[1], digest)
+            if self._revocations.active and self._revocations.refuse(principal):
+                raise invalid_credentials()
+            return proved(principal, peer)
+        return self._first(found[1], digest, peer)
 
-    def _first(self, value: bytes, digest: bytes) -> Maybe[Principal | None]:
+    def _first(self, value: bytes, digest: bytes, peer: Peer) -> Maybe[Principal | None]:
         self._known.pop(digest, None)
         try:
             token = jose.read(value)
@@ -130,16 +136,16 @@ class OidcAuthenticator:
                 raise Malformed("the algorithm is not allowed")
             key = issuer.keys.known(token.kid, token.algorithm)
             if key is not None:
-                return self._remember(digest, issuer.judge(token, key))
+                return proved(self._remember(digest, issuer.judge(token, key)), peer)
         except Malformed as reason:
             log.debug("a token was refused: %s", reason)
             raise invalid_credentials() from None
         fetch = issuer.keys.fetched()
         if fetch is None:
             raise invalid_credentials()
-        return self._tasks.wait(self._after(fetch, token, digest), name="keys")
+        return self._tasks.wait(self._after(fetch, token, digest, peer), name="keys")
 
-    async def _after(self, fetch: Any, token: Unverified, digest: bytes) -> Principal:
+    async def _after(self, fetch: Any, token: Unverified, digest: bytes, peer: Peer) -> Principal:
         issuer = self._issuer
         try:
             async with asyncio.timeout(2 * FETCH_SECONDS):
@@ -147,12 +153,14 @@ class OidcAuthenticator:
             key = issuer.keys.known(token.kid, token.algorithm)
             if key is None:
                 raise Malformed("its key is unknown")
-            return self._remember(digest, issuer.judge(token, key))
+            return proved(self._remember(digest, issuer.judge(token, key)), peer)
         except (Malformed, TimeoutError) as reason:
             log.debug("a token was refused: %s", reason)
             raise invalid_credentials() from None
 
     def _remember(self, digest: bytes, principal: Principal) -> Principal:
+        if self._revocations.refuse(principal):
+            raise Malformed("it is revoked")
         if len(self._known) >= REMEMBERED:
             del self._known[next(iter(self._known))]
         self._known[digest] = principal
@@ -177,7 +185,7 @@ def expired() -> AuthenticationError:
 
 
 def build(settings: OidcSpec, context: AuthenticatorContext) -> OidcAuthenticator:
-    return OidcAuthenticator(settings, context.clock)
+    return OidcAuthenticator(settings, context.clock, context.revocations)
 
 
 async def get(url: str, tls: ClientTlsSpec | None) -> bytes:
@@ -199,10 +207,3 @@ async def get(url: str, tls: ClientTlsSpec | None) -> bytes:
 def _schemes(issuer: str) -> tuple[str, ...]:
     """An issuer without TLS, which is on this machine, may have keys without TLS."""
     return ("https",) if issuer.startswith("https:") else ("https", "http")
-
-
-def _moment(value: object) -> float | None:
-    """A NumericDate (RFC 7519, 2): a finite number that is not a truth value."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        return None
-    return float(value)

@@ -2,60 +2,85 @@
 
 Known keys, and unknown ones for a few seconds, are cached under the SHA-256 of the whole key. A key that is not cached is asked for once,
 however many requests bring it at the same time. A change (revoked, rotated, updated) drops the key at once; an answer that was under way
-at that moment is discarded, and the store is asked again. A peer that keeps presenting unknown keys is turned away before the store is
-asked.
+at that moment is discarded, and the store is asked again.
+
+A key cannot be guessed, so unknown ones are only a load, which the store bears by answering many at once (gateway.store.key_finder). A peer
+that keeps presenting them waits a little for each further one; nobody is turned away, because a valid key from the same address cannot be
+told from the others before it is looked up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.errors import GatehouseError, Overloaded, StoreUnavailable
+from gateway.core.network import Networks, Rules
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
+from gateway.core.throttle import Buckets, neighbourhood
 from gateway.core.types import Peer, Principal
 from gateway.core.waiting import Maybe
+from gateway.identity.people import UNBOUNDED, WITHDRAWN, People, Rights, Subject, entitle_key, entitle_personal
 
 log = logging.getLogger("gatehouse.identity")
 
 Find = Callable[[bytes, str], Awaitable[KeyRecord | None]]
 """(SHA-256 of the key, the key) -> its record in whatever state, or None for an unknown key. Raises StoreUnavailable."""
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CAPACITY = 65536
 NEGATIVE_SECONDS = 5.0
-MAX_FLIGHTS = 64
-"""Unknown keys that are looked up at the same time. Further ones are turned away (503)."""
+MAX_FLIGHTS = 4096
+"""Unknown keys that are looked up at the same time: each is a connection's, and there are as many of these by default. Further ones are
+turned away (503)."""
 MAX_TRIES = 5
 """How often the store is asked again when a change overtook its answer."""
 GUESSES = 32
-"""Unknown keys that one peer may present in a row; it gets one more each `GUESS_SECONDS`."""
+"""Unknown keys that one peer may present in a row; it gets one more each `GUESS_SECONDS`. Beyond these, the store is asked after a wait of
+`SLOW_SECONDS`."""
 GUESS_SECONDS = 0.25
+SLOW_SECONDS = 0.1
 PEERS = 4096
 USED_SECONDS = 60.0
 
 
 class Entry:
-    """One known key. `used`: since `reported` (monotonic), when its use was last reported."""
+    """One known key. principal: with the rights of the tenant or the user; None: the key does not count. It holds while `rights` is valid.
+    `used`: since `reported` (monotonic), when its use was last reported. personal: the record of a user's own key."""
 
-    __slots__ = ("digest", "networks", "principal", "reported", "used")
+    __slots__ = ("base", "digest", "gone", "networks", "personal", "principal", "reported", "rights", "used")
 
-    def __init__(self, digest: bytes, principal: Principal, networks: tuple[Network, ...]) -> None:
-        self.digest, self.principal, self.networks = digest, principal, networks
-        self.used = False
+    def __init__(self, digest: bytes, record: KeyRecord, networks: Rules | None) -> None:
+        self.digest, self.networks = digest, networks
+        self.base = principal_of(record)
+        self.personal = record if record.user else None
+        self.principal: Principal | None = None
+        self.rights = WITHDRAWN
+        self.used = self.gone = False
         self.reported = float("-inf")
+
+    def withdraw(self) -> None:
+        """The key itself has changed: whoever still holds this asks again."""
+        self.rights, self.gone = WITHDRAWN, True
+
+    @property
+    def subject(self) -> Subject:
+        """Whose rights count."""
+        return self.base.tenant, self.base.user, ()
+
+    def entitle(self, rights: Rights) -> None:
+        self.rights = rights
+        self.principal = entitle_key(self.base, rights.record) if self.personal is None else entitle_personal(self.personal, rights.record)
 
 
 class Flight:
     """One look-up under way, with a future for each waiting request: one that leaves cancels only its own. Futures instead of a Signal,
     because both a Driver and a task can await them.
 
-    peer: the address of the first that asked. `changed`: ids of keys that changed meanwhile; `made`: whether any key was made
+    peer: where the first that asked is. `changed`: ids of keys that changed meanwhile; `made`: whether any key was made
     meanwhile; `missed`: whether changes were missed.
     """
 
@@ -96,20 +121,24 @@ class Flight:
 class StoredKeys:
     """Implements gateway.core.ports.KeyStore. For one event loop.
 
-    capacity: keys that are remembered, and as many unknown ones. Memory is about 1 KiB for each known key (docs/store.md).
+    people: what the store says of tenants and users. networks: what the keys' networks share. capacity: keys that are remembered, and as
+    many unknown ones. Memory is about 1 KiB for each known key (docs/store.md).
     """
 
     def __init__(
         self,
         find: Find,
         tasks: TaskOwner,
+        people: People | None = None,
         *,
+        networks: Networks | None = None,
         clock: Clock | None = None,
         capacity: int = CAPACITY,
         negative_seconds: float = NEGATIVE_SECONDS,
         max_flights: int = MAX_FLIGHTS,
     ) -> None:
-        self._find, self._tasks = find, tasks
+        self._find, self._tasks, self._people = find, tasks, people
+        self._networks = networks or Networks()
         self._clock: Clock = clock or SystemClock()
         self._capacity, self._negative_seconds, self._max_flights = capacity, negative_seconds, max_flights
         self._known: OrderedDict[bytes, Entry] = OrderedDict()
@@ -118,7 +147,7 @@ class StoredKeys:
         self._unknown: OrderedDict[bytes, float] = OrderedDict()
         self._flights: dict[bytes, Flight] = {}
         self._used: list[Entry] = []
-        self._guesses = Guesses(self._clock)
+        self._guesses = Buckets(self._clock, GUESSES, GUESS_SECONDS, PEERS)
 
     def __len__(self) -> int:
         """Cached keys."""
@@ -129,7 +158,7 @@ class StoredKeys:
     def remembered(self, digest: bytes, peer: Peer) -> Principal | None:
         """The principal of a cached, active key that may be used from this peer. Nearly every request takes this path."""
         entry = self._known.get(digest)
-        if entry is None:
+        if entry is None or not entry.rights.valid:
             return None
         self._known.move_to_end(digest)
         return self._judge(entry, peer)
@@ -139,31 +168,50 @@ class StoredKeys:
         entry = self._known.get(digest)
         if entry is not None:
             self._known.move_to_end(digest)
-            return self._judge(entry, peer)
+            return self._judge(entry, peer) if entry.rights.valid else self._renewed(entry, digest, key, peer)
         until = self._unknown.get(digest)
         if until is not None:
             if until > self._clock.monotonic():
                 return None
             del self._unknown[digest]
+        return self._wait(self._asked(digest, key, peer), digest, key, peer)
+
+    def _asked(self, digest: bytes, key: str, peer: Peer) -> asyncio.Future[Entry | None]:
         flight = self._flights.get(digest)
         if flight is None:
-            if not self._guesses.allow(peer.address):
-                raise Overloaded("Too many unknown API keys were sent from here.", retry_after=1.0)
             if len(self._flights) >= self._max_flights:
                 raise Overloaded("Too many API keys are being looked up.", retry_after=1.0)
-            flight = self._flights[digest] = Flight(peer.address)
-            self._tasks.spawn(self._fly(flight, digest, key), name="find key")
-        return self._wait(flight.join(), peer)
+            flight = self._flights[digest] = Flight(neighbourhood(peer.address))
+            slow = self._guesses.wait(flight.peer) > 0.0
+            self._tasks.spawn(self._fly(flight, digest, key, slow), name="find key")
+        return flight.join()
 
-    async def _wait(self, answer: asyncio.Future[Entry | None], peer: Peer) -> Principal | None:
+    async def _wait(self, answer: asyncio.Future[Entry | None], digest: bytes, key: str, peer: Peer) -> Principal | None:
         entry = await answer
-        return None if entry is None else self._judge(entry, peer)
+        return None if entry is None else await self._renewed(entry, digest, key, peer)
+
+    async def _renewed(self, entry: Entry, digest: bytes, key: str, peer: Peer) -> Principal | None:
+        """Judges a key by rights that hold now, and by its record as it is then."""
+        for _ in range(MAX_TRIES):
+            if not entry.rights.valid and not entry.gone:
+                found = UNBOUNDED if self._people is None else self._people.rights(entry.subject)
+                rights = found if isinstance(found, Rights) else await found
+                if not entry.rights.valid and not entry.gone:  # nobody else has done it meanwhile
+                    entry.entitle(rights)
+            if entry.gone:  # a change has overtaken it
+                following = self._known.get(digest) or await self._asked(digest, key, peer)
+                if following is None:
+                    return None
+                entry = following
+            elif entry.rights.valid:
+                return self._judge(entry, peer)
+        raise StoreUnavailable("The key changes too often to be looked up.", retry_after=1.0)
 
     def _judge(self, entry: Entry, peer: Peer) -> Principal | None:
         principal = entry.principal
-        if principal.expires is not None and principal.expires <= self._clock.wall():
+        if principal is None or (principal.expires is not None and principal.expires <= self._clock.wall()):
             return None
-        if entry.networks and not _inside(peer.address, entry.networks):
+        if entry.networks is not None and not entry.networks.admits(peer.address):
             return None
         if not entry.used:
             entry.used = True
@@ -172,9 +220,11 @@ class StoredKeys:
 
     # --- asking the store
 
-    async def _fly(self, flight: Flight, digest: bytes, key: str) -> None:
+    async def _fly(self, flight: Flight, digest: bytes, key: str, slow: bool) -> None:
         """Always ends the flight."""
         try:
+            if slow:
+                await asyncio.sleep(SLOW_SECONDS)
             record = await self._ask(flight, digest, key)
         except asyncio.CancelledError:
             self._flights.pop(digest, None)
@@ -189,7 +239,7 @@ class StoredKeys:
             return
         self._flights.pop(digest, None)
         if record is None:
-            self._guesses.wrong(flight.peer)
+            self._guesses.take(flight.peer)
         flight.land(self._remember(digest, record))
 
     async def _ask(self, flight: Flight, digest: bytes, key: str) -> KeyRecord | None:
@@ -206,14 +256,14 @@ class StoredKeys:
             if len(self._unknown) > self._capacity:
                 self._unknown.popitem(last=False)
             return None
-        entry = Entry(digest, principal_of(record), tuple(ipaddress.ip_network(network) for network in record.cidrs))
+        entry = Entry(digest, record, self._networks.rules(record.cidrs))
         self._known[digest] = entry
         self._digests.setdefault(record.id, []).append(digest)
         if len(self._known) > self._capacity:
             _, oldest = self._known.popitem(last=False)
-            others = [other for other in self._digests.pop(oldest.principal.id, ()) if other != oldest.digest]
+            others = [other for other in self._digests.pop(oldest.base.id, ()) if other != oldest.digest]
             if others:
-                self._digests[oldest.principal.id] = others
+                self._digests[oldest.base.id] = others
         return entry
 
     # --- told by the feed
@@ -224,7 +274,8 @@ class StoredKeys:
         if made:
             self._unknown.clear()
         for digest in self._digests.pop(id, ()):
-            self._known.pop(digest, None)
+            if (entry := self._known.pop(digest, None)) is not None:
+                entry.withdraw()
         for flight in self._flights.values():
             flight.changed.add(id)
             flight.made = flight.made or made
@@ -232,6 +283,8 @@ class StoredKeys:
     def clear(self) -> None:
         """Changes were missed: drops every cached key and distrusts every answer under way."""
         dropped = len(self._known)
+        for entry in self._known.values():
+            entry.withdraw()
         self._known.clear()
         self._digests.clear()
         self._unknown.clear()
@@ -250,28 +303,8 @@ class StoredKeys:
                 self._used.append(entry)  # later
                 continue
             entry.used, entry.reported = False, now
-            reported[entry.principal.id] = wall
+            reported[entry.base.id] = wall
         return reported
-
-
-class Guesses:
-    """How many more unknown keys each peer may present: one small bucket a peer, in a bounded table."""
-
-    def __init__(self, clock: Clock, peers: int = PEERS) -> None:
-        self._clock, self._peers = clock, peers
-        self._free_at: OrderedDict[str, float] = OrderedDict()  # when the bucket would be full again (GCRA)
-
-    def allow(self, address: str) -> bool:
-        free_at = self._free_at.get(_neighbourhood(address)) if self._free_at else None
-        return free_at is None or free_at - self._clock.monotonic() <= (GUESSES - 1) * GUESS_SECONDS
-
-    def wrong(self, address: str) -> None:
-        """Counts one more unknown key from this peer."""
-        where, now = _neighbourhood(address), self._clock.monotonic()
-        self._free_at[where] = max(now, self._free_at.get(where, 0.0)) + GUESS_SECONDS
-        self._free_at.move_to_end(where)
-        if len(self._free_at) > self._peers:
-            self._free_at.popitem(last=False)
 
 
 def principal_of(record: KeyRecord) -> Principal:
@@ -286,27 +319,5 @@ def principal_of(record: KeyRecord) -> Principal:
         expires=record.ends(),
         operations=record.operations,
         limits=record.limits,
+        user=record.user,
     )
-
-
-def _neighbourhood(address: str) -> str:
-    """IPv6 peers count by their /64, which one subscriber has to itself."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
-
-
-def _inside(address: str, networks: tuple[Network, ...]) -> bool:
-    """Whether an address lies in one of the networks. IPv4 may arrive mapped into IPv6; anything but an address is in none."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
-        parsed = parsed.ipv4_mapped
-    return any(parsed.version == network.version and parsed in network for network in networks)

@@ -1,117 +1,349 @@
-"""Token buckets as one number each: the time at which the bucket would be full again (GCRA, the "virtual scheduling" of
-ITU-T I.371, with time in place of tokens).
+"""Buckets: what is left of every amount that one limit counts, for one caller. All amounts of a limit are one vector.
 
-All state is in whole picoseconds (`ps`) of the monotonic clock. A rate of `rate` units in `per` seconds makes one unit cost
-per/rate, rounded up to a picosecond: what is admitted is never more than burst + rate x time, and nothing drifts. If the
-"full again" time is past, the bucket is full. Otherwise the time until then is the debt, and the level is burst minus debt. The
-level is negative after an exchange that cost more than was reserved for it.
+A rate is one number, the time at which it would be full again (GCRA, the "virtual scheduling" of ITU-T I.371), in whole picoseconds
+(`ps`) of the monotonic clock. A rate of `rate` units in `per` seconds makes one unit cost per/rate, rounded up to a picosecond: what is
+admitted is never more than burst + rate x time, and nothing drifts. If the "full again" time is past, the rate is full. Otherwise the
+time until then is the debt, and the level is burst minus debt. It is negative after an exchange that cost more than was reserved.
+
+A bound on a session is the same number on a clock that stands still: one unit costs 1, and nothing comes back.
+
+An amount that must outlast the process, or be counted once over replicas, is taken in blocks from the store: then the block in hand
+(gateway.limits.stock) decides, and the number only says how much there is.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import ceil
 from typing import Final
 
-from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.specs import LimitSpec
+from gateway.core.types import InferenceRequest, Usage
+from gateway.limits.meter import MILLISECOND, MONEY, SECOND, TOKENS, Meter, meters_of
+from gateway.limits.stock import Need, Stock
 
-SECOND: Final = 1_000_000_000_000
-MILLISECOND: Final = SECOND // 1000
+__all__ = ["MILLISECOND", "SECOND", "Amounts", "Bucket", "Shape"]
+
+MICRO: Final = 1_000_000
+FORGET: Final = 86_400 * SECOND
+"""A session without a request for so long has ended."""
 
 
-class Rate:
-    """The constants of one bucket of `what` (requests, tokens). `unit_ps`: what one unit costs; `burst_ps`: the debt of an empty bucket.
+class Amounts:
+    """What one request costs, before it has run. of: by kind (REQUESTS and so on), tokens as they come. certain: the same without what
+    may be generated. currency: of the money."""
 
-    `until_remaining` and `until_reset`: the x-ratelimit-* lines up to what remains, and from there to the time.
-    """
+    __slots__ = ("certain", "completion", "currency", "model", "of", "prompt", "raw")
 
-    __slots__ = ("burst", "burst_ps", "unit_ps", "until_remaining", "until_reset")
+    def __init__(self, request: InferenceRequest, raw: int, prompt: int, completion: int) -> None:
+        self.model, self.raw = request.model, raw
+        self.prompt, self.completion = prompt, completion
+        elements = prompt if request.operation == "infer" else 0
+        price = request.price
+        if price is None:
+            self.currency = ""
+            self.of = [1, prompt + completion, request.size, elements, 0]
+            self.certain = 0
+        else:
+            self.currency = price.currency
+            self.of = [1, prompt + completion, request.size, elements, price.bound(prompt, completion)]
+            self.certain = price.bound(prompt, 0)
 
-    def __init__(self, spec: RateSpec, what: bytes) -> None:
-        self.unit_ps = ceil(Fraction(str(spec.per)) * SECOND / Fraction(str(spec.rate)))
-        burst = spec.rate if spec.burst is None else spec.burst
-        self.burst = int(burst)
-        self.burst_ps = int(Fraction(str(burst)) * self.unit_ps)
-        self.until_remaining = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: " % (what, self.burst, what)
-        self.until_reset = b"\r\nx-ratelimit-reset-%b: " % what
 
-    def level(self, debt_ps: int) -> int:
-        """Whole units left at a debt; 0 when the level is negative."""
-        left = self.burst_ps - debt_ps if debt_ps > 0 else self.burst_ps
-        return left // self.unit_ps if left > 0 else 0
+class Weights:
+    """What a token of each kind counts, in millionths. The largest counts for a token whose kind is not known yet."""
+
+    __slots__ = ("cached", "completion", "completion_most", "prompt", "prompt_most", "reasoning")
+
+    def __init__(self, spec: LimitSpec) -> None:
+        given = spec.weights
+        self.prompt, self.completion = round(given.prompt * MICRO), round(given.completion * MICRO)
+        self.cached = self.prompt if given.cached is None else round(given.cached * MICRO)
+        self.reasoning = self.completion if given.reasoning is None else round(given.reasoning * MICRO)
+        self.prompt_most, self.completion_most = max(self.prompt, self.cached), max(self.completion, self.reasoning)
+
+    def bound(self, prompt: int, completion: int) -> int:
+        """The most that so many tokens can count, rounded up."""
+        return -(-(prompt * self.prompt_most + completion * self.completion_most) // MICRO)
+
+    def of(self, usage: Usage) -> int:
+        """What the tokens that were used count, rounded up."""
+        prompt, completion = max(usage.prompt_tokens, 0), max(usage.completion_tokens, 0)
+        cached, reasoning = min(max(usage.cached_tokens, 0), prompt), min(max(usage.reasoning_tokens, 0), completion)
+        total = (prompt - cached) * self.prompt + cached * self.cached
+        total += (completion - reasoning) * self.completion + reasoning * self.reasoning
+        return -(-total // MICRO)
 
 
 class Shape:
-    """Shared by all buckets of one limit. number: what a worker calls it towards the control process, 0 before it does. pins: while there
-    are any, it is kept without a bucket."""
+    """What all buckets of one limit share. It follows the limit's settings: `units` is another object after they have changed, and a bucket
+    that still has the former one adapts.
 
-    __slots__ = ("concurrent", "name", "number", "pins", "request_ps", "requests", "spec", "tokens")
+    number: what a worker calls it towards the control process, 0 before it does. told: the settings that it was told. pins: while there are
+    any, it is kept without a bucket. stored: this process counts durable amounts in the store. layout: what is counted, in this order; it
+    never changes. wall_ps: how long a session lasts. changed: when its settings changed.
+    """
 
-    def __init__(self, spec: LimitSpec) -> None:
-        self.spec, self.name = spec, spec.name
+    __slots__ = (
+        "changed",
+        "concurrent",
+        "durable",
+        "enforce",
+        "layout",
+        "meters",
+        "name",
+        "number",
+        "on_failure",
+        "pins",
+        "requests_at",
+        "spec",
+        "stored",
+        "tokens_at",
+        "told",
+        "units",
+        "version",
+        "wall_ps",
+        "weights",
+    )
+
+    def __init__(self, spec: LimitSpec, version: int = 0, durable: bool = False) -> None:
+        self.name = spec.name
         self.number = self.pins = 0
-        self.requests = Rate(spec.requests, b"requests") if spec.requests else None
-        self.request_ps = self.requests.unit_ps if self.requests else 0
-        self.tokens = Rate(spec.tokens, b"tokens") if spec.tokens else None
-        self.concurrent = spec.concurrent or 0
+        self.told: LimitSpec | None = None
+        self.stored = durable
+        self.respec(spec, version, 0)
+        self.layout = layout_of(spec)
+
+    def respec(self, spec: LimitSpec, version: int, now: int) -> None:
+        """The limit's settings from now on. They count the same amounts."""
+        self.spec, self.version, self.changed = spec, version, now
+        self.concurrent, self.enforce, self.on_failure = spec.concurrent or 0, spec.enforce, spec.on_failure
+        self.meters: list[Meter] = meters_of(spec)
+        self.units: tuple[tuple[int, int], ...] = tuple((meter.unit, meter.burst) for meter in self.meters)
+        names = [meter.shown for meter in self.meters]
+        self.requests_at = names.index(b"requests") if b"requests" in names else -1
+        self.tokens_at = names.index(b"tokens") if b"tokens" in names else -1
+        self.durable = self.stored and any(meter.durable for meter in self.meters)
+        given = spec.weights
+        plain = given.prompt == given.completion == 1.0 and given.cached in (None, 1.0) and given.reasoning in (None, 1.0)
+        self.weights: Weights | None = None if plain else Weights(spec)
+        self.wall_ps = int(spec.session.wall_time * SECOND) if spec.session is not None and spec.session.wall_time is not None else 0
+
+    def shown_at(self, shown: bytes) -> int:
+        """Which amount is shown in headers under this name; -1 for none."""
+        return self.requests_at if shown == b"requests" else self.tokens_at
+
+    def costs(self, amounts: Amounts) -> list[int]:
+        """What a request takes of each amount. An estimate beyond the burst takes the whole burst; the rest is charged at settlement.
+
+        Raises LimitExceeded for what is certain to be more than the burst: it could never pass.
+        """
+        costs: list[int] = []
+        for meter in self.meters:
+            what = meter.what
+            if what == TOKENS and self.weights is not None:
+                cost = self.weights.bound(amounts.prompt, amounts.completion)
+            elif what == MONEY and meter.currency != amounts.currency:
+                cost = 0
+            else:
+                cost = amounts.of[what]
+            if cost > meter.burst:
+                self._never(meter, amounts)
+                cost = meter.burst
+            costs.append(cost)
+        return costs
+
+    def _never(self, meter: Meter, amounts: Amounts) -> None:
+        what = meter.what
+        least = amounts.of[what]
+        if what == TOKENS:
+            least = amounts.prompt if self.weights is None else self.weights.bound(amounts.prompt, 0)
+        elif what == MONEY:
+            least = amounts.certain
+        if least > meter.burst and self.enforce:
+            raise meter.never(self.name, least)
+
+    def charges(self, usage: Usage, costs: list[int], currency: str) -> list[int]:
+        """What an exchange that took `costs` has cost."""
+        found: list[int] = []
+        for index, meter in enumerate(self.meters):
+            what = meter.what
+            if what == TOKENS:
+                if self.weights is not None:
+                    found.append(self.weights.of(usage))
+                else:
+                    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+                    found.append((prompt if prompt > 0 else 0) + (completion if completion > 0 else 0))
+            elif what == MONEY:
+                found.append(usage.cost if meter.currency == currency else 0)
+            else:
+                found.append(costs[index])
+        return found
+
+
+def layout_of(spec: LimitSpec) -> tuple[str, ...]:
+    """What a limit counts, in the order of its buckets' vectors. Buckets outlast a change of a limit only if this stays the same."""
+    return tuple(meter.name for meter in meters_of(spec))
 
 
 class Bucket:
-    """The state of one limit for one key: requests, tokens and how many exchanges are under way.
+    """The state of one limit for one key.
 
-    `requests_full` and `tokens_full` are the two "full again" times; `tokens_idle`, `requests_idle` the last time at which a
-    charge found the bucket full: time has already refilled a reservation made before that, so it must not be refunded again.
+    full: of each amount, when it would be full again (picoseconds; for one that time does not refill, how much is used). idle: the last
+    time at which a charge found it full: a reservation made before that was refilled already, and must not be refunded again. in_use:
+    exchanges under way. units: what a unit of each cost when these numbers were made. since, used: first and last use of a session.
+    stocks: blocks of the amounts that the store counts, None for the others; None where it counts none.
     """
 
-    __slots__ = ("in_use", "requests_full", "requests_idle", "shape", "tokens_full", "tokens_idle")
+    __slots__ = ("full", "idle_at", "in_use", "shape", "since", "stocks", "units", "used")
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, key: tuple[str, ...] = (), now: int = 0) -> None:
         self.shape = shape
         self.in_use = 0
-        self.requests_full = self.tokens_full = 0
-        self.requests_idle = self.tokens_idle = 0
+        self.units = shape.units
+        count = len(shape.meters)
+        self.full: list[int] = [0] * count
+        self.idle_at: list[int] = [0] * count
+        self.since = self.used = now
+        self.stocks: list[Stock | None] | None = None
+        if shape.durable:
+            self.stocks = [Stock(shape.name, meter.name, key) if meter.durable else None for meter in shape.meters]
 
-    def admits(self, now: int, token_ps: int) -> bool:
-        """Whether one request that costs `token_ps` of the token bucket fits now. Changes nothing."""
+    def adapt(self) -> None:
+        """The limit's settings have changed: what was used then stays used."""
+        now = self.shape.changed
+        before, self.units = self.units, self.shape.units
+        for index, meter in enumerate(self.shape.meters):
+            unit, burst = before[index]
+            if self.stocks is not None and (stock := self.stocks[index]) is not None:
+                stock.adapt(meter.burst - burst)
+            if meter.frozen:
+                continue
+            debt = self.full[index] - now
+            if debt > 0 and unit != meter.unit:
+                self.full[index] = now + -(-debt * meter.unit // unit)
+
+    def admits(self, now: int, costs: list[int]) -> bool:
+        """Whether a request that costs this fits now. Changes nothing."""
         shape = self.shape
+        if self.units is not shape.units:
+            self.adapt()
         if shape.concurrent and self.in_use >= shape.concurrent:
             return False
-        rate = shape.requests
-        if rate is not None and self.requests_full + shape.request_ps > now + rate.burst_ps:
+        if shape.wall_ps and now - self.since > shape.wall_ps:
             return False
-        rate = shape.tokens
-        return rate is None or self.tokens_full + token_ps <= now + rate.burst_ps
+        stocks, full = self.stocks, self.full
+        for index, meter in enumerate(shape.meters):
+            if stocks is not None and (stock := stocks[index]) is not None:
+                if not stock.covers(now, costs[index]):
+                    return False
+            elif full[index] + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+                return False
+        return True
 
-    def take(self, now: int, token_ps: int) -> None:
+    def take(self, now: int, costs: list[int]) -> None:
         """Charges what `admits` allowed."""
-        shape = self.shape
         self.in_use += 1
-        if shape.requests is not None:
-            if self.requests_full <= now:
-                self.requests_full = self.requests_idle = now
-            self.requests_full += shape.request_ps
-        if shape.tokens is not None:
-            if self.tokens_full <= now:
-                self.tokens_full = self.tokens_idle = now
-            self.tokens_full += token_ps
+        self.used = now
+        self.charge(now, costs)
 
-    def give_back(self, taken_at: int, token_ps: int) -> None:
+    def charge(self, now: int, costs: list[int]) -> None:
+        """Takes this much of each amount, whether it is there or not."""
+        stocks, full = self.stocks, self.full
+        for index, meter in enumerate(self.shape.meters):
+            cost = costs[index]
+            if stocks is not None and (stock := stocks[index]) is not None:
+                stock.take(cost)
+            if meter.frozen:
+                full[index] += cost
+            else:
+                if full[index] <= now:
+                    full[index] = self.idle_at[index] = now
+                full[index] += cost * meter.unit
+
+    def give_back(self, taken_at: int, costs: list[int]) -> None:
         """Undoes the `take` of `taken_at`."""
         self.in_use -= 1
-        if self.requests_idle <= taken_at:
-            self.requests_full -= self.shape.request_ps
-        if self.tokens_idle <= taken_at:
-            self.tokens_full -= token_ps
+        self.refund(taken_at, costs)
 
-    def correct(self, taken_at: int, now: int, reserved_ps: int, actual_ps: int) -> None:
-        """Ends a `take` that turned out to cost `actual_ps` of the token bucket instead of `reserved_ps`."""
+    def refund(self, taken_at: int, costs: list[int]) -> None:
+        """Puts back what was taken then and not used, unless time has refilled it meanwhile."""
+        stocks = self.stocks
+        for index, meter in enumerate(self.shape.meters):
+            cost = costs[index]
+            if cost:
+                if stocks is not None and (stock := stocks[index]) is not None:
+                    stock.give_back(taken_at, cost)
+                if self.idle_at[index] <= taken_at:
+                    self.full[index] -= cost * meter.unit
+
+    def correct(self, taken_at: int, now: int, costs: list[int], charges: list[int]) -> None:
+        """Ends a `take` of `costs` that turned out to cost `charges`."""
         self.in_use -= 1
-        if actual_ps > reserved_ps:
-            if self.tokens_full <= now:
-                self.tokens_full = self.tokens_idle = now
-            self.tokens_full += actual_ps - reserved_ps
-        elif self.tokens_idle <= taken_at:
-            self.tokens_full -= reserved_ps - actual_ps
+        self.settle_up(taken_at, now, costs, charges)
+
+    def settle_up(self, taken_at: int, now: int, costs: list[int], charges: list[int]) -> None:
+        """Charges what was used beyond the reservation of `taken_at`, and puts back what was not used of it."""
+        if self.units is not self.shape.units:
+            self.adapt()
+        stocks, full, idle_at = self.stocks, self.full, self.idle_at
+        for index, meter in enumerate(self.shape.meters):
+            more = charges[index] - costs[index]
+            if more == 0:
+                continue
+            if stocks is not None and (stock := stocks[index]) is not None:
+                if more > 0:
+                    stock.take(more)
+                else:
+                    stock.give_back(taken_at, -more)
+            if more > 0:
+                if not meter.frozen and full[index] <= now:
+                    full[index] = idle_at[index] = now
+                full[index] += more * meter.unit
+            elif idle_at[index] <= taken_at:
+                full[index] += more * meter.unit
+
+    def lacking(self, now: int, costs: list[int], needs: list[Need]) -> bool:
+        """Adds what the store could help with. False: something else refuses this, too, or the store cannot help."""
+        shape, stocks = self.shape, self.stocks
+        if stocks is None or self.crowded() or self.over(now):
+            return False
+        for index, meter in enumerate(shape.meters):
+            stock, cost = stocks[index], costs[index]
+            if stock is None:
+                if self.full[index] + cost * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+                    return False
+            elif not stock.covers(now, cost):
+                if not stock.may_have(now, cost):
+                    return False
+                needs.append(Need(stock, meter, cost, shape.on_failure, self.outside(index)))
+        return True
+
+    def reset(self, now: int) -> None:
+        """Makes everything full again, apart from what is under way: that is not charged when it ends, and frees its slot."""
+        for index, meter in enumerate(self.shape.meters):
+            self.full[index] = self.outside(index) if meter.frozen else now + self.outside(index) * meter.unit
+            self.idle_at[index] = now
+            if self.stocks is not None and (stock := self.stocks[index]) is not None:
+                stock.reset(now)
+        self.since = self.used = now
+
+    def outside(self, index: int) -> int:
+        """What others hold of an amount."""
+        return 0
+
+    def debt(self, index: int, now: int) -> int:
+        """How far an amount is from full: picoseconds, or units of one that time does not refill."""
+        meter = self.shape.meters[index]
+        if self.stocks is not None and (stock := self.stocks[index]) is not None and stock.heard:
+            return max(0, meter.burst - stock.hand - stock.left) * meter.unit
+        return self.full[index] if meter.frozen else self.full[index] - now
+
+    def wait(self, index: int, now: int) -> int:
+        """Picoseconds until an amount that time does not refill is there again: never, as far as this bucket knows."""
+        return 1 << 62
+
+    def over(self, now: int) -> bool:
+        """Whether a session has lasted as long as it may."""
+        return self.shape.wall_ps > 0 and now - self.since > self.shape.wall_ps
 
     def crowded(self) -> bool:
         """Whether as many exchanges are under way as may be."""
@@ -119,4 +351,15 @@ class Bucket:
 
     def idle(self, now: int) -> bool:
         """Full and unused, so nothing is lost by forgetting it: a new bucket starts full."""
-        return self.in_use == 0 and self.requests_full <= now and self.tokens_full <= now
+        if self.in_use:
+            return False
+        for index, meter in enumerate(self.shape.meters):
+            if self.stocks is not None and (stock := self.stocks[index]) is not None:
+                if not stock.empty():
+                    return False
+            elif meter.frozen:
+                if self.full[index] and now - self.used < FORGET:
+                    return False
+            elif self.full[index] > now:
+                return False
+        return not self.shape.wall_ps or now - self.used >= FORGET

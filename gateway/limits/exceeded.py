@@ -3,54 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from gateway.core.errors import LimitExceeded
+from gateway.core.errors import GatehouseError, LimitExceeded, Overloaded, QuotaExceeded
 from gateway.limits import headers
 from gateway.limits.bucket import MILLISECOND, SECOND, Bucket
+from gateway.limits.meter import NEVER, Meter
+
+FOR_GOOD: Final = 1 << 62
+"""The wait for what will never pass."""
 
 
-def whole_burst(bucket: Bucket, prompt: int) -> int:
-    """The reservation, in picoseconds, for an estimate beyond the burst: the whole burst. The rest is charged at settlement.
+class Short:
+    """One amount of which there is too little. wait_ps: until there is enough. away: nobody knows, because the store does not answer."""
 
-    A prompt that exceeds the burst by itself could never pass, and is refused for good.
-    """
-    shape = bucket.shape
-    rate = shape.tokens
-    if rate is None:
-        return 0
-    if prompt * rate.unit_ps > rate.burst_ps:
-        raise LimitExceeded(
-            f"The prompt has about {prompt} tokens; the limit '{shape.name}' never allows more than {rate.burst} at once.",
-            code="tokens_exceeded",
-            headers=(("x-should-retry", "false"),),
-        )
-    return rate.burst_ps
+    __slots__ = ("away", "bucket", "code", "cost", "meter", "wait_ps")
+
+    def __init__(self, bucket: Bucket, meter: Meter | None, code: str, wait_ps: int, cost: int = 0, away: bool = False) -> None:
+        self.bucket, self.meter, self.code, self.wait_ps, self.cost, self.away = bucket, meter, code, wait_ps, cost, away
 
 
-def longest_wait(buckets: Sequence[Bucket], costs: Sequence[int], now: int) -> tuple[int, str, str, str]:
-    """Of the buckets that have too little, the one that makes the caller wait longest: picoseconds, the error's code, of what there is too
-    much, the limit's name. All have enough: no picoseconds. costs: of each token bucket, in picoseconds."""
-    worst: tuple[int, str, str, str] = (0, "", "", "")
-    for bucket, token_ps in zip(buckets, costs, strict=True):
-        shape = bucket.shape
-        waits = []
-        if shape.requests is not None:
-            wait = bucket.requests_full + shape.request_ps - now - shape.requests.burst_ps
-            waits.append((wait, "rate_limit_exceeded", "requests", shape.name))
-        if shape.tokens is not None:
-            waits.append((bucket.tokens_full + token_ps - now - shape.tokens.burst_ps, "tokens_exceeded", "tokens", shape.name))
-        if bucket.crowded():
-            waits.append((SECOND, "concurrency_exceeded", "concurrent requests", shape.name))
-        worst = max([worst, *(wait for wait in waits if wait[0] > 0)])
+def longest_wait(buckets: Sequence[Bucket], costs: Sequence[list[int]], now: int) -> Short | None:
+    """Of the amounts of which there is too little, the one that makes the caller wait longest; None if there is enough of all. Limits that
+    are not enforced do not count."""
+    worst: Short | None = None
+    for bucket, cost in zip(buckets, costs, strict=True):
+        if bucket.shape.enforce:
+            for short in shortages(bucket, cost, now):
+                if worst is None or short.wait_ps > worst.wait_ps:
+                    worst = short
     return worst
 
 
-def exceeded(buckets: Sequence[Bucket], costs: Sequence[int], now: int) -> LimitExceeded:
-    """The error for the bucket that makes the caller wait longest."""
-    wait_ps, code, what, name = longest_wait(buckets, costs, now)
-    return LimitExceeded(
-        f"Too many {what}: the limit '{name}' is reached.",
-        code=code,
-        retry_after=max(0.001, -(-wait_ps // MILLISECOND) / 1000),
-        headers=headers.pairs(buckets, now),
-    )
+def shortages(bucket: Bucket, costs: list[int], now: int) -> list[Short]:
+    """All amounts of which one bucket has too little for this."""
+    found: list[Short] = []
+    shape = bucket.shape
+    for index, meter in enumerate(shape.meters):
+        cost = costs[index]
+        stock = None if bucket.stocks is None else bucket.stocks[index]
+        if stock is not None:
+            if not stock.covers(now, cost):
+                away = now < stock.down_until and shape.on_failure == "closed"
+                found.append(Short(bucket, meter, meter.code, max(MILLISECOND, stock.wait_until - now), cost, away))
+            continue
+        over = bucket.full[index] + cost * meter.unit - meter.burst_ps
+        if not meter.frozen:
+            over -= now
+        if over > 0:
+            found.append(Short(bucket, meter, meter.code, bucket.wait(index, now) if meter.frozen else over, cost))
+    if bucket.over(now):
+        found.append(Short(bucket, None, "session_exceeded", FOR_GOOD))
+    if bucket.crowded():
+        found.append(Short(bucket, None, "concurrency_exceeded", SECOND))
+    return found
+
+
+def exceeded(buckets: Sequence[Bucket], costs: Sequence[list[int]], now: int) -> GatehouseError:
+    """The error for the amount that makes the caller wait longest."""
+    worst = longest_wait(buckets, costs, now)
+    if worst is None:  # given back meanwhile
+        return LimitExceeded("Too many requests at this moment.", retry_after=0.001)
+    if worst.away:
+        return Overloaded("The limits of this key cannot be checked now.", code="limits_unavailable", retry_after=1.0)
+    name, meter, code = worst.bucket.shape.name, worst.meter, worst.code
+    shown = headers.pairs(buckets, now)
+    retry_after = max(0.001, -(-worst.wait_ps // MILLISECOND) / 1000)
+    if code == "insufficient_quota" and meter is not None:
+        left = max(0, meter.burst - worst.bucket.debt(worst.bucket.shape.meters.index(meter), now))
+        return QuotaExceeded(
+            f"The budget '{name}' does not suffice: this needs about {meter.written(worst.cost)}, and {meter.written(left)} are left.",
+            retry_after=retry_after if worst.wait_ps < FOR_GOOD else None,
+            headers=(*NEVER, *shown),
+        )
+    if code == "session_exceeded":
+        what = "time" if meter is None else meter.words
+        return LimitExceeded(f"This session has used its {what}: the limit '{name}' is reached.", code=code, headers=(*NEVER, *shown))
+    what = "concurrent requests" if meter is None else meter.words
+    return LimitExceeded(f"Too many {what}: the limit '{name}' is reached.", code=code, retry_after=retry_after, headers=shown)

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.limits.bucket import MILLISECOND, Bucket, Rate
+from gateway.limits.bucket import MILLISECOND, Bucket
+from gateway.limits.meter import Meter
 
 _MILLIS: Final = tuple(b".%03ds\r\n" % value for value in range(1000))
 """The ends of lines with a time, by milliseconds."""
 
 
 def line(bucket: Bucket, now: int) -> bytes:
-    """The header lines of one bucket, each with its CRLF; b"" when it limits concurrency only. `now`: monotonic picoseconds."""
-    shape = bucket.shape
-    requests, tokens = shape.requests, shape.tokens
-    found = b"" if requests is None else _rate_lines(requests, bucket.requests_full - now)
-    if tokens is not None:
-        found += _rate_lines(tokens, bucket.tokens_full - now)
+    """The header lines of one bucket, each with its CRLF; b"" when it has nothing to show. `now`: monotonic picoseconds."""
+    found = b""
+    for index, meter in enumerate(bucket.shape.meters):
+        if meter.shown:
+            found += _meter_lines(meter, bucket.debt(index, now))
     return found
 
 
-def _rate_lines(rate: Rate, debt_ps: int) -> bytes:
+def _meter_lines(meter: Meter, debt_ps: int) -> bytes:
     """The three lines of one rate at a debt: its burst, the remainder, and the time until it is full again, rounded up."""
     if debt_ps < 0:
         debt_ps = 0
-    left = rate.burst_ps - debt_ps
+    left = meter.burst_ps - debt_ps
     reset = -(-debt_ps // MILLISECOND)
     return b"%b%d%b%d%b" % (
-        rate.until_remaining,
-        left // rate.unit_ps if left > 0 else 0,
-        rate.until_reset,
+        meter.until_remaining,
+        left // meter.unit if left > 0 else 0,
+        meter.until_reset,
         reset // 1000,
         _MILLIS[reset % 1000],
     )
@@ -38,22 +38,23 @@ def _rate_lines(rate: Rate, debt_ps: int) -> bytes:
 
 def lines(buckets: Sequence[Bucket], now: int) -> bytes:
     """The header lines of several buckets together: the tightest for requests, the tightest for tokens."""
-    return _tightest([(b.shape.requests, b.requests_full - now) for b in buckets]) + _tightest(
-        [(b.shape.tokens, b.tokens_full - now) for b in buckets]
-    )
+    return _tightest(buckets, b"requests", now) + _tightest(buckets, b"tokens", now)
 
 
-def _tightest(levels: list[tuple[Rate | None, int]]) -> bytes:
+def _tightest(buckets: Sequence[Bucket], shown: bytes, now: int) -> bytes:
     """The lines of the rate with the least left. Of equals, the one that is full again first. b"" without any rate."""
-    chosen: Rate | None = None
+    chosen: Meter | None = None
     chosen_debt = least = 0
-    for rate, debt in levels:
-        if rate is None:
+    for bucket in buckets:
+        index = bucket.shape.shown_at(shown)
+        if index < 0:
             continue
-        left = rate.level(debt)
+        meter = bucket.shape.meters[index]
+        debt = bucket.debt(index, now)
+        left = meter.level(debt)
         if chosen is None or left < least or (left == least and debt < chosen_debt):
-            chosen, chosen_debt, least = rate, debt, left
-    return b"" if chosen is None else _rate_lines(chosen, chosen_debt)
+            chosen, chosen_debt, least = meter, debt, left
+    return b"" if chosen is None else _meter_lines(chosen, chosen_debt)
 
 
 def pairs(buckets: Sequence[Bucket], now: int) -> tuple[tuple[str, str], ...]:

@@ -15,15 +15,15 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.messages import Message
 from gateway.core.specs import LimitSpec
 from gateway.limits.account import Account, Lease
-from gateway.limits.bucket import SECOND, Shape
+from gateway.limits.bucket import SECOND
 from gateway.limits.lease_messages import (
-    MAX_DEBT,
     BookState,
     Corrected,
     Decided,
@@ -31,13 +31,14 @@ from gateway.limits.lease_messages import (
     LeaseCall,
     LeaseRecall,
     LeaseReply,
-    Level,
     Part,
     Returned,
     Wanted,
 )
-from gateway.limits.lease_state import BucketView, restore, state, view
-from gateway.limits.local import BucketRegistry
+from gateway.limits.lease_parties import Party, Waiting
+from gateway.limits.lease_state import BucketView, level, restore, state, view
+from gateway.limits.registry import BucketRegistry
+from gateway.limits.stock import Need, Restock
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -55,38 +56,15 @@ SLOTS_AHEAD: Final = 8
 """The most slots that are granted ahead at once."""
 SWEEP: Final = 0.25
 """Seconds between two looks at leases that may have expired."""
+REFILLS: Final = 5
+"""How often the store is asked for one request: others may take what it said is there."""
 NANO: Final = 1000
 """Picoseconds in a nanosecond."""
 
 
-class _Waiting:
-    """A request for which shares were recalled."""
-
-    __slots__ = ("accounts", "asked_from", "costs", "until", "wanted", "worker")
-
-    def __init__(self, worker: _Worker, wanted: Wanted, accounts: list[Account], costs: list[int], until: int) -> None:
-        self.worker, self.wanted, self.accounts, self.costs, self.until = worker, wanted, accounts, costs, until
-        self.asked_from: set[tuple[Account, str]] = set()
-
-
-class _Worker:
-    """What the book knows of a worker. silent: it has not answered a recall, so nobody waits for it until it says something."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.limits: dict[int, Shape] = {}
-        self.accounts: dict[Account, None] = {}
-        self.silent = False
-        self.decided: list[Decided] = []
-        self.granted: list[Granted] = []
-        self.recalls: list[tuple[int, tuple[str, ...]]] = []
-
-    def number_of(self, shape: Shape) -> int | None:
-        return next((number for number, known in self.limits.items() if known is shape), None)
-
-
 class LeaseBook:
-    """See the module. later: calls back after so many seconds; without it, the owner calls `sweep` at least every 50 ms."""
+    """See the module. restock: the way to the store, which counts durable amounts; without it they are counted here. later: calls back
+    after so many seconds; without it, the owner calls `sweep` at least every 50 ms."""
 
     def __init__(
         self,
@@ -95,18 +73,19 @@ class LeaseBook:
         clock: Clock | None = None,
         later: Callable[[float, Callable[[], None]], object] | None = None,
         capacity: int = 100_000,
+        restock: Restock | None = None,
     ) -> None:
-        self._send, self._later = send, later
+        self._send, self._later, self._restock = send, later, restock
         self._monotonic = (clock or SystemClock()).monotonic
-        self._registry = BucketRegistry(capacity, Account)
-        self._workers: dict[str, _Worker] = {}
-        self._waiting: dict[_Waiting, None] = {}
+        self.registry = BucketRegistry(capacity, Account, durable=restock is not None)
+        self._workers: dict[str, Party] = {}
+        self._waiting: dict[Waiting, None] = {}
         self._listed: deque[tuple[int, Account, Lease]] = deque()
         self._next_lease = 0
         self._armed = self._hurried = False
 
     def __len__(self) -> int:
-        return len(self._registry)
+        return len(self.registry)
 
     @property
     def waiting(self) -> int:
@@ -122,7 +101,7 @@ class LeaseBook:
     def joined(self, worker: str) -> None:
         """A new worker: it holds nothing."""
         self.gone(worker)
-        self._workers[worker] = _Worker(worker)
+        self._workers[worker] = Party(worker)
 
     def gone(self, worker: str) -> None:
         """A worker has ended: its slots are free, and what it held of rates counts as used. Unknown ones are ignored."""
@@ -137,7 +116,7 @@ class LeaseBook:
         for account in found.accounts:
             account.settle(now)
             lease = account.leases.pop(worker)
-            account.used(lease, lease.requests, lease.tokens)
+            account.used_up(lease, lease.amounts)
             account.put_back_slots(lease, lease.slots)
         for shape in found.limits.values():
             shape.pins -= 1
@@ -169,7 +148,7 @@ class LeaseBook:
         """Ends waits whose time is over, and forgets leases that have expired."""
         now = self.now()
         for waiting in list(self._waiting):
-            if waiting.until <= now:
+            if waiting.asked_from and waiting.until <= now:
                 self._give_up(waiting, now)
         while self._listed and self._listed[0][0] <= now:
             _, account, lease = self._listed.popleft()
@@ -206,25 +185,27 @@ class LeaseBook:
         self._hurried = False
         self.sweep()
 
-    def _name(self, worker: _Worker, call: LeaseCall) -> None:
-        for number, spec in call.limits:
-            shape = worker.limits[number] = self._registry.shape(spec)
-            shape.pins += 1
+    def _name(self, worker: Party, call: LeaseCall) -> None:
+        for number, spec, version in call.limits:
+            shape = self.registry.shape(spec, version, self.now())
+            if worker.limits.get(number) is not shape:
+                worker.limits[number] = shape
+                shape.pins += 1
 
-    def _drop(self, worker: _Worker, numbers: Sequence[int]) -> None:
+    def _drop(self, worker: Party, numbers: Sequence[int]) -> None:
         for number in numbers:
             if (dropped := worker.limits.pop(number, None)) is not None:
                 dropped.pins -= 1
 
-    def _account(self, worker: _Worker, limit: int, key: tuple[str, ...], now: int) -> Account:
-        account = self._registry.bucket(worker.limits[limit], key, now)
+    def _account(self, worker: Party, limit: int, key: tuple[str, ...], now: int) -> Account:
+        account = self.registry.bucket(worker.limits[limit], key, now)
         assert isinstance(account, Account)
         account.settle(now)
         return account
 
     # --- what comes back
 
-    def _returned(self, worker: _Worker, returned: Returned, now: int) -> None:
+    def _returned(self, worker: Party, returned: Returned, now: int) -> None:
         account = self._account(worker, returned.limit, returned.key, now)
         lease = account.leases.get(worker.name)
         if returned.recalled:
@@ -234,104 +215,126 @@ class LeaseBook:
             return
         if returned.recalled:
             lease.recalled = False
-        if returned.requests or returned.tokens:
+        if any(returned.back):
             lease.size //= 2
-        self._report(account, lease, returned.lease, now, returned.spent_requests, returned.spent_tokens)
-        self._put_back(account, lease, returned.lease, now, returned.requests, returned.tokens)
+        self._report(account, lease, returned.lease, now, returned.spent)
+        self._put_back(account, lease, returned.lease, now, returned.back)
         account.put_back_slots(lease, min(returned.slots, lease.slots))
         self._lease(worker, account, now)
 
-    def _report(self, account: Account, lease: Lease, number: int, now: int, requests: int, tokens: int) -> None:
+    def _report(self, account: Account, lease: Lease, number: int, now: int, spent: list[int]) -> None:
         if number == lease.number and now < lease.expires:
-            account.used(lease, min(requests, lease.requests), min(tokens, lease.tokens))
+            account.used_up(lease, [min(one, have) for one, have in zip(spent, lease.amounts, strict=False)])
 
-    def _put_back(self, account: Account, lease: Lease, number: int, now: int, requests: int, tokens: int) -> None:
+    def _put_back(self, account: Account, lease: Lease, number: int, now: int, back: list[int]) -> None:
         if number == lease.number and now < lease.expires:
-            account.put_back(lease, min(requests, lease.requests), min(tokens, lease.tokens))
+            account.put_back(lease, [min(one, have) for one, have in zip(back, lease.amounts, strict=False)])
 
-    def _corrected(self, worker: _Worker, corrected: Corrected, now: int) -> None:
+    def _corrected(self, worker: Party, corrected: Corrected, now: int) -> None:
         account = self._account(worker, corrected.limit, corrected.key, now)
-        rate = account.shape.tokens
-        reserved = actual = 0
-        if rate is not None:
-            reserved = min(corrected.reserved * rate.unit_ps, rate.burst_ps)
-            actual = corrected.actual * rate.unit_ps
-        account.adjust(corrected.taken_at * NANO, now, reserved, actual, corrected.requests)
+        if len(corrected.reserved) == len(corrected.actual) == len(account.out):
+            account.adjust(corrected.taken_at * NANO, now, corrected.reserved, corrected.actual)
 
     # --- decisions
 
-    def _decide_all(self, worker: _Worker, requests: Sequence[Wanted], now: int) -> None:
+    def _decide_all(self, worker: Party, requests: Sequence[Wanted], now: int) -> None:
         asked: dict[Account, list[tuple[Wanted, int]]] = {}
         refused: set[Account] = set()
         for wanted in requests:
             accounts = self._brought(worker, wanted, now)
-            costs = [_cost(account, part) for account, part in zip(accounts, wanted.parts, strict=True)]
-            waiting = _Waiting(worker, wanted, accounts, costs, now + RECALL)
+            costs = [_costs(account, part) for account, part in zip(accounts, wanted.parts, strict=True)]
+            waiting = Waiting(worker, wanted, accounts, costs, now + RECALL)
             if self._fits(waiting, now):
                 self._admit(waiting, now)
                 for index, account in enumerate(accounts):
                     asked.setdefault(account, []).append((wanted, index))
             else:
                 refused.update(accounts)
-                self._recall(waiting, now)
-                if waiting.asked_from:
-                    self._waiting[waiting] = None
-                else:
-                    self._refuse(waiting, now)
+                self._without(waiting, now)
         for account, places in asked.items():
             if account not in refused:
                 self._grant_ahead(worker, account, places, now)
 
-    def _brought(self, worker: _Worker, wanted: Wanted, now: int) -> list[Account]:
+    def _brought(self, worker: Party, wanted: Wanted, now: int) -> list[Account]:
         """The buckets of a request, after what the worker reported with it and handed back for it."""
         accounts = []
         for part in wanted.parts:
             account = self._account(worker, part.limit, part.key, now)
             lease = account.leases.get(worker.name)
             if lease is not None:
-                self._report(account, lease, part.lease, now, part.spent_requests, part.spent_tokens)
-                self._put_back(account, lease, part.lease, now, part.requests, part.tokens_left)
+                self._report(account, lease, part.lease, now, part.spent)
+                self._put_back(account, lease, part.lease, now, part.left)
                 account.put_back_slots(lease, min(part.slot, lease.slots))
                 self._lease(worker, account, now)
             account.undecided += 1
             accounts.append(account)
         return accounts
 
-    def _fits(self, waiting: _Waiting, now: int) -> bool:
-        return all(account.admits(now, cost) for account, cost in zip(waiting.accounts, waiting.costs, strict=True))
+    def _fits(self, waiting: Waiting, now: int) -> bool:
+        for account, costs in zip(waiting.accounts, waiting.costs, strict=True):
+            if account.shape.enforce and not account.admits(now, costs):
+                return False
+        return True
 
-    def _admit(self, waiting: _Waiting, now: int) -> None:
-        for account, cost in zip(waiting.accounts, waiting.costs, strict=True):
-            lease = self._lease(waiting.worker, account, now) if account.shape.concurrent else None
-            account.admit(lease, now, cost)
-        self._decided(waiting, True, now)
+    def _admit(self, waiting: Waiting, now: int) -> None:
+        charged = []
+        for account, costs in zip(waiting.accounts, waiting.costs, strict=True):
+            charged.append(account.shape.enforce or account.admits(now, costs))
+            if charged[-1]:
+                account.admit(self._lease(waiting.worker, account, now) if account.shape.concurrent else None, now, costs)
+        self._decided(waiting, True, now, charged)
 
-    def _refuse(self, waiting: _Waiting, now: int) -> None:
+    def _without(self, waiting: Waiting, now: int) -> None:
+        """There is too little: takes more from the store where that helps, then recalls it from other workers, then refuses."""
+        if self._restock is not None and waiting.refills < REFILLS and (needs := self._needs(waiting, now)):
+            waiting.refilling = True
+            waiting.refills += 1
+            self._waiting[waiting] = None
+            self._restock.ask(needs, partial(self._refilled, waiting))
+            return
+        if not waiting.recalled:
+            waiting.recalled = True
+            waiting.until = now + RECALL
+            self._recall(waiting, now)
+        if waiting.asked_from:
+            self._waiting[waiting] = None
+        else:
+            self._waiting.pop(waiting, None)
+            self._refuse(waiting, now)
+
+    def _needs(self, waiting: Waiting, now: int) -> list[Need]:
+        needs: list[Need] = []
+        for account, costs in zip(waiting.accounts, waiting.costs, strict=True):
+            if account.shape.enforce and not account.admits(now, costs) and not account.lacking(now, costs, needs):
+                return []
+        return needs
+
+    def _refilled(self, waiting: Waiting) -> None:
+        """The store has answered, or it has not."""
+        waiting.refilling = False
+        if waiting in self._waiting:
+            self._retry(self.now())
+            self._flush()
+
+    def _refuse(self, waiting: Waiting, now: int) -> None:
         """Says no, and gives the worker back what it had handed in for buckets that have enough."""
         self._decided(waiting, False, now)
         worker, wanted = waiting.worker, waiting.wanted
-        for index, (account, cost, part) in enumerate(zip(waiting.accounts, waiting.costs, wanted.parts, strict=True)):
-            if (part.requests or part.tokens_left or part.slot) and now >= account.contended_until and account.admits(now, cost):
-                self._grant(worker, account, wanted.id, index, now, part.requests, part.tokens_left, part.slot)
+        for index, (account, costs, part) in enumerate(zip(waiting.accounts, waiting.costs, wanted.parts, strict=True)):
+            if (any(part.left) or part.slot) and now >= account.contended_until and account.admits(now, costs):
+                self._grant(worker, account, wanted.id, index, now, part.left, part.slot)
 
-    def _decided(self, waiting: _Waiting, admitted: bool, now: int) -> None:
-        levels = [
-            Level(
-                max(0, min(account.requests_full - now, MAX_DEBT)) if account.shape.requests is not None else 0,
-                max(0, min(account.tokens_full - now, MAX_DEBT)) if account.shape.tokens is not None else 0,
-                account.crowded(),
-            )
-            for account in waiting.accounts
-        ]
+    def _decided(self, waiting: Waiting, admitted: bool, now: int, charged: list[bool] | None = None) -> None:
+        levels = [level(account, now, charged is None or charged[index]) for index, account in enumerate(waiting.accounts)]
         for account in waiting.accounts:
             account.undecided -= 1
         waiting.worker.decided.append(Decided(waiting.wanted.id, admitted, now // NANO, levels))
 
-    def _recall(self, waiting: _Waiting, now: int) -> None:
+    def _recall(self, waiting: Waiting, now: int) -> None:
         """Recalls from the other workers what a request is short of; nothing, if that cannot be all of it."""
         found: list[tuple[Account, Lease]] = []
         for account, cost in zip(waiting.accounts, waiting.costs, strict=True):
-            if account.admits(now, cost):
+            if not account.shape.enforce or account.admits(now, cost):
                 continue
             holders = self._holders(waiting.worker, account, cost, now)
             if not holders:
@@ -348,14 +351,14 @@ class LeaseBook:
                 other.recalls.append((number, account.key))
             waiting.asked_from.add((account, lease.worker))
 
-    def _holders(self, worker: _Worker, account: Account, cost: int, now: int) -> list[Lease]:
+    def _holders(self, worker: Party, account: Account, costs: list[int], now: int) -> list[Lease]:
         """Leases of other workers that may have what a request is short of. One that was recalled lately has nothing: what it holds is in
         use, and comes back by itself."""
-        rates, crowded = account.short_of_rates(now, cost), account.crowded()
+        short, crowded = account.short_of_amounts(now, costs), account.crowded()
         return [
             lease
             for lease in account.leases.values()
-            if ((rates and (lease.requests or lease.tokens)) or (crowded and lease.slots))
+            if ((short and lease.any()) or (crowded and lease.slots))
             and lease.worker != worker.name
             and not self._workers[lease.worker].silent
             and (lease.recalled or lease.recalled_at < 0 or now - lease.recalled_at >= RECALL_AGAIN)
@@ -370,11 +373,10 @@ class LeaseBook:
             if self._fits(waiting, now):
                 del self._waiting[waiting]
                 self._admit(waiting, now)
-            elif not waiting.asked_from:
-                del self._waiting[waiting]
-                self._refuse(waiting, now)
+            elif not waiting.asked_from and not waiting.refilling:
+                self._without(waiting, now)
 
-    def _give_up(self, waiting: _Waiting, now: int) -> None:
+    def _give_up(self, waiting: Waiting, now: int) -> None:
         for _, name in waiting.asked_from:
             if name in self._workers:
                 self._workers[name].silent = True
@@ -382,11 +384,11 @@ class LeaseBook:
 
     # --- leases
 
-    def _lease(self, worker: _Worker, account: Account, now: int) -> Lease:
+    def _lease(self, worker: Party, account: Account, now: int) -> Lease:
         """What a worker holds of a bucket; `_expire` will look at it."""
         lease = account.leases.get(worker.name)
         if lease is None:
-            lease = account.leases[worker.name] = Lease(worker.name, now)
+            lease = account.leases[worker.name] = Lease(worker.name, now, len(account.out))
             worker.accounts[account] = None
         if not lease.listed:
             lease.listed = True
@@ -398,7 +400,7 @@ class LeaseBook:
         if account.leases.get(lease.worker) is not lease:
             return
         account.settle(now)
-        last = max(lease.expires if lease.requests or lease.tokens else 0, lease.asked_at + LEASE)
+        last = max(lease.expires if lease.any() else 0, lease.asked_at + LEASE)
         if last > now:
             self._listed.append((max(last, now + LEASE), account, lease))
             return
@@ -407,7 +409,7 @@ class LeaseBook:
             del account.leases[lease.worker]
             del self._workers[lease.worker].accounts[account]
 
-    def _grant_ahead(self, worker: _Worker, account: Account, places: list[tuple[Wanted, int]], now: int) -> None:
+    def _grant_ahead(self, worker: Party, account: Account, places: list[tuple[Wanted, int]], now: int) -> None:
         """Leases what the worker is likely to need next, after it was admitted `places` times."""
         known = account.leases.get(worker.name)
         first = known is None or (known.asked_at == now and not known.size)
@@ -420,43 +422,44 @@ class LeaseBook:
         if not lease.size or now < account.contended_until:
             return
         share = 2 * len(self._workers)
-        requests, tokens, slots = account.left(now)
+        have, slots = account.left(now)
         lease.size = min(lease.size, 1 << 40)
-        if requests >= 0:
-            requests = min(lease.size, requests // share) - lease.requests
-        if tokens >= 0:
-            each = max(1, sum(wanted.parts[index].tokens for wanted, index in places) // len(places))
-            tokens = min(lease.size * each, tokens // share) - lease.tokens
-        if 0 in (requests, tokens) and not (lease.requests and lease.tokens):
-            requests = tokens = 0  # one without the other helps nobody
+        wanted, place = places[-1]
+        amounts: list[int] = []
+        for index, left in enumerate(have):
+            each = -(-sum(one.parts[at].costs[index] for one, at in places) // len(places))
+            amounts.append(max(0, min(lease.size * each, left // share) - lease.amounts[index]) if each else 0)
+            if each and not amounts[-1] and not lease.amounts[index]:
+                amounts = [0] * len(have)  # one without the other helps nobody
+                break
         ahead = min(lease.size, slots // share, SLOTS_AHEAD) if slots > 0 else 0
-        wanted, index = places[-1]
-        self._grant(worker, account, wanted.id, index, now, max(0, requests), max(0, tokens), ahead)
+        self._grant(worker, account, wanted.id, place, now, amounts, ahead)
 
-    def _grant(self, worker: _Worker, account: Account, id: int, part: int, now: int, requests: int, tokens: int, slots: int) -> None:
-        left = account.left(now)
-        requests, tokens, slots = (min(want, max(0, have)) for want, have in zip((requests, tokens, slots), left, strict=True))
-        if not (requests or tokens or slots):
+    def _grant(self, worker: Party, account: Account, id: int, part: int, now: int, amounts: list[int], slots: int) -> None:
+        left, slots_left = account.left(now)
+        amounts = [min(want, max(0, have)) for want, have in zip(amounts, left, strict=True)] if amounts else [0] * len(left)
+        slots = min(slots, max(0, slots_left))
+        if not (any(amounts) or slots):
             return
         lease = self._lease(worker, account, now)
-        if not (lease.requests or lease.tokens):
+        if not lease.any():
             self._next_lease += 1
             lease.number = self._next_lease
-        lease.expires = now + LEASE
-        account.hand_out(lease, now, requests, tokens, slots)
-        worker.granted.append(Granted(id, part, lease.number, lease.expires // NANO, requests, tokens, slots))
+        lease.expires = account.good_until(now + LEASE)
+        account.hand_out(lease, now, amounts, slots)
+        worker.granted.append(Granted(id, part, lease.number, lease.expires // NANO, amounts, slots))
 
     # --- to be seen, and handed over
 
     def views(self) -> Iterator[BucketView]:
         """The state of every bucket that is not full and unused, or was used lately."""
         now = self.now()
-        for key, bucket in self._registry.all():
+        for key, bucket in self.registry.all():
             yield view(bucket, key, now)
 
     def view(self, limit: LimitSpec, key: tuple[str, ...]) -> BucketView | None:
         """The state of one bucket; None for one that is full and unused."""
-        bucket = self._registry.known(self._registry.shape(limit), key)
+        bucket = self.registry.known(self.registry.shape(limit), key)
         return None if bucket is None else view(bucket, key, self.now())
 
     def hand_over(self) -> BookState:
@@ -467,11 +470,14 @@ class LeaseBook:
         self._retry(now)
         self._flush()
         accounts = []
-        for key, account in self._registry.all():
+        for key, account in self.registry.all():
             assert isinstance(account, Account)
             account.settle(now)
             if not account.idle(now):
                 accounts.append(state(account, key, now))
+                for stock in account.stocks or ():
+                    if stock is not None:
+                        stock.hand = 0  # it is the next one's now, even if this process goes on
         workers = {worker.name: [(number, shape.spec) for number, shape in worker.limits.items()] for worker in self._workers.values()}
         return BookState(now // NANO, self._next_lease, accounts, workers)
 
@@ -481,15 +487,14 @@ class LeaseBook:
         self._next_lease = handed.next_lease
         for name, limits in handed.workers.items():
             self.joined(name)
-            self._name(self._workers[name], LeaseCall(limits=limits))
+            self._name(self._workers[name], LeaseCall(limits=[(number, spec, 0) for number, spec in limits]))
         for given in handed.accounts:
-            account = self._registry.bucket(self._registry.shape(given.limit), given.key, at)
+            account = self.registry.bucket(self.registry.shape(given.limit), given.key, at)
             assert isinstance(account, Account)
             restore(account, given, at, {held.worker: self._lease(self._workers[held.worker], account, at) for held in given.leases})
         self._arm()
 
 
-def _cost(account: Account, part: Part) -> int:
-    """What a request costs of a token bucket, in picoseconds: at most the whole burst."""
-    rate = account.shape.tokens
-    return 0 if rate is None else min(part.tokens * rate.unit_ps, rate.burst_ps)
+def _costs(account: Account, part: Part) -> list[int]:
+    """What a request costs of each amount: at most the whole of it. A worker may know other settings of the limit."""
+    return [min(cost, meter.burst) for cost, meter in zip(part.costs, account.shape.meters, strict=True)]

@@ -1,6 +1,6 @@
 """What a worker and its control process tell each other about limits (gateway.limits.leased and gateway.limits.lease_book).
 
-Times are whole nanoseconds of the machine's monotonic clock, which all processes share; debts are picoseconds of it. Requests, tokens and
+Times are whole nanoseconds of the machine's monotonic clock, which all processes share; debts are picoseconds of it. Amounts and
 slots are whole numbers. All records but the three messages themselves travel as arrays.
 """
 
@@ -20,18 +20,16 @@ MAX_DEBT: Final = 1 << 62
 class Part(Struct, frozen=True, array_like=True):
     """One bucket of a request that the worker could not decide by itself.
 
-    limit, key: the bucket. tokens: the cost. lease: the number of the lease that the rest is of. spent_requests, spent_tokens: used of it
-    since the last report. requests, tokens_left, slot: what the worker has left for this request, and hands back with it.
+    limit, key: the bucket. costs: of each amount. lease: the number of the lease that the rest is of. spent: used of it since the last
+    report. left, slot: what the worker has left for this request, and hands back with it.
     """
 
     limit: int
     key: tuple[str, ...]
-    tokens: int = 0
+    costs: list[int] = []
     lease: int = 0
-    spent_requests: int = 0
-    spent_tokens: int = 0
-    requests: int = 0
-    tokens_left: int = 0
+    spent: list[int] = []
+    left: list[int] = []
     slot: int = 0
 
 
@@ -48,29 +46,27 @@ class Returned(Struct, frozen=True, array_like=True):
     limit: int
     key: tuple[str, ...]
     lease: int = 0
-    spent_requests: int = 0
-    spent_tokens: int = 0
-    requests: int = 0
-    tokens: int = 0
+    spent: list[int] = []
+    back: list[int] = []
     slots: int = 0
     recalled: bool = False
 
 
 class Corrected(Struct, frozen=True, array_like=True):
-    """An exchange ended that had reserved tokens at `taken_at`, and cost `actual`. requests: 1 if it was not served and costs none."""
+    """An exchange ended that had reserved so much of each amount at `taken_at`, and cost `actual`."""
 
     limit: int
     key: tuple[str, ...]
     taken_at: int
-    reserved: int = 0
-    actual: int = 0
-    requests: int = 0
+    reserved: list[int] = []
+    actual: list[int] = []
 
 
 class LeaseCall(Message, frozen=True):
-    """Worker -> control. limits: those that are named by a number from now on. dropped: numbers that mean nothing from now on."""
+    """Worker -> control. limits: those that are named by a number, with the version of the configuration that they are from: such a number
+    is told again when the limit's settings change. dropped: numbers that mean nothing from now on."""
 
-    limits: list[tuple[int, LimitSpec]] = field(default_factory=list)
+    limits: list[tuple[int, LimitSpec, int]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     returned: list[Returned] = field(default_factory=list)
     corrected: list[Corrected] = field(default_factory=list)
@@ -78,11 +74,17 @@ class LeaseCall(Message, frozen=True):
 
 
 class Level(Struct, frozen=True, array_like=True):
-    """A bucket as the control process sees it after a decision: how far from full, and whether all slots are taken."""
+    """A bucket as the control process sees it after a decision. debts: how far each amount is from full. waits: until when there will not
+    be more of each that time does not refill. crowded: all slots are taken. ended: the session has lasted as long as it may. away: the
+    store, which counts it, does not answer. charged: the request was charged here, too; not so where the limit is not enforced and
+    short."""
 
-    requests_debt: int = 0
-    tokens_debt: int = 0
+    debts: list[int] = []
+    waits: list[int] = []
     crowded: bool = False
+    ended: bool = False
+    away: bool = False
+    charged: bool = True
 
 
 class Decided(Struct, frozen=True, array_like=True):
@@ -104,8 +106,7 @@ class Granted(Struct, frozen=True, array_like=True):
     part: int
     lease: int
     expires: int
-    requests: int = 0
-    tokens: int = 0
+    amounts: list[int] = []
     slots: int = 0
 
 
@@ -128,23 +129,34 @@ class LeaseState(Struct, frozen=True, array_like=True):
 
     worker: str
     lease: int
-    requests: int
-    tokens: int
+    amounts: list[int]
     slots: int
     expires_in: int
     size: int
 
 
+class StockState(Struct, frozen=True, array_like=True):
+    """A block of an amount that the store counts (gateway.limits.stock). Times are picoseconds from the moment of the BookState."""
+
+    hand: int
+    left: int
+    window: int
+    good_for: int
+    begun: int
+
+
 class AccountState(Struct, frozen=True, array_like=True):
-    """One bucket with its leases. Times are picoseconds from the moment of the BookState, at most MAX_DEBT away."""
+    """One bucket with its leases. Times are picoseconds from the moment of the BookState, at most MAX_DEBT away; of an amount that time
+    does not refill, `debts` has what is used. stocks: by the number of the amount. since, used: of a session."""
 
     limit: LimitSpec
     key: tuple[str, ...]
-    requests_debt: int
-    tokens_debt: int
-    requests_idle: int
-    tokens_idle: int
+    debts: list[int]
+    idle: list[int]
     leases: list[LeaseState] = []
+    stocks: dict[int, StockState] = {}
+    since: int = 0
+    used: int = 0
 
 
 class BookState(Struct, frozen=True):

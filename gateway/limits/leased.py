@@ -7,21 +7,30 @@ goes in one message (gateway.limits.shares). Guarantees: docs/limits.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from gateway.core.ports import Reservation
-from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Maybe
 from gateway.limits import headers
-from gateway.limits.exceeded import whole_burst
-from gateway.limits.local import MEMO_SIZE, UNLIMITED, Rules
+from gateway.limits.bucket import Amounts
+from gateway.limits.local import MEMO_SIZE, UNLIMITED, Loop, Rules
 from gateway.limits.share import Share
 from gateway.limits.shares import LeasedHeld, Shares
 
 
+class LeasedApplying:
+    """What applies to one caller, model and operation."""
+
+    __slots__ = ("loops", "shares")
+
+    def __init__(self, shares: tuple[Share, ...], loops: Sequence[Loop]) -> None:
+        self.shares, self.loops = shares, tuple(loops)
+
+
 class LeasedLimiter:
-    """The Limiter over the shares of a worker. estimate, charge: what a request costs (policies.limits)."""
+    """The Limiter over the shares of a worker. estimate: tokens to reserve. version: of the configuration, the same in all workers."""
 
     def __init__(
         self,
@@ -29,15 +38,15 @@ class LeasedLimiter:
         shares: Shares,
         *,
         estimate: Callable[[InferenceRequest], tuple[int, int]],
-        charge: Callable[[Usage], int],
         memo_size: int = MEMO_SIZE,
+        version: int = 0,
     ) -> None:
-        self._rules, self._shares, self._registry = rules, shares, shares.registry
-        self._estimate, self._charge = estimate, charge
+        self._rules, self._shares, self._registry, self._estimate = rules, shares, shares.registry, estimate
         self._monotonic = shares.monotonic
-        self._memo: dict[tuple[Principal, str], tuple[Share, ...]] = {}
+        self._memo: dict[tuple[Principal, str, str], LeasedApplying] = {}
         self._memo_size = memo_size
         self._generation = self._registry.generation
+        self._version = version
 
     def reserve(self, principal: Principal, request: InferenceRequest) -> Maybe[Reservation]:
         """Takes from every bucket that applies. Raises LimitExceeded (429) if one has too little, and Overloaded (503) if the control
@@ -45,56 +54,45 @@ class LeasedLimiter:
         if self._generation != self._registry.generation:
             self._memo.clear()
             self._generation = self._registry.generation
-        shares = self._memo.get((principal, request.model))
+        applying = self._memo.get((principal, request.model, request.operation))
         now = int(self._monotonic() * 1_000_000_000_000)
-        if shares is None:
-            shares = self._resolve(principal, request.model, now)
-        if not shares:
+        if applying is None:
+            applying = self._resolve(principal, request.model, request.operation, now)
+        would: list[str] = []
+        if applying.loops:
+            would = self._rules.check_loops(applying.loops, request)
+        shares = applying.shares
+        if not shares and not would:
             return UNLIMITED
+        raw = request.prompt_tokens
         prompt, completion = self._estimate(request)
-        if len(shares) != 1:
-            return self._reserve_several(shares, prompt, prompt + completion, now)
-        share = shares[0]
-        rate = share.shape.tokens
-        tokens = 0
-        if rate is not None:
-            tokens = prompt + completion
-            if tokens * rate.unit_ps > rate.burst_ps:
-                whole_burst(share, prompt)
-                tokens = -(-rate.burst_ps // rate.unit_ps)
-        if not share.covers(now, tokens):
-            return self._shares.ask(shares, (tokens,), now, self._charge)
-        share.use(now, tokens)
-        return LeasedHeld(self._shares, self._charge, shares, (tokens,), (share.turn,), now, headers.line(share, now))
-
-    def _reserve_several(self, shares: tuple[Share, ...], prompt: int, tokens: int, now: int) -> Maybe[Reservation]:
-        costs: list[int] = []
+        amounts = Amounts(request, raw, prompt, completion)
+        costs: list[list[int]] = []
         here = True
         for share in shares:
-            rate = share.shape.tokens
-            cost = 0
-            if rate is not None:
-                cost = tokens
-                if cost * rate.unit_ps > rate.burst_ps:
-                    whole_burst(share, prompt)
-                    cost = -(-rate.burst_ps // rate.unit_ps)
+            cost = share.shape.costs(amounts)
             costs.append(cost)
             if not share.covers(now, cost):
                 here = False
         if not here:
-            return self._shares.ask(shares, costs, now, self._charge)
+            return self._shares.ask(shares, costs, now, amounts, would)
         turns: list[int] = []
         for share, cost in zip(shares, costs, strict=True):
             share.use(now, cost)
             turns.append(share.turn)
-        return LeasedHeld(self._shares, self._charge, shares, costs, turns, now, headers.lines(shares, now))
+        if would and self._shares.noted is not None:
+            for name in would:
+                self._shares.noted(name)
+        shown = headers.line(shares[0], now) if len(shares) == 1 else headers.lines(shares, now)
+        return LeasedHeld(self._shares, amounts, shares, costs, turns, now, shown, tuple(would))
 
-    def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Share, ...]:
-        shares = cast(tuple[Share, ...], self._registry.buckets(self._rules.applying(principal, model), now))
+    def _resolve(self, principal: Principal, model: str, operation: str, now: int) -> LeasedApplying:
+        scopes = self._rules.applying(principal, model, operation)
+        shares = cast(tuple[Share, ...], self._registry.buckets(scopes, now, self._version))
         if self._generation != self._registry.generation:
             self._memo.clear()  # making room may have forgotten shares that the memo holds
             self._generation = self._registry.generation
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
-        self._memo[(principal, model)] = shares
-        return shares
+        found = self._memo[(principal, model, operation)] = LeasedApplying(shares, self._rules.loops(principal, model, operation))
+        return found

@@ -1,125 +1,62 @@
-"""Limits inside one process: takes from every bucket that applies, or from none, without waiting.
+"""Limits inside one process: takes from every bucket that applies, or from none.
 
-A reservation holds the estimated tokens. Settling it refunds what was not used, or charges the excess. Until then its buckets cannot be
-forgotten. Guarantee: between two moments with nothing under way, no bucket hands out more than
-burst + rate x time. While exchanges are under way, it can hand out more only by what they reserved and did not use.
+It waits only where an amount is counted in the store and the block in hand does not suffice. A reservation holds the estimate. Settling it
+refunds what was not used, or charges the excess. Until then its buckets cannot be forgotten. Guarantee: between two moments with nothing
+under way, no bucket hands out more than burst + rate x time. While exchanges are under way, it can hand out more only by what they reserved
+and did not use.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import Overloaded
 from gateway.core.ports import Reservation
-from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.waiting import Maybe, Signal
 from gateway.limits import headers
-from gateway.limits.bucket import Bucket, Shape
-from gateway.limits.exceeded import exceeded, whole_burst
-
-log = logging.getLogger("gatehouse.limits")
+from gateway.limits.bucket import Amounts, Bucket
+from gateway.limits.exceeded import exceeded
+from gateway.limits.meter import SECOND
+from gateway.limits.registry import BucketRegistry, Scope
+from gateway.limits.stock import Need, Restock
 
 MEMO_SIZE: Final = 16384
-Scope = tuple[LimitSpec, tuple[str, ...]]
-"""A limit and the key of its bucket (policies.limits)."""
+MAX_WAITING: Final = 10_000
+"""Requests that may wait for the store at once."""
+WAIT: Final = 3 * SECOND
+"""How long a request waits for the store in all: others may take what it was told is there."""
+Loop = tuple[str, int, int, bool]
+"""A bound on conversations: the limit's name, calls of tools in a row, the same call of a tool, whether it is enforced. 0: no bound."""
 
 
 class Rules(Protocol):
     """Decides which limits apply (policies.limits.LimitRules)."""
 
-    def applying(self, principal: Principal, model: str) -> Sequence[Scope]: ...
+    def applying(self, principal: Principal, model: str, operation: str = "") -> Sequence[Scope]: ...
+
+    def loops(self, principal: Principal, model: str, operation: str = "") -> Sequence[Loop]: ...
+
+    def check_loops(self, loops: Sequence[Loop], request: InferenceRequest) -> list[str]: ...
 
 
-class BucketRegistry:
-    """Owns the buckets of a process, so that a reload keeps the state of every limit whose settings did not change.
+class Applying:
+    """What applies to one caller, model and operation. all_enforced: none of the buckets only counts."""
 
-    make: a bucket of another kind. Bounded by `capacity`: beyond it, buckets that are full and unused are forgotten, oldest first. No
-    other bucket is ever forgotten; while there are only such, the registry grows, and logs that once.
-    """
+    __slots__ = ("all_enforced", "buckets", "loops")
 
-    def __init__(self, capacity: int = 100_000, make: Callable[[Shape, tuple[str, ...]], Bucket] | None = None) -> None:
-        self.capacity = capacity
-        self._make = make
-        self.generation = 0
-        """Changes whenever buckets are forgotten: a memo of buckets is then stale."""
-        self._shapes: dict[LimitSpec, Shape] = {}
-        self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
-        self._sweep_at = capacity
-        self._warned = False
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-    def buckets(self, scopes: Sequence[Scope], now: int) -> tuple[Bucket, ...]:
-        """The bucket of each limit for its key, made full if it is new. None of them is forgotten by this call."""
-        if len(self._buckets) + len(scopes) > self._sweep_at:
-            self._sweep(now)
-        return tuple(self._bucket(self.shape(limit), key) for limit, key in scopes)
-
-    def bucket(self, shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
-        """The bucket of one limit for a key, made full if it is new."""
-        if len(self._buckets) >= self._sweep_at:
-            self._sweep(now)
-        return self._bucket(shape, key)
-
-    def known(self, shape: Shape, key: tuple[str, ...]) -> Bucket | None:
-        """The bucket of one limit for a key, if it is not forgotten."""
-        return self._buckets.get((shape, key))
-
-    def all(self) -> list[tuple[tuple[str, ...], Bucket]]:
-        """Every bucket with its key."""
-        return [(key, bucket) for (_, key), bucket in self._buckets.items()]
-
-    def shape(self, limit: LimitSpec) -> Shape:
-        """What all buckets of a limit share."""
-        identity = limit_identity(limit)
-        shape = self._shapes.get(identity)
-        if shape is None:
-            shape = self._shapes[identity] = Shape(identity)
-        return shape
-
-    def has_shape(self, shape: Shape) -> bool:
-        """Whether buckets made from now on still use this one."""
-        return self._shapes.get(shape.spec) is shape
-
-    def _bucket(self, shape: Shape, key: tuple[str, ...]) -> Bucket:
-        bucket = self._buckets.get((shape, key))
-        if bucket is None:
-            bucket = Bucket(shape) if self._make is None else self._make(shape, key)
-            self._buckets[(shape, key)] = bucket
-        return bucket
-
-    def _sweep(self, now: int) -> None:
-        """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
-        wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
-        idle = []
-        for identity, bucket in self._buckets.items():
-            if bucket.idle(now):
-                idle.append(identity)
-                if len(idle) >= wanted:
-                    break
-        for identity in idle:
-            del self._buckets[identity]
-        if idle:
-            self.generation += 1
-        used = {shape for shape, _ in self._buckets}
-        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
-        # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
-        self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16))
-        if len(self._buckets) >= self.capacity and not self._warned:
-            self._warned = True
-            log.warning("more than %d limit buckets are in use at once; the table grows beyond its capacity", self.capacity)
-
-
-def limit_identity(limit: LimitSpec) -> LimitSpec:
-    """Limits with the same name, `per` and rates share their buckets, whomever they match."""
-    return LimitSpec(name=limit.name, per=limit.per, requests=limit.requests, tokens=limit.tokens, concurrent=limit.concurrent)
+    def __init__(self, buckets: tuple[Bucket, ...], loops: Sequence[Loop]) -> None:
+        self.buckets = buckets
+        self.loops = tuple(loops)
+        self.all_enforced = all(bucket.shape.enforce for bucket in buckets)
 
 
 class LocalLimiter:
-    """The Limiter over in-process buckets. estimate, charge: what a request costs (policies.limits)."""
+    """The Limiter over in-process buckets. estimate: tokens to reserve; learn: hears what they turned out to be, with the model and the
+    first guess at the prompt (gateway.limits.estimates has both). restock: the way to the store, for
+    a registry that is durable. noted: hears of each limit that would have refused a request if it were enforced."""
 
     def __init__(
         self,
@@ -127,97 +64,193 @@ class LocalLimiter:
         registry: BucketRegistry,
         *,
         estimate: Callable[[InferenceRequest], tuple[int, int]],
-        charge: Callable[[Usage], int],
+        learn: Callable[[str, int, Usage], None] | None = None,
+        restock: Restock | None = None,
+        noted: Callable[[str], None] | None = None,
         clock: Clock | None = None,
         memo_size: int = MEMO_SIZE,
     ) -> None:
-        self._rules, self._registry = rules, registry
-        self._estimate, self._charge = estimate, charge
+        self._rules, self._registry, self._estimate = rules, registry, estimate
+        self._learn, self._restock, self._noted = learn, restock, noted
         self._monotonic = (clock or SystemClock()).monotonic
-        self._memo: dict[tuple[Principal, str], tuple[Bucket, ...]] = {}
+        self._memo: dict[tuple[Principal, str, str], Applying] = {}
         self._memo_size = memo_size
         self._generation = registry.generation
+        self._version = registry.next_version()
+        self._waiting = 0
 
-    def reserve(self, principal: Principal, request: InferenceRequest) -> Reservation:
+    def reserve(self, principal: Principal, request: InferenceRequest) -> Maybe[Reservation]:
         """Takes from every bucket that applies. Raises LimitExceeded (429) if one has too little, and then changes none."""
         if self._generation != self._registry.generation:
             self._memo.clear()
             self._generation = self._registry.generation
-        buckets = self._memo.get((principal, request.model))
+        applying = self._memo.get((principal, request.model, request.operation))
         now = int(self._monotonic() * 1_000_000_000_000)
-        if buckets is None:
-            buckets = self._resolve(principal, request.model, now)
-        if not buckets:
+        if applying is None:
+            applying = self._resolve(principal, request.model, request.operation, now)
+        would: list[str] = []
+        if applying.loops:
+            would = self._rules.check_loops(applying.loops, request)
+        buckets = applying.buckets
+        if not buckets and not would:
             return UNLIMITED
-        prompt, completion = self._estimate(request)
-        if len(buckets) != 1:
-            return self._reserve_several(buckets, prompt, prompt + completion, now)
-        bucket = buckets[0]
-        rate = bucket.shape.tokens
-        token_ps = 0
-        if rate is not None:
-            token_ps = (prompt + completion) * rate.unit_ps
-            if token_ps > rate.burst_ps:
-                token_ps = whole_burst(bucket, prompt)
-        if not bucket.admits(now, token_ps):
-            raise exceeded(buckets, (token_ps,), now)
-        bucket.take(now, token_ps)
-        return Held(self, buckets, (token_ps,), now, headers.line(bucket, now))
-
-    def _reserve_several(self, buckets: tuple[Bucket, ...], prompt: int, tokens: int, now: int) -> Held:
-        costs = []
-        admitted = True
+        amounts = self._amounts(request)
+        costs: list[list[int]] = []
+        fits = True
         for bucket in buckets:
-            rate = bucket.shape.tokens
-            token_ps = 0
-            if rate is not None:
-                token_ps = tokens * rate.unit_ps
-                if token_ps > rate.burst_ps:
-                    token_ps = whole_burst(bucket, prompt)
-            costs.append(token_ps)
-            if not bucket.admits(now, token_ps):
-                admitted = False
-        if not admitted:
-            raise exceeded(buckets, costs, now)
-        for bucket, token_ps in zip(buckets, costs, strict=True):
-            bucket.take(now, token_ps)
-        return Held(self, buckets, costs, now, headers.lines(buckets, now))
+            cost = bucket.shape.costs(amounts)
+            costs.append(cost)
+            if fits and not bucket.admits(now, cost) and bucket.shape.enforce:
+                fits = False
+        if not fits:
+            return self._without(buckets, costs, now, amounts, would)
+        return self._admitted(buckets, costs, now, amounts, would)
 
-    def _resolve(self, principal: Principal, model: str, now: int) -> tuple[Bucket, ...]:
-        buckets = self._registry.buckets(self._rules.applying(principal, model), now)
+    def _amounts(self, request: InferenceRequest) -> Amounts:
+        raw = request.prompt_tokens
+        prompt, completion = self._estimate(request)
+        return Amounts(request, raw, prompt, completion)
+
+    def _admitted(self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: list[str]) -> Held:
+        """Charges what fits; from limits that are not enforced, only where it does."""
+        enforced = True
+        for index, bucket in enumerate(buckets):
+            if bucket.shape.enforce:
+                bucket.take(now, costs[index])
+            else:
+                enforced = False
+        if not enforced or would:
+            return self._partly(buckets, costs, now, asked, would)
+        shown = headers.line(buckets[0], now) if len(buckets) == 1 else headers.lines(buckets, now)
+        return Held(self, buckets, costs, now, asked, shown)
+
+    def _partly(self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: list[str]) -> Held:
+        """Enforced limits are charged already; the others are now, where it fits."""
+        taken: list[Bucket] = []
+        taken_costs: list[list[int]] = []
+        for bucket, cost in zip(buckets, costs, strict=True):
+            if not bucket.shape.enforce:
+                if not bucket.admits(now, cost):
+                    would.append(bucket.shape.name)
+                    continue
+                bucket.take(now, cost)
+            taken.append(bucket)
+            taken_costs.append(cost)
+        if self._noted is not None:
+            for name in would:
+                self._noted(name)
+        shown = headers.line(taken[0], now) if len(taken) == 1 else headers.lines(taken, now)
+        return Held(self, taken, taken_costs, now, asked, shown, tuple(would))
+
+    def _without(
+        self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: list[str]
+    ) -> Maybe[Reservation]:
+        """There is too little: asks the store where that can help, and refuses otherwise."""
+        needs = self._needs(buckets, costs, now)
+        if not needs or self._restock is None:
+            raise exceeded(buckets, costs, now)
+        if self._waiting >= MAX_WAITING:
+            raise Overloaded("Too many requests wait for their limits.", code="limits_unavailable", retry_after=1.0)
+        signal: Signal[Reservation] = Signal()
+        waiting = _Waiting(self, buckets, costs, asked, would, signal, now + WAIT)
+        self._waiting += 1
+        self._restock.ask(needs, waiting.again)
+        return signal
+
+    def _needs(self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int) -> list[Need]:
+        needs: list[Need] = []
+        for bucket, cost in zip(buckets, costs, strict=True):
+            if bucket.shape.enforce and not bucket.admits(now, cost) and not bucket.lacking(now, cost, needs):
+                return []
+        return needs
+
+    def retry(self, waiting: _Waiting) -> None:
+        """The store has answered for a request that waits."""
+        now = int(self._monotonic() * 1_000_000_000_000)
+        signal, buckets, costs = waiting.signal, waiting.buckets, waiting.costs
+        if not signal.awaited:  # the client has left
+            self._waiting -= 1
+            return
+        fits = True
+        for bucket, cost in zip(buckets, costs, strict=True):
+            if bucket.shape.enforce and not bucket.admits(now, cost):
+                fits = False
+        if fits:
+            self._waiting -= 1
+            signal.set(self._admitted(buckets, costs, now, waiting.asked, waiting.would))
+            return
+        needs = self._needs(buckets, costs, now)
+        if needs and now < waiting.until and self._restock is not None:
+            self._restock.ask(needs, waiting.again)
+            return
+        self._waiting -= 1
+        signal.fail(exceeded(buckets, costs, now))
+
+    def _resolve(self, principal: Principal, model: str, operation: str, now: int) -> Applying:
+        buckets = self._registry.buckets(self._rules.applying(principal, model, operation), now, self._version)
         if self._generation != self._registry.generation:
             self._memo.clear()  # making room may have forgotten buckets that the memo holds
             self._generation = self._registry.generation
         if len(self._memo) >= self._memo_size:
             del self._memo[next(iter(self._memo))]
-        self._memo[(principal, model)] = buckets
-        return buckets
+        found = self._memo[(principal, model, operation)] = Applying(buckets, self._rules.loops(principal, model, operation))
+        return found
 
     def settle(self, held: Held, usage: Usage | None) -> None:
         """Ends a reservation; called once for each by the reservation itself."""
         if usage is None:
-            for bucket, reserved in zip(held.buckets, held.costs, strict=True):
-                bucket.give_back(held.taken_at, reserved)
+            for index, bucket in enumerate(held.buckets):
+                bucket.give_back(held.taken_at, held.costs[index])
             return
-        tokens = self._charge(usage)
+        if self._learn is not None:
+            self._learn(held.asked.model, held.asked.raw, usage)
         now = int(self._monotonic() * 1_000_000_000_000)
-        if len(held.buckets) == 1:
-            bucket = held.buckets[0]
-            rate = bucket.shape.tokens
-            bucket.correct(held.taken_at, now, held.costs[0], tokens * rate.unit_ps if rate is not None else 0)
-            return
-        for bucket, reserved in zip(held.buckets, held.costs, strict=True):
-            rate = bucket.shape.tokens
-            bucket.correct(held.taken_at, now, reserved, tokens * rate.unit_ps if rate is not None else 0)
+        currency = held.asked.currency
+        for index, bucket in enumerate(held.buckets):
+            costs = held.costs[index]
+            bucket.correct(held.taken_at, now, costs, bucket.shape.charges(usage, costs, currency))
+
+
+class _Waiting:
+    """A request that waits for the store."""
+
+    __slots__ = ("_limiter", "asked", "buckets", "costs", "signal", "until", "would")
+
+    def __init__(
+        self,
+        limiter: LocalLimiter,
+        buckets: tuple[Bucket, ...],
+        costs: list[list[int]],
+        asked: Amounts,
+        would: list[str],
+        signal: Signal[Reservation],
+        until: int,
+    ) -> None:
+        self._limiter, self.buckets, self.costs, self.asked, self.would = limiter, buckets, costs, asked, would
+        self.signal, self.until = signal, until
+
+    def again(self) -> None:
+        """The store has answered."""
+        self._limiter.retry(self)
 
 
 class Held:
-    """A reservation in in-process buckets: picoseconds taken from each one's tokens, and when."""
+    """A reservation in in-process buckets: what was taken from each, and when. not_enforced: limits that would have refused."""
 
-    __slots__ = ("_limiter", "_settled", "buckets", "costs", "headers", "taken_at")
+    __slots__ = ("_limiter", "_settled", "asked", "buckets", "costs", "headers", "not_enforced", "taken_at")
 
-    def __init__(self, limiter: LocalLimiter, buckets: tuple[Bucket, ...], costs: Sequence[int], taken_at: int, headers: bytes) -> None:
+    def __init__(
+        self,
+        limiter: LocalLimiter,
+        buckets: Sequence[Bucket],
+        costs: list[list[int]],
+        taken_at: int,
+        asked: Amounts,
+        headers: bytes,
+        not_enforced: tuple[str, ...] = (),
+    ) -> None:
         self._limiter, self.buckets, self.costs, self.taken_at, self.headers = limiter, buckets, costs, taken_at, headers
+        self.asked, self.not_enforced = asked, not_enforced
         self._settled = False
 
     def settle(self, usage: Usage | None) -> None:
@@ -233,6 +266,7 @@ class Unlimited:
 
     __slots__ = ()
     headers = b""
+    not_enforced: tuple[str, ...] = ()
 
     def settle(self, usage: Usage | None) -> None:
         return None

@@ -1,8 +1,8 @@
 """A worker's share of one bucket.
 
 What is inherited from Bucket is the worker's view of the whole bucket, for headers and errors: as it was at the last word from the control
-process, less what was used here since, refilled by the time that has passed. What may be used is counted apart: `requests`, `tokens` and
-`slots`, which are charged to the real bucket already.
+process, less what was used here since, refilled by the time that has passed. What may be used is counted apart: `amounts` and `slots`,
+which are charged to the real bucket already.
 """
 
 from __future__ import annotations
@@ -11,100 +11,106 @@ from gateway.limits.bucket import Bucket, Shape
 
 
 class Share(Bucket):
-    """`requests`, `tokens`: may be used here until `expires`, under the lease of this number. `slots`: may be used here.
+    """amounts: what may be used here until `expires`, under the lease of this number. `slots`: may be used here.
 
-    requests_out, tokens_out: what the control process believes to be here of them. turn: changes with each report, after which nothing
-    that was used before can come back here. waiting: requests that it decides at this moment. full: it says that all slots are taken.
-    generous_until: until then no unused slot is kept. short_until: until then what costs at least `short_tokens` is refused without
-    asking. peak: slots in use at once since the last look. listed: somebody will look. Times are picoseconds.
+    out: what the control process believes to be here of them. turn: changes with each report, after which nothing that was used before can
+    come back here. waiting: requests that it decides at this moment. taken: it says that all slots are taken. ended: that the session
+    has lasted as long as it may. waits: its word on when there is more of each amount that time does not refill. generous_until: until
+    then no unused slot is kept. short_until: until then what costs at least `short_costs` is refused without asking. peak: slots in use at
+    once since the last look. listed: somebody will look. Times are picoseconds.
     """
 
     __slots__ = (
+        "amounts",
+        "away",
+        "ended",
         "expires",
-        "full",
         "generous_until",
         "key",
         "lease",
         "listed",
+        "out",
         "peak",
-        "requests",
-        "requests_out",
-        "short_tokens",
+        "short_costs",
         "short_until",
         "slots",
-        "tokens",
-        "tokens_out",
+        "taken",
         "turn",
         "waiting",
+        "waits",
     )
 
-    def __init__(self, shape: Shape, key: tuple[str, ...]) -> None:
-        super().__init__(shape)
+    def __init__(self, shape: Shape, key: tuple[str, ...], now: int = 0) -> None:
+        super().__init__(shape, key, now)
         self.key = key
-        self.lease = self.expires = self.requests = self.tokens = self.slots = 0
-        self.requests_out = self.tokens_out = self.turn = self.waiting = self.peak = 0
-        self.generous_until = self.short_until = self.short_tokens = 0
-        self.full = self.listed = False
+        count = len(shape.meters)
+        self.lease = self.expires = self.slots = 0
+        self.amounts: list[int] = [0] * count
+        self.out: list[int] = [0] * count
+        self.waits: list[int] = [0] * count
+        self.short_costs: list[int] = [0] * count
+        self.turn = self.waiting = self.peak = 0
+        self.generous_until = self.short_until = 0
+        self.taken = self.ended = self.away = self.listed = False
 
     def crowded(self) -> bool:
-        return self.full
+        return self.taken
+
+    def over(self, now: int) -> bool:
+        return self.ended
+
+    def wait(self, index: int, now: int) -> int:
+        return max(1, self.waits[index] - now)
 
     def idle(self, now: int) -> bool:
         """Nothing is here, so nothing is lost by forgetting it."""
         return self.in_use == 0 and self.waiting == 0 and self.slots == 0 and not self.listed
 
-    def covers(self, now: int, tokens: int) -> bool:
-        """Whether one request that costs so many tokens can be admitted here and now. Changes nothing."""
-        shape = self.shape
-        if shape.concurrent and self.in_use >= self.slots:
+    def covers(self, now: int, costs: list[int]) -> bool:
+        """Whether one request that costs this can be admitted here and now. Changes nothing."""
+        if self.shape.concurrent and self.in_use >= self.slots:
             return False
-        if shape.requests is not None and (self.requests < 1 or now >= self.expires):
+        amounts = self.amounts
+        if not amounts:
+            return not self.shape.wall_ps or now < self.expires
+        if now >= self.expires:
             return False
-        return shape.tokens is None or (self.tokens >= tokens and now < self.expires)
+        for index, cost in enumerate(costs):  # noqa: SIM110  # a generator costs more when compiled
+            if amounts[index] < cost:
+                return False
+        return True
 
-    def use(self, now: int, tokens: int) -> None:
+    def use(self, now: int, costs: list[int]) -> None:
         """Takes what `covers` allowed."""
-        rate = self.shape.tokens
-        if rate is None:
-            self.take(now, 0)
-        else:
-            self.take(now, tokens * rate.unit_ps)
-            self.tokens -= tokens
-        if self.shape.requests is not None:
-            self.requests -= 1
+        self.take(now, costs)
+        for index, cost in enumerate(costs):
+            self.amounts[index] -= cost
         if self.in_use > self.peak:
             self.peak = self.in_use
 
-    def end(self, turn: int, taken_at: int, now: int, reserved: int, actual: int) -> int:
-        """Ends an exchange that reserved so many tokens. actual: what it cost; -1: it was not served.
-
-        Returns what the control process must be told: 0 nothing; 1 a correction; 2 that the request costs nothing, too.
-        """
-        shape = self.shape
+    def end(self, turn: int, taken_at: int, now: int, costs: list[int], charges: list[int]) -> bool:
+        """Ends an exchange that took `costs` and cost `charges`. Returns whether the control process must be told."""
         self.short_until = 0
-        rate = shape.tokens
-        unit = 0 if rate is None else rate.unit_ps
-        here = turn == self.turn and now < self.expires
-        if actual < 0:
-            self.give_back(taken_at, reserved * unit)
-            if here:
-                if shape.requests is not None:
-                    self.requests += 1
-                if rate is not None:
-                    self.tokens += reserved
-                return 0
-            if shape.requests is not None:
-                return 2
-            return 1 if rate is not None and reserved else 0
-        self.correct(taken_at, now, reserved * unit, actual * unit)
-        if rate is None or actual == reserved:
-            return 0
-        if here and actual < reserved:
-            self.tokens += reserved - actual
-            return 0
-        return 1
+        self.correct(taken_at, now, costs, charges)
+        if charges == costs:
+            return False
+        if turn == self.turn and now < self.expires:
+            more = False
+            for index, charge in enumerate(charges):
+                if charge > costs[index]:
+                    more = True
+            if not more:
+                for index, charge in enumerate(charges):
+                    self.amounts[index] += costs[index] - charge
+                return False
+        return True
 
     def forget(self) -> None:
         """What is left of a lease is not to be used: it has expired, or was handed back."""
-        self.requests = self.tokens = self.requests_out = self.tokens_out = 0
+        self.amounts = [0] * len(self.amounts)
+        self.out = [0] * len(self.out)
         self.turn += 1
+
+    def spent(self) -> list[int]:
+        """What was used of the lease since the last report."""
+        return [out - amount for out, amount in zip(self.out, self.amounts, strict=True)]

@@ -24,10 +24,11 @@ from gateway.core.specs import LimitSpec
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal
 from gateway.limits import headers
-from gateway.limits.bucket import SECOND, Bucket, Shape
-from gateway.limits.exceeded import exceeded, longest_wait
-from gateway.limits.lease_messages import Corrected, Decided, Granted, LeaseCall, LeaseRecall, LeaseReply, Part, Returned, Wanted
-from gateway.limits.local import BucketRegistry
+from gateway.limits.bucket import SECOND, Amounts, Bucket, Shape
+from gateway.limits.exceeded import exceeded, longest_wait, shortages
+from gateway.limits.lease_messages import Corrected, Decided, Granted, LeaseCall, LeaseRecall, LeaseReply, Level, Part, Returned, Wanted
+from gateway.limits.meter import REQUESTS
+from gateway.limits.registry import BucketRegistry
 from gateway.limits.share import Share
 
 log = logging.getLogger("gatehouse.limits")
@@ -52,45 +53,54 @@ CENTRAL: Final = -1
 
 
 class LeasedHeld:
-    """A reservation in the shares of a worker: tokens taken of each, when, and in which of its turns."""
+    """A reservation in the shares of a worker: what was taken of each, when, and in which of its turns. not_enforced: limits that would
+    have refused."""
 
-    __slots__ = ("_charge", "_settled", "_shares", "costs", "headers", "shares", "taken_at", "turns")
+    __slots__ = ("_settled", "_shares", "asked", "costs", "headers", "not_enforced", "shares", "taken_at", "turns")
 
     def __init__(
         self,
         owner: Shares,
-        charge: Callable[[Usage], int],
-        shares: tuple[Share, ...],
-        costs: Sequence[int],
+        asked: Amounts,
+        shares: Sequence[Share],
+        costs: Sequence[list[int]],
         turns: Sequence[int],
         taken_at: int,
         headers: bytes,
+        not_enforced: tuple[str, ...] = (),
     ) -> None:
-        self._shares, self._charge, self.shares, self.costs, self.turns = owner, charge, shares, costs, turns
-        self.taken_at, self.headers, self._settled = taken_at, headers, False
+        self._shares, self.asked, self.shares, self.costs, self.turns = owner, asked, shares, costs, turns
+        self.taken_at, self.headers, self.not_enforced, self._settled = taken_at, headers, not_enforced, False
 
     def settle(self, usage: Usage | None) -> None:
         """Charges the actual usage, or refunds all (None). A second call does nothing."""
         if self._settled:
             return
         self._settled = True
-        self._shares.settle(self, -1 if usage is None else self._charge(usage))
+        self._shares.settle(self, usage)
 
 
 class _Asked:
     """A request that the control process decides. signal: None once nobody waits for it any more."""
 
-    __slots__ = ("charge", "costs", "shares", "signal", "until")
+    __slots__ = ("amounts", "costs", "shares", "signal", "until", "would")
 
     def __init__(
-        self, shares: tuple[Share, ...], costs: Sequence[int], charge: Callable[[Usage], int], signal: Signal[Reservation], until: int
+        self,
+        shares: tuple[Share, ...],
+        costs: list[list[int]],
+        signal: Signal[Reservation],
+        until: int,
+        amounts: Amounts,
+        would: list[str],
     ) -> None:
-        self.shares, self.costs, self.charge, self.until = shares, costs, charge, until
+        self.shares, self.costs, self.until, self.amounts, self.would = shares, costs, until, amounts, would
         self.signal: Signal[Reservation] | None = signal
 
 
 class Shares:
-    """See the module. send: sends a message to the control process and never waits. soon, later: the loop's call_soon and call_later."""
+    """See the module. learn, noted: as of a LocalLimiter. send: sends a message to the control process and never waits. soon, later: the
+    loop's call_soon and call_later."""
 
     def __init__(
         self,
@@ -101,10 +111,13 @@ class Shares:
         clock: Clock | None = None,
         capacity: int = 32_768,
         wait: float = WAIT,
+        learn: Callable[[str, int, Usage], None] | None = None,
+        noted: Callable[[str], None] | None = None,
     ) -> None:
         self._send, self._soon, self._later = send, soon, later
         self.monotonic = (clock or SystemClock()).monotonic
         self.registry = BucketRegistry(capacity, _share)
+        self.learn, self.noted = learn, noted
         self._generation = self.registry.generation
         self._wait = int(wait * SECOND)
         self._asked: dict[int, _Asked] = {}
@@ -112,7 +125,7 @@ class Shares:
         self._decided_id = 0
         self._last_id = self._last_number = self._try_at = 0
         self._numbers: dict[int, Shape] = {}
-        self._new: list[tuple[int, LimitSpec]] = []
+        self._new: list[tuple[int, LimitSpec, int]] = []
         self._wanted: list[Wanted] = []
         self._returned: list[Returned] = []
         self._corrected: list[Corrected] = []
@@ -130,18 +143,17 @@ class Shares:
 
     # --- asking
 
-    def ask(self, shares: tuple[Share, ...], costs: Sequence[int], now: int, charge: Callable[[Usage], int]) -> Signal[Reservation]:
-        """Completes with the reservation. Raises or fails with LimitExceeded, Overloaded."""
+    def ask(self, shares: tuple[Share, ...], costs: list[list[int]], now: int, amounts: Amounts, would: list[str]) -> Signal[Reservation]:
+        """Completes with the reservation. Raises or fails with LimitExceeded, Overloaded. would: limits that are not enforced and would
+        refuse this."""
         hinted = False
         for share, cost in zip(shares, costs, strict=True):
             if now >= share.short_until:
-                share.full = False
-            elif cost >= share.short_tokens:
+                share.taken = share.ended = share.away = False
+            elif not _less(cost, share.short_costs):
                 hinted = True
-        if hinted:
-            prices = _prices(shares, costs)
-            if longest_wait(shares, prices, now)[0] > 0:
-                raise exceeded(shares, prices, now)
+        if hinted and longest_wait(shares, costs, now) is not None:
+            raise exceeded(shares, costs, now)
         if self._lost or len(self._asked) >= MAX_WAITING or (self._late and now < self._try_at):
             raise _away()
         self._try_at = now + SECOND
@@ -149,33 +161,33 @@ class Shares:
         parts = [self._part(share, cost, now) for share, cost in zip(shares, costs, strict=True)]
         self._wanted.append(Wanted(self._last_id, parts))
         signal: Signal[Reservation] = Signal()
-        self._asked[self._last_id] = _Asked(shares, costs, charge, signal, now + self._wait)
+        self._asked[self._last_id] = _Asked(shares, costs, signal, now + self._wait, amounts, would)
         self._flush_soon()
         self._arm()
         return signal
 
-    def _part(self, share: Share, tokens: int, now: int) -> Part:
+    def _part(self, share: Share, costs: list[int], now: int) -> Part:
         """Takes what is left of a share out of it, as far as this request needs it."""
         share.waiting += 1
         if now >= share.expires:
             share.forget()
-        requests = min(1, share.requests)
-        tokens_left = min(tokens, share.tokens)
+        left = [min(cost, amount) for cost, amount in zip(costs, share.amounts, strict=True)]
         slot = 1 if share.shape.concurrent and share.in_use < share.slots else 0
-        spent_requests, spent_tokens = share.requests_out - share.requests, share.tokens_out - share.tokens
-        share.requests -= requests
-        share.tokens -= tokens_left
+        spent = share.spent()
+        share.amounts = [amount - one for amount, one in zip(share.amounts, left, strict=True)]
         share.slots -= slot
-        share.requests_out, share.tokens_out = share.requests, share.tokens
+        share.out = list(share.amounts)
         share.turn += 1
-        return Part(self._number(share.shape), share.key, tokens, share.lease, spent_requests, spent_tokens, requests, tokens_left, slot)
+        return Part(self._number(share.shape), share.key, costs, share.lease, spent, left, slot)
 
     def _number(self, shape: Shape) -> int:
         if not shape.number:
             self._last_number += 1
             shape.number = self._last_number
             self._numbers[shape.number] = shape
-            self._new.append((shape.number, shape.spec))
+        if shape.told is not shape.spec:
+            shape.told = shape.spec
+            self._new.append((shape.number, shape.spec, shape.version))
         return shape.number
 
     def _flush_soon(self) -> None:
@@ -190,7 +202,8 @@ class Shares:
             self._generation = self.registry.generation
             dropped = [number for number, shape in self._numbers.items() if not self.registry.has_shape(shape)]
             for number in dropped:
-                self._numbers.pop(number).number = 0
+                shape = self._numbers.pop(number)
+                shape.number, shape.told = 0, None
         if not (self._wanted or self._returned or self._corrected or dropped):
             return
         call = LeaseCall(self._new, dropped, self._returned, self._corrected, self._wanted)
@@ -210,30 +223,27 @@ class Shares:
 
     # --- settling
 
-    def settle(self, held: LeasedHeld, actual: int) -> None:
-        """Ends a reservation; called once for each by the reservation itself. actual: tokens, or -1 for what was not served."""
+    def settle(self, held: LeasedHeld, usage: Usage | None) -> None:
+        """Ends a reservation; called once for each by the reservation itself. usage: None for what was not served."""
         now = self.now()
-        for share, cost, turn in zip(held.shares, held.costs, held.turns, strict=True):
-            told = share.end(turn, held.taken_at, now, cost, actual)
-            if told:
-                self._corrected.append(
-                    Corrected(self._number(share.shape), share.key, held.taken_at // NANO, cost, max(0, actual), told - 1)
-                )
+        if usage is not None and self.learn is not None:
+            self.learn(held.asked.model, held.asked.raw, usage)
+        for share, costs, turn in zip(held.shares, held.costs, held.turns, strict=True):
+            charges = [0] * len(costs) if usage is None else share.shape.charges(usage, costs, held.asked.currency)
+            if share.end(turn, held.taken_at, now, costs, charges):
+                self._corrected.append(Corrected(self._number(share.shape), share.key, held.taken_at // NANO, costs, charges))
                 self._note()
             if share.shape.concurrent and now < share.generous_until and share.slots > share.in_use:
-                self._give(share, 0, 0, share.slots - share.in_use)
+                self._give(share, [0] * len(share.amounts), share.slots - share.in_use)
                 self._flush_soon()
 
-    def _give(self, share: Share, requests: int, tokens: int, slots: int, recalled: bool = False) -> None:
-        spent_requests, spent_tokens = share.requests_out - share.requests, share.tokens_out - share.tokens
-        share.requests -= requests
-        share.tokens -= tokens
+    def _give(self, share: Share, back: list[int], slots: int, recalled: bool = False) -> None:
+        spent = share.spent()
+        share.amounts = [amount - one for amount, one in zip(share.amounts, back, strict=True)]
         share.slots -= slots
-        share.requests_out, share.tokens_out = share.requests, share.tokens
+        share.out = list(share.amounts)
         share.turn += 1
-        self._returned.append(
-            Returned(self._number(share.shape), share.key, share.lease, spent_requests, spent_tokens, requests, tokens, slots, recalled)
-        )
+        self._returned.append(Returned(self._number(share.shape), share.key, share.lease, spent, back, slots, recalled))
 
     # --- hearing
 
@@ -270,45 +280,55 @@ class Shares:
 
     def _decided(self, asked: _Asked, decided: Decided) -> tuple[LeasedHeld | None, GatehouseError | None]:
         at = decided.at * NANO
-        for share, level in zip(asked.shares, decided.levels, strict=True):
+        taken: list[Share] = []
+        costs: list[list[int]] = []
+        for share, cost, level in zip(asked.shares, asked.costs, decided.levels, strict=True):
             share.waiting -= 1
-            shape = share.shape
-            share.requests_full = at + level.requests_debt - share.requests * shape.request_ps
-            share.tokens_full = at + level.tokens_debt - (0 if shape.tokens is None else share.tokens * shape.tokens.unit_ps)
-            share.full = level.crowded
-            if decided.admitted:
-                share.in_use += 1
-                if shape.concurrent:
-                    share.slots += 1
-                    share.peak = max(share.peak, share.in_use)
-                    self._list(share, at + LOOK)
+            _seen(share, level, at)
+            if not decided.admitted:
+                continue
+            if not level.charged:
+                asked.would.append(share.shape.name)
+                continue
+            taken.append(share)
+            costs.append(cost)
+            share.in_use += 1
+            if share.shape.concurrent:
+                share.slots += 1
+                share.peak = max(share.peak, share.in_use)
+                self._list(share, at + LOOK)
         if decided.admitted:
-            found = headers.line(asked.shares[0], at) if len(asked.shares) == 1 else headers.lines(asked.shares, at)
-            turns = [CENTRAL] * len(asked.shares)
-            return LeasedHeld(self, asked.charge, asked.shares, asked.costs, turns, at, found), None
-        prices = _prices(asked.shares, asked.costs)
-        for share, cost, price in zip(asked.shares, asked.costs, prices, strict=True):
-            self._hint(share, cost, price, at)
-        return None, exceeded(asked.shares, prices, at)
+            for name in asked.would:
+                if self.noted is not None:
+                    self.noted(name)
+            found = headers.line(taken[0], at) if len(taken) == 1 else headers.lines(taken, at)
+            return LeasedHeld(self, asked.amounts, taken, costs, [CENTRAL] * len(taken), at, found, tuple(asked.would)), None
+        for share, cost in zip(asked.shares, asked.costs, strict=True):
+            self._hint(share, cost, at)
+        return None, exceeded(asked.shares, asked.costs, at)
 
-    def _hint(self, share: Share, cost: int, price: int, at: int) -> None:
+    def _hint(self, share: Share, costs: list[int], at: int) -> None:
         """Remembers what a refusal says about the requests to come."""
-        wait, code, _, _ = longest_wait((share,), (price,), at)
-        if not wait:
+        if not share.shape.enforce:
             return
-        share.short_until, share.short_tokens = at + min(wait, HINT), cost if code == "tokens_exceeded" else 0
-        if share.full:
-            share.short_until, share.short_tokens = at + CROWDED_HINT, 0
+        short = shortages(share, costs, at)
+        if not short:
+            return
+        share.short_until = at + min(max(one.wait_ps for one in short), HINT)
+        share.short_costs = [0] * len(costs)
+        for index, meter in enumerate(share.shape.meters):
+            if len(short) == 1 and short[0].meter is meter and meter.what != REQUESTS:
+                share.short_costs[index] = costs[index]
+        if share.taken:
+            share.short_until, share.short_costs = at + CROWDED_HINT, [0] * len(costs)
             share.generous_until = at + GENEROUS
 
     def _granted(self, share: Share, granted: Granted) -> None:
         if granted.lease and granted.lease != share.lease:
             share.forget()
             share.lease = granted.lease
-        share.requests += granted.requests
-        share.tokens += granted.tokens
-        share.requests_out += granted.requests
-        share.tokens_out += granted.tokens
+        share.amounts = [amount + one for amount, one in zip(share.amounts, granted.amounts, strict=True)]
+        share.out = [amount + one for amount, one in zip(share.out, granted.amounts, strict=True)]
         share.slots += granted.slots
         share.expires = granted.expires * NANO
         self._list(share, share.expires - BEFORE)
@@ -325,7 +345,7 @@ class Shares:
             if now >= share.expires:
                 share.forget()
             slots = max(0, share.slots - share.in_use) if share.shape.concurrent else 0
-            self._give(share, share.requests, share.tokens, slots, True)
+            self._give(share, list(share.amounts), slots, True)
             share.generous_until = now + GENEROUS
         self._flush_soon()
 
@@ -391,28 +411,33 @@ class Shares:
         concurrent = share.shape.concurrent
         slots = share.slots - max(share.in_use, share.peak) if concurrent else 0
         share.peak = share.in_use
-        ending = (share.requests or share.tokens) and share.expires - now <= BEFORE
-        if ending:
-            self._give(share, share.requests, share.tokens, max(0, slots))
+        if any(share.amounts) and share.expires - now <= BEFORE:
+            self._give(share, list(share.amounts), max(0, slots))
         elif slots > 0:
-            self._give(share, 0, 0, slots)
-        if share.requests or share.tokens:
+            self._give(share, [0] * len(share.amounts), slots)
+        if any(share.amounts):
             self._list(share, min(max(share.expires - BEFORE, now + SECOND // 20), now + LOOK))
         elif share.slots:
             self._list(share, now + LOOK)
 
 
-def _share(shape: Shape, key: tuple[str, ...]) -> Bucket:
-    return Share(shape, key)
+def _share(shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
+    return Share(shape, key, now)
 
 
-def _prices(shares: Sequence[Share], costs: Sequence[int]) -> list[int]:
-    """What tokens cost of each bucket, in picoseconds: at most the whole burst."""
-    prices: list[int] = []
-    for share, cost in zip(shares, costs, strict=True):
-        rate = share.shape.tokens
-        prices.append(0 if rate is None else min(cost * rate.unit_ps, rate.burst_ps))
-    return prices
+def _less(costs: list[int], others: list[int]) -> bool:
+    """Whether any of the costs is less than the other one."""
+    return any(cost < others[index] for index, cost in enumerate(costs))
+
+
+def _seen(share: Share, level: Level, at: int) -> None:
+    """The bucket as the control process sees it, of which this worker's share is taken out already."""
+    share.units = share.shape.units
+    for index, meter in enumerate(share.shape.meters):
+        debt = level.debts[index] - share.amounts[index] * meter.unit
+        share.full[index] = debt if meter.frozen else at + debt
+        share.waits[index] = at + level.waits[index]
+    share.taken, share.ended, share.away = level.crowded, level.ended, level.away
 
 
 def _away() -> Overloaded:

@@ -64,6 +64,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         if exchange.client.paused:
             exchange.call.pause()
         exchange.clock.mark("dispatch")
+        pause: float | None = None
         try:
             if not relay.done.done:
                 await Completion(relay.done)
@@ -74,6 +75,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             pause = _after_failure(exchange, entry, attempt, relay, error, len(tried))
             if pause is None:
                 raise
+        if pause is not None:
             if pause:
                 await _sleep(pause)
             continue

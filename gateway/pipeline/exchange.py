@@ -11,8 +11,19 @@ from collections.abc import Coroutine
 from time import perf_counter_ns, time
 from typing import Any, Final, Protocol
 
-from gateway.core.errors import ClientGone, ClientStalled, EngineTimeout, GatehouseError, InternalError
+from gateway.core.errors import (
+    ApprovalPending,
+    ClientGone,
+    ClientStalled,
+    EngineTimeout,
+    GatehouseError,
+    GuardrailViolation,
+    InternalError,
+    ModelNotFound,
+    PermissionDenied,
+)
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
+from gateway.core.prices import Price, written
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
@@ -24,6 +35,8 @@ log = logging.getLogger("gatehouse.pipeline")
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 """Ends a body in chunked transfer coding (RFC 9112, 7.1)."""
+NOTHING: Final = Usage()
+"""Stands for no usage in records; never changed."""
 
 
 class Client(Protocol):
@@ -100,6 +113,8 @@ class Exchange:
         "peer",
         "plane",
         "principal",
+        "refusal",
+        "refused",
         "relay",
         "request",
         "request_id",
@@ -111,6 +126,7 @@ class Exchange:
         "status",
         "tried",
         "until",
+        "usage",
         "wake_at",
     )
 
@@ -141,11 +157,17 @@ class Exchange:
         self.head_sent = False
         self.keep_alive = True
         self.settled = False
+        self.refusal: GatehouseError | None = None
+        """A refusal by policy while it is charged."""
+        self.refused = False
+        """Whether a policy refused it: then it costs a request, so that probing is not free."""
         self.answer_bytes = 0
         self.answer_hash = ""
         self.guardrail = ""
         self.detail: dict[str, Any] | None = None
         self.cors = b""
+        self.usage: Usage | None = None
+        """Of the answer, once it is known; never before the answer is whole."""
         self.clock: PhaseClock = SampledPhases(self.started_ns) if plane.sampled() else UNTIMED
         self.driver: Driver | None = None
         plane.exchanges.add(self)
@@ -168,6 +190,17 @@ class Exchange:
         if not self.settled and self.driver is not None:
             error.interrupts = True
             self.driver.cancel(error)
+
+    def reconsider(self) -> None:
+        """Ends the exchange if its caller or its model has been stopped (gateway.core.standing)."""
+        standing, principal, entry = self.plane.standing, self.principal, self.entry
+        if principal is None:
+            return  # it is looked at once it is known
+        stop = standing.of(principal)
+        if (stop is None or not stop.interrupts) and entry is not None:
+            stop = standing.of_model(entry.name)
+        if stop is not None and stop.interrupts:
+            self.cancel(stop.error())
 
     def client_gone(self) -> None:
         """The client closed its connection: cancels the engine's work; generated tokens are still charged."""
@@ -222,6 +255,25 @@ class Exchange:
             b"" if self.keep_alive else b"connection: close\r\n",
         )
 
+    def price_of(self, entry: ModelEntry) -> Price | None:
+        """What the model cost when this request began: a price that changes meanwhile does not count."""
+        return None if entry.prices is None else entry.prices.at(time() - (perf_counter_ns() - self.started_ns) * 1e-9)
+
+    @property
+    def shows_cost(self) -> bool:
+        """Whether the client is told what its request cost."""
+        request = self.request
+        return request is not None and request.price is not None and self.snapshot.spec.usage.cost_header
+
+    def cost_line(self) -> bytes:
+        """The header line, or trailer field, that says what the request costs, once its usage is known."""
+        usage, request = self.relay.usage() if self.relay is not None else None, self.request
+        if usage is None or request is None or request.price is None:
+            return b""
+        self.usage = usage
+        price = request.price
+        return b"x-gatehouse-cost: %b %b\r\n" % (written(price.cost(usage)), price.currency.encode())
+
     # --- the end
 
     def _ended(self, error: BaseException | None) -> None:
@@ -239,6 +291,7 @@ class Exchange:
             self.settle("cancelled", ClientGone.status, error.code)
             return
         outcome = outcome_of(error)
+        self.refused = isinstance(error, GuardrailViolation | PermissionDenied | ApprovalPending | ModelNotFound)
         if self.head_sent:
             self.client.send(chunked(self.request.api.error_event(error)) + LAST_CHUNK)  # type: ignore[union-attr]
         else:
@@ -263,11 +316,15 @@ class Exchange:
             return
         self.settled = True
         relay, request, entry = self.relay, self.request, self.entry
-        usage = relay.usage() if relay is not None else None
+        usage = self.usage
+        if usage is None and relay is not None:
+            usage = relay.usage()
         if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
             usage = Usage(
                 request.prompt_tokens, 0, 0, True
             )  # the engine has received it: otherwise clients that hang up early would have no limit
+        if usage is not None and request is not None and request.price is not None:
+            usage.cost = request.price.cost(usage)
         if self.call is not None:
             self.call.cancel()
             self.call = None
@@ -277,10 +334,13 @@ class Exchange:
         else:
             endpoint = ""
         if self.reservation is not None:
+            charged = Usage() if usage is None and self.refused else usage
             if self.client.paused:
-                self.client.settle_when_taken(self.reservation, usage)
+                self.client.settle_when_taken(self.reservation, charged)
             else:
-                self.reservation.settle(usage)
+                self.reservation.settle(charged)
+            if self.reservation.not_enforced:
+                self.detail = {**(self.detail or {}), "limits_not_enforced": list(self.reservation.not_enforced)}
         now_ns = perf_counter_ns()
         seconds = (now_ns - self.started_ns) * 1e-9
         if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
@@ -298,9 +358,9 @@ class Exchange:
 
     def _record(self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float) -> None:
         principal, request, entry = self.principal, self.request, self.entry
-        prompt, completion, cached, estimated = 0, 0, 0, False
-        if usage is not None:
-            prompt, completion, cached, estimated = usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, usage.estimated
+        if usage is None:
+            usage = NOTHING
+        price = None if request is None or usage is NOTHING else request.price
         self.snapshot.audit.outcome(
             OutcomeRecord(
                 time=time(),
@@ -315,14 +375,23 @@ class Exchange:
                 model=entry.name if entry is not None else "",
                 endpoint=endpoint,
                 attempts=self.attempts,
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                cached_tokens=cached,
-                estimated=estimated,
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                cached_tokens=usage.cached_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
+                image_tokens=usage.image_tokens,
+                audio_tokens=usage.audio_tokens + usage.audio_completion_tokens,
+                estimated=usage.estimated,
+                cost=usage.cost,
+                currency="" if price is None else price.currency,
+                price="" if price is None else price.version,
                 bytes=self.answer_bytes,
                 body_hash=self.answer_hash,
                 duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,
                 guardrail=self.guardrail,
+                user=principal.user if principal is not None else "",
+                agent=principal.agent if principal is not None else "",
+                session=principal.session if principal is not None else "",
                 detail=self.detail,
             )
         )

@@ -89,10 +89,17 @@ async def metadata(x: Exchange) -> None:
     x.deadline = x.wake_at = min(x.deadline, x.plane.now + DEADLINE)
     if x.body is None:
         x.keep_alive = False  # the body is not read
-    principal = x.principal = await caller(x)
+    principal = await caller(x)
+    if x.peer.trusted:
+        principal = x.plane.named.of(principal, x.headers)
+    x.principal = principal
+    if x.plane.standing.active:
+        x.plane.standing.admit(principal)
     place = _place(x.path)
     request = x.request = InferenceRequest(INFER, x.path, place.model, {}, None, version=place.version)
     entry = x.entry = _authorised(x, principal, request)
+    if x.plane.standing.active:
+        x.plane.standing.admit_model(entry.name, place.model)
     request.operation, request.model = "metadata", entry.name
     reservation: Any = snapshot.limiter.reserve(principal, request)
     x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
@@ -110,6 +117,9 @@ async def metadata(x: Exchange) -> None:
             bytes=0,
             rule=x.decision_rule,
             config=snapshot.version,
+            user=principal.user,
+            agent=principal.agent,
+            session=principal.session,
             detail={"version": place.version} if place.version else None,
         )
     )

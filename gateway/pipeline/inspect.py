@@ -15,7 +15,7 @@ from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, Gu
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.slices import Steps, Turns, at_once
 from gateway.core.types import ALLOW, ResponseHead, Verdict
-from gateway.core.waiting import Maybe
+from gateway.core.waiting import Driver, Maybe, check
 from gateway.core.wire import Path, TextFilter
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
@@ -23,6 +23,10 @@ from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 log = logging.getLogger("gatehouse.guardrails")
 LARGE_REQUEST: Final = 16 * 1024
 """Estimated tokens of a prompt above which its texts are read in turns of the loop."""
+LARGE_READ: Final = 16 * 1024
+"""Bytes of events in one read above which they are inspected in turns of the loop, in events of at most PIECE characters a text."""
+PIECE: Final = 4096
+MAX_BACKLOG: Final = 4 * MAX_EVENT_BYTES
 HOLD_LIMIT: Final = 1024 * 1024
 """Most characters of one choice that a guardrail which cannot work on streams may hold."""
 
@@ -194,20 +198,75 @@ async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHea
 
 
 class InspectedRelay(StreamRelay):
-    """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice."""
+    """A stream that guardrails read: every event is decoded, and its texts pass through the matchers of their choice.
 
-    __slots__ = ("_texts",)
+    What comes in a large read is inspected in turns of the loop; the engine's stream waits meanwhile.
+    """
+
+    __slots__ = ("_backlog", "_ends", "_texts")
     plain: ClassVar[bool] = False
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         assert exchange.entry is not None
         self._texts = StreamTexts(exchange.entry.response_guardrails)
+        self._backlog: list[bytes] | None = None
+        """What has come and is inspected in turns, or waits for it; None while nothing is."""
+        self._ends = False
 
     def _forward(self, data: bytes) -> None:
+        if self._backlog is not None:
+            self._backlog.append(data)
+            if sum(map(len, self._backlog)) > MAX_BACKLOG:
+                raise EngineError("The engine sends faster than its answer can be inspected.")
+            return
+        if len(data) > LARGE_READ:
+            self._backlog = [data]
+            self.exchange.pause()
+            Driver(self._in_turns(), self._inspected).start()
+            return
         reader, texts = self._reader, self._texts
         if ready := b"".join([reader.inspected(event, texts) for event in data.split(b"\n\n")[:-1]]):
             super()._forward(ready)
+
+    async def _in_turns(self) -> None:
+        backlog = self._backlog
+        assert backlog is not None
+        while backlog and not self.done.done:
+            await self.exchange.plane.turns.run(self._steps(backlog.pop(0)))
+
+    def _steps(self, data: bytes) -> Steps[None]:
+        reader, texts, exchange = self._reader, self._texts, self.exchange
+        for event in data.split(b"\n\n")[:-1]:
+            for one in reader.smaller(event, PIECE) if len(event) > PIECE else (event,):
+                if exchange.settled or self.done.done:
+                    return
+                if ready := reader.inspected(one, texts):
+                    StreamRelay._forward(self, ready)
+                yield
+
+    def _inspected(self, error: BaseException | None) -> None:
+        """All that has come is inspected, or cannot be."""
+        self._backlog = None
+        exchange = self.exchange
+        if exchange.settled or self.done.done:
+            return
+        try:
+            check(error)
+            if self._ends:
+                super().on_end()
+            elif not exchange.client.paused:
+                exchange.resume()
+        except Exception as failure:  # noqa: BLE001 - boundary: as the transport does for a receiver that fails
+            if exchange.call is not None:
+                exchange.call.cancel()
+            self.on_failed(failure)
+
+    def on_end(self) -> None:
+        if self._backlog is None:
+            super().on_end()
+        else:
+            self._ends = True
 
     def close_stream(self) -> None:
         if not self._reader.ended and (rest := self._reader.rest(self._texts)):

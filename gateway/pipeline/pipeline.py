@@ -21,8 +21,9 @@ from gateway.core.errors import (
 )
 from gateway.core.ports import Attempt
 from gateway.core.snapshot import ModelEntry
-from gateway.core.types import InferenceRequest, IntentRecord, Principal, ResponseHead
+from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Signal
+from gateway.core.wire import WireApi
 from gateway.pipeline import attempt, inspect
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
@@ -31,6 +32,8 @@ from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 LARGE: Final = 64 * 1024
 """Bytes above which a body is not copied behind its head, and is parsed in turns of the loop."""
 
+INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="insufficient_scope"'),)
+"""RFC 6750, 3.1."""
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
 """Types of errors that a fallback may not have."""
 
@@ -44,7 +47,7 @@ async def serve(x: Exchange) -> None:
     principal = snapshot.identity.authenticate(x.headers, x.peer)  # 2
     if not isinstance(principal, Principal):
         principal = await _identified(principal)
-    x.principal = principal
+    principal = _admitted(x, principal)
     x.clock.mark("authenticate")
 
     body = x.body
@@ -60,7 +63,11 @@ async def serve(x: Exchange) -> None:
     x.request = request
     x.clock.mark("parse")
 
-    entry = x.entry = _authorised(x, principal, request)  # 4
+    entry = _authorised(x, principal, request)  # 4
+    if entry is None:
+        await _charge_refusal(x, principal, request)
+        raise _taken(x)
+    x.entry = entry
     x.clock.mark("authorise")
 
     reservation: Any = snapshot.limiter.reserve(principal, request)  # 5
@@ -76,9 +83,7 @@ async def serve(x: Exchange) -> None:
     ticket = _intent(x, principal, request, body)  # 7
     x.clock.mark("intent")
 
-    relay_type: type[AnswerRelay] = AnswerRelay
-    if request.stream:
-        relay_type = _stream_relay(entry)
+    relay_type: type[AnswerRelay] = _stream_relay(entry) if request.stream else AnswerRelay
     if entry.fallbacks:  # 8, 9, 10
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
@@ -103,17 +108,50 @@ async def _identified(waiting: Awaitable[Principal | None] | None) -> Principal:
     return principal
 
 
-def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
+def _admitted(x: Exchange, principal: Principal) -> Principal:
+    """The caller as a trusted peer names it. Raises PermissionDenied for one who is stopped."""
+    plane = x.plane
+    if x.peer.trusted:
+        principal = plane.named.of(principal, x.headers)
+    x.principal = principal
+    if plane.standing.active:
+        plane.standing.admit(principal)
+    return principal
+
+
+def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry | None:
+    """The model's entry, or None for a refusal by policy, which is kept until it has been charged. Raises RequestError."""
+    try:
+        return _allowed(x, principal, request)
+    except (PermissionDenied, ModelNotFound) as error:
+        x.refusal = error  # no `await` within `except`: compiled, that loses track of the error
+        return None
+
+
+def _taken(x: Exchange) -> GatehouseError:
+    """The refusal, of which the exchange keeps nothing: its traceback holds the exchange."""
+    error, x.refusal = x.refusal, None
+    assert error is not None
+    return error
+
+
+def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
     """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     snapshot = x.snapshot
     entry = snapshot.models.get(request.model)
     decision = snapshot.authorizer.decide(principal, request, x.peer, len(x.body or b""))
     x.decision_rule = decision.rule
-    if entry is None or (not decision.allow and not snapshot.authorizer.may_see(principal, request.model)):
+    narrowed = decision is NARROWED
+    if entry is None or (not decision.allow and not narrowed and not snapshot.authorizer.may_see(principal, request.model)):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
     if not decision.allow:
         x.entry = entry
+        if narrowed:
+            raise PermissionDenied(decision.reason, code="insufficient_scope", headers=INSUFFICIENT)
         raise PermissionDenied(decision.reason)
+    if x.plane.standing.active:
+        x.entry = entry
+        x.plane.standing.admit_model(entry.name, request.model)
     if request.unknown:
         request.api.settle_unknown(request, entry.spec.unknown_fields)
     if entry.name != request.model:
@@ -123,14 +161,28 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     bound = entry.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         raise RequestError(f"max_tokens: this model generates at most {bound} tokens for one request.", param="max_tokens")
+    if entry.prices is not None:
+        request.price = x.price_of(entry)
+    request.size = len(x.body or b"")
     return entry
+
+
+async def _charge_refusal(x: Exchange, principal: Principal, request: InferenceRequest) -> None:
+    """Takes one request from the caller's limits, so that probing is not free. A model that the caller may not know of counts as one
+    without a name, whether or not there is such a model. Raises LimitExceeded, Overloaded."""
+    refused = InferenceRequest(WireApi(request.operation), request.path, "" if x.entry is None else x.entry.name, {}, None)
+    reservation: Any = x.snapshot.limiter.reserve(principal, refused)
+    if isinstance(reservation, WAITS):
+        reservation = await reservation
+    x.reservation = reservation
 
 
 def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: bytes) -> Signal[None]:
     audit = x.snapshot.audit
     entry = x.entry
     assert entry is not None
-    api = request.api
+    api, price = request.api, request.price
+    reserved_prompt, reserved_completion = max(request.prompt_tokens, 0), max(request.max_tokens, request.expected, 0)
     ticket = audit.intent(
         IntentRecord(
             time=time(),
@@ -146,6 +198,14 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             body_hash=audit.hash_body(api.evidence(request, body)),
             rule=x.decision_rule,
             config=x.snapshot.version,
+            user=principal.user,
+            agent=principal.agent,
+            session=principal.session,
+            reserved_prompt=reserved_prompt,
+            reserved_completion=reserved_completion,
+            reserved_cost=0 if price is None else price.bound(reserved_prompt, reserved_completion),
+            currency="" if price is None else price.currency,
+            price="" if price is None else price.version,
             detail=api.detail(request, audit.hash_body),
         )
     )
@@ -185,6 +245,7 @@ async def _with_fallbacks(
                 own, its_attempt = error, x.attempt
             x.attempt = error = None
         x.entry, x.attempt = asked, its_attempt
+        x.request.price = x.price_of(asked)  # type: ignore[union-attr]
         assert own is not None
         raise own
     finally:
@@ -200,13 +261,15 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
         return False
     if not x.snapshot.authorizer.decide(x.principal, request, x.peer, len(x.body or b"")).allow:  # type: ignore[arg-type]
         return False
+    if x.plane.standing.active and x.plane.standing.of_model(fallback.name) is not None:
+        return False
     if fallback.request_guardrails:
         try:
             await inspect.request(x, fallback.request_guardrails)
         except GatehouseError as error:
             log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
             return False
-    x.entry = fallback
+    x.entry, request.price = fallback, x.price_of(fallback)
     return True
 
 
@@ -249,7 +312,10 @@ def _refusal(relay: AnswerRelay) -> GatehouseError | None:
 
 def _send(x: Exchange, head: ResponseHead, body: bytes, evidence: bytes | memoryview) -> None:
     """`evidence`: the part of the body that its hash in the audit record covers."""
-    answer_head = x.head(OK, x.request.api.answer_lines(head, len(body)))  # type: ignore[union-attr]
+    lines = x.request.api.answer_lines(head, len(body))  # type: ignore[union-attr]
+    if x.shows_cost:
+        lines += x.cost_line()
+    answer_head = x.head(OK, lines)
     if len(body) < LARGE:
         x.client.send(answer_head + body)
     else:

@@ -12,9 +12,22 @@ from typing import Final, Protocol
 from gateway.core.errors import GatehouseError
 from gateway.core.slices import Turns
 from gateway.core.snapshot import Snapshot
+from gateway.core.standing import Standing
 from gateway.core.tasks import TaskOwner
 from gateway.pipeline.memory import MemoryBudget
+from gateway.pipeline.named import NamedCallers
 from gateway.telemetry.metrics import Metrics
+
+
+class Refusals(Protocol):
+    """Counts connections that are closed before a request."""
+
+    def count(self, listener: str, reason: str, address: str) -> None: ...
+
+
+class _Uncounted:
+    def count(self, listener: str, reason: str, address: str) -> None:
+        """Not counted."""
 
 
 class UnderWay(Protocol):
@@ -26,6 +39,8 @@ class UnderWay(Protocol):
 
     def cancel(self, error: GatehouseError) -> None: ...
 
+    def reconsider(self) -> None: ...
+
 
 SWEEP_SECONDS: Final = 0.05
 """How often deadlines are checked; a `call_later` for each wait would cost more than the wait."""
@@ -36,9 +51,9 @@ SAMPLE_EVERY: Final = 64
 class DataPlane:
     """The state of one data worker. `now` is monotonic time, at most one sweep old; `date` the value of the Date header.
 
-    closing: each connection closes after its next answer, which says so. draining: not ready for traffic any more.
-    listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether the denial of an unknown caller gets a
-    record of its own; further ones in the same second are only counted.
+    closing: each connection closes after its next answer, which says so. draining: not ready for traffic any more. standing: who and what
+    is stopped. listeners: called at each sweep, after the exchanges. first_denial(peer, code, now): whether the denial of an unknown caller
+    gets a record of its own; further ones in the same second are only counted.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -49,6 +64,10 @@ class DataPlane:
         self.snapshot: Snapshot | None = None
         self.closing = self.draining = False
         self.memory = MemoryBudget()
+        self.named = NamedCallers()
+        self.refused: Refusals = _Uncounted()
+        self.standing = Standing()
+        self.standing.changed.append(self._reconsider)
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
         self._date_due = 0.0
@@ -85,6 +104,12 @@ class DataPlane:
             exchange.expired(now)
         for listener in self.listeners:
             listener()
+
+    def _reconsider(self, source: str) -> None:
+        """Something was stopped, or may go on."""
+        if self.standing.active:
+            for exchange in list(self.exchanges):
+                exchange.reconsider()
 
     def settled(self, exchange: UnderWay) -> None:
         """An exchange has ended."""

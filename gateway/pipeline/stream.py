@@ -21,6 +21,7 @@ BOM: Final = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES: Final = 256 * 1024
 KEEP_ALIVE: Final = b"e\r\n: keep-alive\n\n\r\n"
 STREAM_HEADERS: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
+COST_TRAILER: Final = b"trailer: x-gatehouse-cost\r\n"
 OK: Final = b"200 OK"
 _SIZES: Final = [b"%x\r\n" % size for size in range(1024)]
 """The lines before chunks, by their number of bytes; most events are short."""
@@ -136,7 +137,7 @@ class StreamRelay(AnswerRelay):
         exchange.engine_ns += now - exchange.sent_ns
         exchange.head_sent = self._streaming = True
         exchange.status = 200
-        exchange.client.send(exchange.head(OK, STREAM_HEADERS))
+        exchange.client.send(exchange.head(OK, STREAM_HEADERS + COST_TRAILER if _costs_in_trailer(exchange) else STREAM_HEADERS))
         exchange.sent_ns = now
         self._last_write = exchange.plane.now
         keep_alive = exchange.snapshot.spec.stream.keep_alive
@@ -240,8 +241,9 @@ class StreamRelay(AnswerRelay):
 
     def finish_stream(self) -> None:
         """Ends the client's body."""
-        reader = self._reader
-        self.exchange.client.send(LAST_CHUNK if reader.ended else chunked(reader.ending()) + LAST_CHUNK)
+        reader, exchange = self._reader, self.exchange
+        last = b"0\r\n%b\r\n" % exchange.cost_line() if _costs_in_trailer(exchange) else LAST_CHUNK
+        exchange.client.send(last if reader.ended else chunked(reader.ending()) + last)
 
     def on_failed(self, error: Exception) -> None:
         exchange = self.exchange
@@ -268,3 +270,8 @@ class StreamRelay(AnswerRelay):
             exchange.client.send(KEEP_ALIVE)
             self._last_write = now
         return self._last_write + keep_alive
+
+
+def _costs_in_trailer(exchange: Exchange) -> bool:
+    """What a stream costs is known at its end: it is told in a trailer field (RFC 9110, 6.5), to clients that say they read these."""
+    return exchange.shows_cost and b"trailers" in exchange.headers.get(b"te", b"").lower()

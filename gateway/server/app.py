@@ -14,14 +14,17 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, RequestError
+from gateway.core.errors import AuthenticationError, GatehouseError, ModelNotFound, NotFound, RequestError
 from gateway.core.snapshot import ModelEntry
+from gateway.core.tokens import TokenDesk
 from gateway.core.types import Headers, OutcomeRecord, Peer, Principal
 from gateway.pipeline.exchange import outcome_of
 from gateway.pipeline.plane import DataPlane
 from gateway.server.asgi import Message, Receive, Send
 from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
+from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
+from gateway.server.tokens import error_body as token_error
 from gateway.wire.oip import codec
 from gateway.wire.table import error_body, is_inference
 
@@ -33,8 +36,9 @@ MODELS = b"/v1/models/"
 class DataApplication:
     """The ASGI application of the data listener."""
 
-    def __init__(self, plane: DataPlane, health: Health) -> None:
-        self._plane, self._health = plane, health
+    def __init__(self, plane: DataPlane, health: Health, desk: TokenDesk | None = None) -> None:
+        self._plane, self._health, self._desk = plane, health, desk
+        self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified)
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
             b"/livez": self._livez,
@@ -45,41 +49,50 @@ class DataApplication:
             b"/v2": self._v2_server,
             b"/v2/health/live": self._livez,
             b"/v2/health/ready": self._readyz,
+            b"/.well-known/jwks.json": self._jwks,
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         cors = self._plane.current().spec.listen.cors
         headers: Headers = scope["state"]["headers"]
-        status, body, extra = await self._answer(scope, headers)
+        status, body, extra = await self._answer(scope, headers, receive)
         if cors.origins and status != 204:
             extra = [*extra, *_lines(cors_headers(cors, headers))]
         content = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())] if status != 204 else []
         await send({"type": "http.response.start", "status": status, "headers": [*content, *extra]})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    async def _answer(self, scope: Message, headers: Headers) -> Response:
+    async def _answer(self, scope: Message, headers: Headers, receive: Receive) -> Response:
         path, method = scope["raw_path"], scope["method"]
         handler = self._table.get(path)
         if handler is None and path.startswith(MODELS):
             handler = self._model
         inference = is_inference(path)
-        known = handler is not None or inference or path.startswith(codec.V2_MODELS)
+        posts = inference or path == PATH
+        known = handler is not None or posts or path.startswith(codec.V2_MODELS)
         try:
             if method == "OPTIONS" and known and (preflight := preflight_headers(self._plane.current().spec.listen.cors, headers)):
                 return 204, b"", preflight
             if not known:
                 raise RequestError(f"There is no {path.decode('latin-1')[:200]}.", code="not_found", status=404)
+            if path == PATH and method == "POST" and self._tokens is not None:
+                return await self._tokens.answer(scope, receive)
             if handler is None or method not in ("GET", "HEAD"):
-                allow, use = ("POST", "POST") if inference else ("GET, HEAD", "GET")
+                allow, use = ("POST", "POST") if posts else ("GET, HEAD", "GET")
                 raise RequestError(f"Use {use}.", code="method_not_allowed", status=405, headers=(("allow", allow),))
             return await handler(scope)
         except GatehouseError as error:
             self._plane.metrics.denied(error.status, error.code)
+            if path == PATH:
+                return error.status, token_error(error), [*NO_STORE, *_error_lines(error)]
             return error.status, error_body(error, path, headers), _error_lines(error)
 
     async def _principal(self, scope: Message) -> Principal:
-        """Who asks. A login that fails is recorded, as on the inference paths."""
-        headers: Headers = scope["state"]["headers"]
+        """Who asks."""
+        return await self._identified(scope, scope["state"]["headers"])
+
+    async def _identified(self, scope: Message, headers: Headers) -> Principal:
+        """Whose credential these headers hold. A login that fails is recorded, as on the inference paths."""
         peer: Peer = scope["state"]["peer"]
         snapshot = self._plane.current()
         try:
@@ -87,6 +100,10 @@ class DataApplication:
             principal = await found if isinstance(found, Awaitable) else found
             if principal is None:
                 raise AuthenticationError("No credential was given.", headers=(("www-authenticate", 'Bearer realm="gatehouse"'),))
+            if peer.trusted:
+                principal = self._plane.named.of(principal, headers)
+            if self._plane.standing.active:
+                self._plane.standing.admit(principal)
         except GatehouseError as error:
             if self._plane.first_denial(peer.address, error.code, self._plane.now):
                 request_id: bytes = scope["state"]["request_id"]
@@ -117,6 +134,11 @@ class DataApplication:
 
     async def _v2_server(self, scope: Message) -> Response:
         return 200, codec.encode_server_metadata("gatehouse", version("gatehouse")), []
+
+    async def _jwks(self, scope: Message) -> Response:
+        if self._desk is None or not self._plane.current().spec.identity.gateway_tokens.enabled:
+            raise NotFound("This gateway issues no tokens.")
+        return 200, self._desk.keys.jwks, [(b"cache-control", b"public, max-age=120")]
 
     async def _livez(self, scope: Message) -> Response:
         return 200, msgspec.json.encode({"status": "ok"}), []

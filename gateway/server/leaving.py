@@ -62,7 +62,7 @@ class Leaving:
         state.plane.closing = True
         server.stop_accepting()
         late = asyncio.get_running_loop().time() + IDLE_SECONDS
-        while (state.connections or server.handshakes) and not self.asked.is_set():
+        while (state.connections or server.arriving) and not self.asked.is_set():
             if asyncio.get_running_loop().time() > late:
                 for connection in [each for each in state.connections if not each.busy]:
                     connection.shutdown()

@@ -8,17 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Generator
 from typing import Any
 
 import uvicorn
 
 from gateway.core.errors import ConfigError
-from gateway.core.specs import TlsSpec
-from gateway.server.accept import TlsAcceptor
+from gateway.pipeline.plane import DataPlane
+from gateway.server.accept import Acceptor
+from gateway.server.admin_protocol import AdminConnection, Refusing
 from gateway.server.allocator import tuned
+from gateway.server.entrance import EntranceOf, admin_entrance, data_entrance
 from gateway.server.protocol import Connection, ListenerState
+from gateway.server.proxy_protocol import Header
+from gateway.server.tls import Contexts
 
 BACKLOG = 4096
 
@@ -44,7 +47,7 @@ class QuietServer(uvicorn.Server):
             server.close()
 
     @property
-    def handshakes(self) -> int:
+    def arriving(self) -> int:
         """Connections that are not made yet."""
         return 0
 
@@ -62,11 +65,11 @@ class QuietServer(uvicorn.Server):
                 count += 1
         return count
 
-    def _connection(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )  # type: ignore[call-arg]
-        return made
+    def _connection(self, said: Header | None = None) -> asyncio.Protocol:
+        """said: by the proxy, ahead of it."""
+        made: Any = self.config.http_protocol_class(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore[call-arg]
+        made.said = said
+        return made  # type: ignore[no-any-return]
 
     def end(self) -> None:
         """Stops listening; open connections finish what they serve."""
@@ -78,36 +81,32 @@ class QuietServer(uvicorn.Server):
         yield
 
 
-class TlsServer(QuietServer):
-    """The data listener with TLS: connections come through our own acceptor, which bounds the handshakes."""
+class AcceptingServer(QuietServer):
+    """A listener whose connections come through our own acceptor, because TLS or a proxy's header comes before HTTP."""
 
-    def __init__(self, config: uvicorn.Config, state: ListenerState, context: ssl.SSLContext) -> None:
+    def __init__(self, config: uvicorn.Config, plane: DataPlane, contexts: Contexts | None, entrance: EntranceOf) -> None:
         super().__init__(config)
-        self._state, self._context = state, context
-
-        self._acceptors: list[TlsAcceptor] = []
+        self._plane, self._contexts, self._entrance = plane, contexts, entrance
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._acceptors = [TlsAcceptor(sock, self._context, self._state, self._shaken) for sock in sockets or ()]
+        plane = self._plane
+        self._acceptors = [Acceptor(sock, self._contexts, plane, self._entrance, self._connection) for sock in sockets or ()]
         for acceptor in self._acceptors:
             acceptor.start()
         self.servers = list(self._acceptors)  # type: ignore[arg-type]  # uvicorn only uses what an acceptor has too
         self.started = True
 
     @property
-    def handshakes(self) -> int:
-        return sum(acceptor.handshakes for acceptor in self._acceptors)
+    def arriving(self) -> int:
+        return sum(acceptor.arriving for acceptor in self._acceptors)
 
     def stop_accepting(self) -> None:
         for acceptor in self._acceptors:
             acceptor.stop()
 
     async def accept_rest(self) -> int:
-        """None: a connection before its handshake has sent no request yet, so nothing of it is lost."""
-        return 0
-
-    def _shaken(self) -> Connection:
-        return Connection(self._state, self.server_state)
+        return sum([await acceptor.rest() for acceptor in self._acceptors])
 
 
 def bind(address: str, setting: str) -> socket.socket:
@@ -135,25 +134,11 @@ def address_of(sock: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def tls_context(spec: TlsSpec, setting: str = "listen.tls") -> ssl.SSLContext:
-    """The server's TLS context: TLS 1.2 and later; client certificates when `client_ca` is set. Raises ConfigError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(spec.cert, spec.key)
-        if spec.client_ca is not None:
-            context.load_verify_locations(spec.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED if spec.require_client else ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the TLS files cannot be used: {error}", path=setting) from None
-    return context
-
-
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
     """uvicorn needs an application; the data listener's protocol class never calls it."""
 
 
-def data_server(state: ListenerState, tls: TlsSpec | None, drain_seconds: float) -> QuietServer:
+def data_server(state: ListenerState, tls: Contexts | None, drain_seconds: float) -> QuietServer:
     """The data listener: uvicorn runs it, and Connection serves its connections."""
 
     state.allocator = tuned()
@@ -173,14 +158,18 @@ def data_server(state: ListenerState, tls: TlsSpec | None, drain_seconds: float)
         timeout_graceful_shutdown=int(drain_seconds) + 1,
     )
     config.load()
-    return QuietServer(config) if tls is None else TlsServer(config, state, tls_context(tls))
+    return _server(config, state.plane, tls, data_entrance)
 
 
-def admin_server(app: Any, tls: TlsSpec | None = None) -> QuietServer:
-    """The admin listener: Starlette under uvicorn."""
+def admin_server(app: Any, plane: DataPlane, tls: Contexts | None = None) -> QuietServer:
+    """The admin listener: Starlette under uvicorn. plane: the settings in force, and the owner of handshakes."""
+
+    def connection(config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> AdminConnection:
+        return AdminConnection(plane, config, server_state, app_state)
+
     config = uvicorn.Config(
-        app,
-        http="httptools",
+        Refusing(app),
+        http=connection,  # type: ignore[arg-type]
         ws="none",
         loop="none",
         lifespan="off",
@@ -191,7 +180,11 @@ def admin_server(app: Any, tls: TlsSpec | None = None) -> QuietServer:
         proxy_headers=False,
         timeout_graceful_shutdown=2,
     )
-    if tls is not None:
-        config.load()
-        config.ssl = tls_context(tls, "listen.admin_tls")
-    return QuietServer(config)
+    config.load()
+    return _server(config, plane, tls, admin_entrance)
+
+
+def _server(config: uvicorn.Config, plane: DataPlane, tls: Contexts | None, entrance: EntranceOf) -> QuietServer:
+    if tls is None and entrance(plane.current()).proxy_protocol == "off":
+        return QuietServer(config)
+    return AcceptingServer(config, plane, tls, entrance)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from gateway.core.errors import ClientStalled, GatehouseError, RequestError
+from gateway.core.errors import ClientStalled, GatehouseError, PermissionDenied, RequestError
 from gateway.core.ports import Reservation
 from gateway.core.specs import StreamSpec
 from gateway.core.types import Peer, Usage
@@ -25,7 +25,8 @@ from gateway.server.account import Account
 from gateway.server.allocator import Allocator
 from gateway.server.closing import LINGER_SECONDS, STALL_SECONDS, close_or_cut, half_close
 from gateway.server.cors import cors_headers
-from gateway.server.peers import forwarded_peer, is_trusted, plain
+from gateway.server.peers import forwarded_peer, let_in, peer_of
+from gateway.server.proxy_protocol import Header
 from gateway.server.reading import NEVER, RequestReader
 from gateway.server.refusals import plain_error
 from gateway.server.request import Handler, ParsedRequest, Refusal
@@ -52,6 +53,7 @@ from gateway.server.states import (
     after,
 )
 from gateway.telemetry.metrics import PHASES
+from gateway.telemetry.refused import NETWORK
 from gateway.wire.oip.codec import V2_MODELS
 
 MAX_PIPELINED: Final = 16
@@ -106,6 +108,7 @@ class Connection(RequestReader):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.send: Callable[[bytes], None] = _not_connected
         self.peer: Peer = None  # type: ignore[assignment]
+        self.said: Header | None = None
         self.life = OPEN
         self.answering = NOTHING
         self.serving: ParsedRequest | None = None
@@ -123,19 +126,19 @@ class Connection(RequestReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.send = self.transport.write
-        name = transport.get_extra_info("peername")
-        address = plain(name[0]) if isinstance(name, tuple) else "local"
-        tls = transport.get_extra_info("ssl_object")
-        self.peer = Peer(
-            address, is_trusted(address, self.limits.trusted_peers), tls.getpeercert(binary_form=True) if tls is not None else None
-        )
-        state = self.state
+        self.peer = peer_of(transport, self.limits.trusted_peers, self.said)
+        address, state = self.peer.address, self.state
         state.connections.add(self)
         self.server_state.connections.add(self)
         count = state.per_peer[address] = state.per_peer.get(address, 0) + 1
         bound_sending(self.transport, plane_stream(self.plane).buffer_bytes)
         most, most_of_peer = self.limits.max_connections, self.limits.max_connections_per_peer
-        if len(state.connections) > 2 * most or count > 2 * most_of_peer:
+        rules = self.plane.current().networks
+        if rules is not None and not let_in(rules, self.peer):
+            self.plane.refused.count("data", NETWORK, address)
+            self.stop_reading()
+            self.transport.abort()
+        elif len(state.connections) > 2 * most or count > 2 * most_of_peer:
             self.stop_reading()
             self.transport.abort()  # connections that are told of their refusal are bounded too
         elif len(state.connections) > most or count > most_of_peer:
@@ -255,6 +258,10 @@ class Connection(RequestReader):
     # --- requests that were read
 
     def head_read(self, request: ParsedRequest) -> None:
+        if self.peer.trusted:
+            rules = self.plane.current().networks
+            if rules is not None and not rules.admits(self.peer_of(request).address):
+                raise self.rejected(PermissionDenied("Requests from this address are not accepted.", code="network_denied"), request)
         if self.life != OPEN or self.plane.closing:
             request.keep_alive = False
         if self.answering == NOTHING and not self.paused:
@@ -374,7 +381,9 @@ class Connection(RequestReader):
 
     def peer_of(self, request: ParsedRequest) -> Peer:
         """Who sent a request: the other end, or the client that a trusted proxy names."""
-        return forwarded_peer(self.peer, request.headers) if self.peer.trusted else self.peer
+        if not self.peer.trusted:
+            return self.peer
+        return forwarded_peer(self.peer, request.headers, self.limits.trusted_peers, self.plane.current().spec.identity)
 
     # --- memory
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -12,9 +10,11 @@ import sqlalchemy as sa
 
 from gateway.core.clock import Entropy
 from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
+from gateway.core.network import parse
+from gateway.core.people import full_name
 from gateway.core.secret import Secret
 from gateway.core.storage import KeyRecord, KeySettings, Page
-from gateway.store import rows
+from gateway.store import resources, rows
 from gateway.store.rows import Transaction
 from gateway.store.tables import former_secrets, keys
 from gateway.wire.table import OPERATIONS
@@ -27,11 +27,11 @@ _KEPT = KeyRecord.__struct_fields__
 _COLUMNS = [keys.c[name] for name in _KEPT]
 _SELECT = sa.select(*_COLUMNS).where(keys.c.id == sa.bindparam("the_id"))
 _LOCK = _SELECT.with_for_update()
-_FIND = sa.select(*_COLUMNS, keys.c.fingerprint).where(keys.c.fingerprint == sa.bindparam("the_fingerprint"))
+_FIND = sa.select(*_COLUMNS, keys.c.fingerprint).where(keys.c.fingerprint.in_(sa.bindparam("the_fingerprints", expanding=True)))
 _FIND_FORMER = (
     sa.select(*_COLUMNS, former_secrets.c.fingerprint, former_secrets.c.until)
     .join_from(former_secrets, keys, former_secrets.c.key == keys.c.id)
-    .where(former_secrets.c.fingerprint == sa.bindparam("the_fingerprint"))
+    .where(former_secrets.c.fingerprint.in_(sa.bindparam("the_fingerprints", expanding=True)))
 )
 _FINGERPRINT = sa.select(keys.c.fingerprint).where(keys.c.id == sa.bindparam("the_id"))
 _INSERT = sa.insert(keys)
@@ -69,7 +69,7 @@ def checked(settings: KeySettings) -> KeySettings:
     if settings.expires is not None and not 0 < settings.expires <= MAX_TIME:
         raise RequestError("expires is a time in seconds since the epoch.", param="expires")
     try:
-        networks = tuple(str(ipaddress.ip_network(network)) for network in settings.cidrs)
+        networks = tuple(str(parse(entry)) for entry in settings.cidrs)
     except ValueError as error:
         raise RequestError(f"This is not a network: {error}.", param="cidrs") from None
     return msgspec.structs.replace(settings, cidrs=networks)
@@ -96,11 +96,14 @@ def page(
     tenant: str | Sequence[str] | None,
     prefix: str,
     state: str | None,
+    user: str | None,
     now: float,
     limit: int,
     cursor: str | None,
 ) -> Page[KeyRecord]:
     conditions = [rows.of_tenants(keys.c.tenant, tenant), rows.begins(keys.c.id, prefix), rows.after(keys.c.id, cursor)]
+    if user is not None:
+        conditions.append(keys.c.user == user if rows.storable(user) else sa.false())
     if state is not None:
         conditions.append(_in_state(state, now))
     query = sa.select(*_COLUMNS).where(*conditions).order_by(keys.c.id).limit(rows.page_size(limit) + 1)
@@ -125,7 +128,7 @@ def _in_state(state: str, now: float) -> sa.ColumnElement[bool]:
 
 
 def create(
-    tx: Transaction, tenant: str, settings: KeySettings, actor: str, id: str, key: str, fingerprint: bytes
+    tx: Transaction, tenant: str, settings: KeySettings, actor: str, id: str, key: str, fingerprint: bytes, user: str = ""
 ) -> tuple[KeyRecord, Secret]:
     made = KeyRecord(
         **msgspec.structs.asdict(checked(settings)),
@@ -136,6 +139,8 @@ def create(
         created=tx.now,
         updated=tx.now,
         actor=actor,
+        user=rows.text(user, "user"),
+        issued=tx.now,
     )
     values = {name: getattr(made, name) for name in _KEPT}
     try:
@@ -146,9 +151,20 @@ def create(
     return made, Secret(key)
 
 
+def create_own(
+    tx: Transaction, tenant: str, user: str, settings: KeySettings, actor: str, id: str, key: str, fingerprint: bytes, count: int
+) -> tuple[KeyRecord, Secret]:
+    """Holds the user's row meanwhile: the user is not deleted, and makes no other key, at the same moment."""
+    resources.get(tx.connection, "users", full_name(user, tenant), lock=True)
+    mine = sa.and_(keys.c.tenant == tenant, keys.c.user == user, _in_state("active", tx.now))
+    if int(tx.connection.execute(sa.select(sa.func.count()).select_from(keys).where(mine)).scalar_one()) >= count:
+        raise VersionMismatch(f"You have {count} active keys, as many as your groups allow: revoke one.", code="too_many_keys", status=409)
+    return create(tx, tenant, settings, actor, id, key, fingerprint, user)
+
+
 def _write(tx: Transaction, new: KeyRecord, action: str, fingerprint: bytes | None = None) -> KeyRecord:
     """fingerprint: of the new secret, if there is one."""
-    fixed = {"id", "tenant", "created", "last_used"}
+    fixed = {"id", "tenant", "created", "last_used", "user"}
     values = {name: getattr(new, name) for name in _KEPT if name not in fixed}
     if fingerprint is not None:
         values["fingerprint"] = fingerprint
@@ -165,9 +181,9 @@ def update(tx: Transaction, id: str, settings: KeySettings, version: int | None,
 
 
 def rotate(
-    tx: Transaction, id: str, version: int | None, overlap: float, actor: str, key: str, fingerprint: bytes
+    tx: Transaction, id: str, version: int | None, overlap: float, actor: str, key: str, fingerprint: bytes, expires: float | None = None
 ) -> tuple[KeyRecord, Secret]:
-    """Gives the key another secret. Those before it end after `overlap` seconds at the latest."""
+    """Gives the key another secret. Those before it end after `overlap` seconds at the latest, and with the key's end until now."""
     if not 0 <= overlap <= 366 * 86400:
         raise RequestError("overlap is between 0 and 366 days, in seconds.", param="overlap")
     old = get(tx.connection, id, lock=True)
@@ -175,17 +191,21 @@ def rotate(
     if old.revoked is not None or old.rotated_to is not None:
         raise VersionMismatch("The key was revoked, or replaced by another one.", code="key_not_active", status=409)
     until = tx.now + overlap
+    if expires is not None and old.expires is not None and old.expires < until:
+        until = old.expires
     before = bytes(tx.connection.execute(_FINGERPRINT, {"the_id": id}).scalar_one())
     _shorten(tx, id, until)
-    if overlap > 0:
+    if until > tx.now:
         tx.connection.execute(sa.insert(former_secrets), {"fingerprint": before, "key": id, "until": until})
     rotated = msgspec.structs.replace(
         old,
         prefix=key[:SHOWN],
-        overlap_until=until if overlap > 0 else None,
+        overlap_until=until if until > tx.now else None,
         version=old.version + 1,
         updated=tx.now,
         actor=actor,
+        issued=tx.now,
+        expires=old.expires if expires is None else expires,
     )
     return _write(tx, rotated, "rotated", fingerprint), Secret(key)
 
@@ -214,22 +234,20 @@ def delete(tx: Transaction, id: str, version: int | None) -> KeyRecord:
     return old
 
 
-def find(connection: sa.Connection, fingerprint: bytes) -> KeyRecord | None:
-    """Finds a key by the HMAC of the whole secret, so that the timing of the index tells nothing to anyone without the pepper.
+def find(connection: sa.Connection, fingerprints: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+    """The keys among these, found by the HMAC of the whole secret, so that the timing of the index tells nothing to anyone without the
+    pepper.
 
     The record of a former secret expires when that secret does.
     """
-    row = connection.execute(_FIND, {"the_fingerprint": fingerprint}).first()
-    until: float | None = None
-    if row is None:
-        row = connection.execute(_FIND_FORMER, {"the_fingerprint": fingerprint}).first()
-        until = None if row is None else row.until
-    if row is None or not hmac.compare_digest(bytes(row.fingerprint), fingerprint):
-        return None
-    found = _record(row)
-    if until is None:
-        return found
-    return msgspec.structs.replace(found, expires=until if found.expires is None else min(found.expires, until))
+    found = {bytes(row.fingerprint): _record(row) for row in connection.execute(_FIND, {"the_fingerprints": fingerprints})}
+    rest = [fingerprint for fingerprint in fingerprints if fingerprint not in found]
+    if rest:
+        for row in connection.execute(_FIND_FORMER, {"the_fingerprints": rest}):
+            record, until = _record(row), row.until
+            ends = until if record.expires is None else min(record.expires, until)
+            found[bytes(row.fingerprint)] = msgspec.structs.replace(record, expires=ends)
+    return found
 
 
 def prune(connection: sa.Connection, now: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.core.errors import AlreadyExists, RequestError
+from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
 from gateway.core.storage import Page, Resource
 from gateway.store import rows
 from gateway.store.rows import Transaction
@@ -22,6 +22,12 @@ _SELECT = sa.select(resources).where(_HERE)
 _LOCK = _SELECT.with_for_update()
 _INSERT = sa.insert(resources)
 _UPDATE = sa.update(resources).where(_HERE)
+_BOUND = (
+    sa.select(resources.c.name)
+    .where(resources.c.kind == "bindings", resources.c.body["role"].as_string() == sa.bindparam("the_role"))
+    .order_by(resources.c.name)
+    .limit(1)
+)
 _DELETE = sa.delete(resources).where(_HERE)
 
 
@@ -38,7 +44,8 @@ def body_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return decoded
 
 
-def _record(row: sa.Row[Any]) -> Resource:
+def record(row: sa.Row[Any]) -> Resource:
+    """One row of the table."""
     return Resource(*(getattr(row, name) for name in _KEPT))
 
 
@@ -53,7 +60,27 @@ def get(connection: sa.Connection, kind: str, name: str, *, lock: bool = False) 
         found = connection.execute(_LOCK if lock else _SELECT, _here(kind, name)).first()
     if found is None:
         raise rows.missing(kind, name)
-    return _record(found)
+    return record(found)
+
+
+def need(connection: sa.Connection, wanted: Sequence[tuple[str, str]]) -> None:
+    """Holds these resources (kind, name) until the transaction ends. Raises NotFound."""
+    for kind, name in wanted:
+        get(connection, kind, name, lock=True)
+
+
+def unbound(connection: sa.Connection, role: str) -> None:
+    """Raises VersionMismatch (409 `in_use`) for a role that a binding names. The role is held first, as it is by who binds it, so neither
+    can miss the other."""
+    get(connection, "roles", role, lock=True)
+    found = connection.execute(_BOUND, {"the_role": role}).first()
+    if found is not None:
+        raise role_in_use(role, found.name)
+
+
+def role_in_use(role: str, binding: str) -> VersionMismatch:
+    message = f"The role {role!r} is still bound, by {binding!r} for one: delete its bindings first."
+    return VersionMismatch(message, code="in_use", status=409, param="name")
 
 
 def page(
@@ -63,7 +90,7 @@ def page(
     if not rows.storable(kind):
         return Page(())
     query = sa.select(resources).where(resources.c.kind == kind, *conditions).order_by(resources.c.name).limit(rows.page_size(limit) + 1)
-    found = [_record(row) for row in connection.execute(query)]
+    found = [record(row) for row in connection.execute(query)]
     return Page(tuple(found[:limit]), rows.cursor_after(found[limit - 1].name) if len(found) > limit else None)
 
 

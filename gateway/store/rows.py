@@ -27,7 +27,7 @@ _STEP = (
 _INSERT = sa.insert(changes)
 # Here and in the modules beside this one, statements are built once: building one takes longer than running it, and holds the interpreter
 # while it does.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,254}", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9%][A-Za-z0-9._:/@%-]{0,254}", re.ASCII)
 
 
 _CLOCKS = {
@@ -70,9 +70,9 @@ class Transaction:
 
 
 def name(value: str, what: str) -> str:
-    """A name that can be stored: 1 to 255 of letters, digits and `._:/@-`. Raises RequestError."""
+    """A name that can be stored: 1 to 255 of letters, digits and `._:/@%-`. Raises RequestError."""
     if not _NAME.fullmatch(value):
-        raise RequestError(f"This is not a valid name: {what} has 1 to {NAME_LENGTH} letters, digits and any of ._:/@-.", param=what)
+        raise RequestError(f"This is not a valid name: {what} has 1 to {NAME_LENGTH} letters, digits and any of ._:/@%-.", param=what)
     return value
 
 

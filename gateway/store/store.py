@@ -15,11 +15,16 @@ import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import StoreUnavailable, VersionMismatch
+from gateway.core.ledger import Position, UsageRow
+from gateway.core.people import LoginRecord, PersonRecord, Seen, parts
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
 from gateway.core.storage import (
     OVERLAP_SECONDS,
     ChangePage,
+    CounterChange,
+    CounterName,
+    CounterRow,
     Idempotent,
     KeyRecord,
     KeySettings,
@@ -30,12 +35,12 @@ from gateway.core.storage import (
     Resource,
     Roll,
     StoreChange,
-    UsageRow,
     Write,
 )
-from gateway.store import change_rows, key_rows, leases, replica_rows, resources, rows, usage_rows
+from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, usage_rows
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.hints import CHANNEL, Hint
+from gateway.store.key_finder import KeyFinder
 from gateway.store.key_rows import KeyFormat
 from gateway.store.migrate import migrate
 from gateway.store.notify import NOTIFY, PostgresHints, arguments
@@ -94,6 +99,7 @@ class Store:
         self._pepper = self._peppers[0]
         self._sealer = Sealer(self._pepper, self._entropy)
         self._database = Database(make_engine(url, state_dir, deadline, stores), deadline)
+        self._finder = KeyFinder(self._find_keys)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 
     # --- life
@@ -114,6 +120,7 @@ class Store:
         self._sealer = Sealer(self._pepper, self._entropy)
 
     async def aclose(self) -> None:
+        await self._finder.aclose()
         await self._database.aclose()
 
     def derived(self, purpose: str) -> bytes:
@@ -175,10 +182,23 @@ class Store:
         return await self._database.run(lambda connection: resources.page(connection, kind, tenant, prefix, limit, cursor))
 
     async def create(
-        self, kind: str, name: str, body: Mapping[str, Any], *, actor: str, tenant: str = "", dry_run: bool = False
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        actor: str,
+        tenant: str = "",
+        dry_run: bool = False,
+        needs: Sequence[tuple[str, str]] = (),
     ) -> Resource:
         kept = resources.body_of(body)
-        return await self._write(lambda tx: resources.create(tx, kind, name, kept, tenant, rows.text(actor, "actor")), dry_run=dry_run)
+
+        def make(tx: Transaction) -> Resource:
+            resources.need(tx.connection, needs)
+            return resources.create(tx, kind, name, kept, tenant, rows.text(actor, "actor"))
+
+        return await self._write(make, dry_run=dry_run)
 
     async def update(
         self,
@@ -190,23 +210,29 @@ class Store:
         version: int | None = None,
         tenant: str | None = None,
         dry_run: bool = False,
+        needs: Sequence[tuple[str, str]] = (),
     ) -> Resource:
         kept = resources.body_of(body)
-        return await self._write(
-            lambda tx: resources.update(tx, kind, name, kept, version, tenant, rows.text(actor, "actor")), dry_run=dry_run
-        )
+
+        def change(tx: Transaction) -> Resource:
+            resources.need(tx.connection, needs)
+            return resources.update(tx, kind, name, kept, version, tenant, rows.text(actor, "actor"))
+
+        return await self._write(change, dry_run=dry_run)
 
     async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
         kept = [(write, resources.body_of(write.body)) for write in writes]
         by = rows.text(actor, "actor")
 
         def all_of_them(tx: Transaction) -> Sequence[Resource]:
-            return [
-                resources.create(tx, write.kind, write.name, body, write.tenant, by)
-                if write.version is None
-                else resources.update(tx, write.kind, write.name, body, write.version, write.tenant, by)
-                for write, body in kept
-            ]
+            done = []
+            for write, body in kept:
+                resources.need(tx.connection, write.needs)
+                if write.version is None:
+                    done.append(resources.create(tx, write.kind, write.name, body, write.tenant, by))
+                else:
+                    done.append(resources.update(tx, write.kind, write.name, body, write.version, write.tenant, by))
+            return done
 
         return await self._write(all_of_them, dry_run=dry_run)
 
@@ -214,7 +240,12 @@ class Store:
         def remove(tx: Transaction) -> Resource:
             if kind == "limits" and (naming := key_rows.naming(tx.connection, name)):
                 raise limit_in_use(name, naming)
-            return resources.delete(tx, kind, name, version)
+            if kind == "roles":
+                resources.unbound(tx.connection, name)
+            gone = resources.delete(tx, kind, name, version)
+            if kind == "users":
+                people_rows.forget(tx, name, gone.tenant, parts(name)[0], rows.text(actor, "actor"))
+            return gone
 
         return await self._write(remove, dry_run=dry_run)
 
@@ -226,6 +257,15 @@ class Store:
         chosen, key, fingerprint = self._new_key(id)
         return await self._write(
             lambda tx: key_rows.create(tx, tenant, settings, rows.text(actor, "actor"), chosen, key, fingerprint), dry_run=dry_run
+        )
+
+    async def create_own_key(
+        self, tenant: str, user: str, settings: KeySettings, *, actor: str, count: int, id: str | None = None, dry_run: bool = False
+    ) -> tuple[KeyRecord, Secret]:
+        chosen, key, fingerprint = self._new_key(id)
+        return await self._write(
+            lambda tx: key_rows.create_own(tx, tenant, user, settings, rows.text(actor, "actor"), chosen, key, fingerprint, count),
+            dry_run=dry_run,
         )
 
     def _new_key(self, id: str | None) -> tuple[str, str, bytes]:
@@ -241,11 +281,12 @@ class Store:
         tenant: str | Sequence[str] | None = None,
         prefix: str = "",
         state: str | None = None,
+        user: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page[KeyRecord]:
         now = self._clock.wall()
-        return await self._database.run(lambda connection: key_rows.page(connection, tenant, prefix, state, now, limit, cursor))
+        return await self._database.run(lambda connection: key_rows.page(connection, tenant, prefix, state, user, now, limit, cursor))
 
     async def update_key(
         self, id: str, settings: KeySettings, *, actor: str, version: int | None = None, dry_run: bool = False
@@ -253,11 +294,18 @@ class Store:
         return await self._write(lambda tx: key_rows.update(tx, id, settings, version, rows.text(actor, "actor")), dry_run=dry_run)
 
     async def rotate_key(
-        self, id: str, *, actor: str, overlap: float = OVERLAP_SECONDS, version: int | None = None, dry_run: bool = False
+        self,
+        id: str,
+        *,
+        actor: str,
+        overlap: float = OVERLAP_SECONDS,
+        expires: float | None = None,
+        version: int | None = None,
+        dry_run: bool = False,
     ) -> tuple[KeyRecord, Secret]:
         _, key, fingerprint = self._new_key(id)
         return await self._write(
-            lambda tx: key_rows.rotate(tx, id, version, overlap, rows.text(actor, "actor"), key, fingerprint), dry_run=dry_run
+            lambda tx: key_rows.rotate(tx, id, version, overlap, rows.text(actor, "actor"), key, fingerprint, expires), dry_run=dry_run
         )
 
     async def revoke_key(self, id: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> KeyRecord:
@@ -267,19 +315,45 @@ class Store:
         return await self._write(lambda tx: key_rows.delete(tx, id, version), dry_run=dry_run)
 
     async def find_key(self, digest: bytes, key: str) -> KeyRecord | None:
-        fingerprint = self._format.fingerprint(key, self._pepper)
-        return await self._database.run(lambda connection: key_rows.find(connection, fingerprint))
+        return await self._finder.find(self._format.fingerprint(key, self._pepper))
+
+    async def _find_keys(self, fingerprints: Sequence[bytes]) -> dict[bytes, KeyRecord]:
+        return await self._database.run(lambda connection: key_rows.find(connection, fingerprints))
 
     async def touch_keys(self, used: Mapping[str, float]) -> None:
         kept = {id: moment for id, moment in used.items() if rows.storable(id)}
         if kept:
             await self._database.run(lambda connection: key_rows.touch(connection, kept), write=True)
 
+    # --- people
+
+    async def find_person(self, tenant: str, user: str, groups: Sequence[str]) -> PersonRecord:
+        return await self._database.run(lambda connection: people_rows.find(connection, tenant, user, groups))
+
+    async def note_logins(self, seen: Sequence[Seen], *, limit: int) -> int:
+        return await self._write(lambda tx: people_rows.note(tx, seen, limit))
+
+    async def logins(self, ids: Sequence[str]) -> dict[str, LoginRecord]:
+        return await self._database.run(lambda connection: people_rows.every(connection, ids))
+
+    async def members(self, group: str, *, limit: int = 100, cursor: str | None = None) -> Page[Resource]:
+        name, tenant = parts(group)
+        return await self._database.run(lambda connection: people_rows.members(connection, tenant, name, limit, cursor))
+
     # --- usage
 
-    async def add_usage(self, rows: Sequence[UsageRow]) -> None:
+    async def add_usage(self, rows: Sequence[UsageRow], before: Position | None = None, after: Position | None = None) -> bool:
         added = tuple(rows)
-        await self._database.run(lambda connection: usage_rows.add(connection, added), write=True)
+        return await self._database.run(lambda connection: usage_rows.add(connection, added, before, after), write=True)
+
+    async def usage_positions(self) -> dict[str, Position]:
+        return await self._database.run(usage_rows.positions)
+
+    async def usage_counted_from(self) -> float:
+        return await self._database.run(usage_rows.counted_from)
+
+    async def usage_of_writers(self, writers: Sequence[str]) -> tuple[dict[str, Position], Sequence[UsageRow]]:
+        return await self._database.run(lambda connection: usage_rows.of_writers(connection, writers))
 
     async def report_usage(
         self,
@@ -288,13 +362,12 @@ class Store:
         since: str = "",
         until: str = "9999-12-31",
         tenant: str | Sequence[str] | None = None,
-        key: str | None = None,
-        model: str | None = None,
         limit: int = 10000,
         after: Sequence[str] | None = None,
+        **wanted: str | None,
     ) -> Sequence[dict[str, Any]]:
         return await self._database.run(
-            lambda connection: usage_rows.report(connection, group_by, since, until, tenant, key, model, limit, after)
+            lambda connection: usage_rows.report(connection, group_by, since, until, tenant, wanted, limit, after)
         )
 
     # --- changes
@@ -356,6 +429,20 @@ class Store:
 
     async def finish_lease(self, lease: Lease, *, done: bool) -> None:
         await self._database.run(lambda connection: leases.finish(connection, self._now, lease, done), write=True)
+
+    # --- counters of limits that last
+
+    async def change_counters(self, names: Sequence[CounterName], change: CounterChange) -> None:
+        await self._database.run(lambda connection: limit_rows.change(connection, self._now, names, change), write=True)
+
+    async def counters_of(self, limit: str, most: int = 1000) -> Sequence[CounterRow]:
+        return await self._database.run(lambda connection: limit_rows.of_limit(connection, limit, most))
+
+    async def forget_counters(self, limit: str, key: tuple[str, ...] | None = None) -> int:
+        return await self._database.run(lambda connection: limit_rows.forget(connection, limit, key), write=True)
+
+    async def sweep_counters(self) -> int:
+        return await self._database.run(lambda connection: limit_rows.sweep(connection, self._now(connection)), write=True)
 
     # --- idempotency keys
 

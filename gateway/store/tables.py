@@ -60,8 +60,24 @@ keys = sa.Table(
     sa.Column("updated", sa.Double, nullable=False),
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("last_used", sa.Double),
+    sa.Column("user", sa.Text, nullable=False, server_default=""),
+    sa.Column("issued", sa.Double),
     sa.Index("ix_keys_tenant_id", "tenant", "id"),
+    sa.Index("ix_keys_tenant_user", "tenant", "user"),
 )
+
+logins = sa.Table(
+    "logins",
+    metadata,
+    sa.Column("id", _text(NAME_LENGTH), primary_key=True),
+    sa.Column("method", sa.Text, nullable=False),
+    sa.Column("issuer", sa.Text, nullable=False),
+    sa.Column("groups", sa.JSON, nullable=False),
+    sa.Column("roles", sa.JSON, nullable=False),
+    sa.Column("first", sa.Double, nullable=False),
+    sa.Column("last", sa.Double, nullable=False),
+)
+"""The last login of each user, by their full name. It is no part of the user's resource, whose version would change with each login."""
 
 former_secrets = sa.Table(
     "former_secrets",
@@ -87,6 +103,41 @@ usage_daily = sa.Table(
     sa.Column("cached_tokens", sa.BigInteger, nullable=False),
     sa.Index("ix_usage_daily_tenant_day", "tenant", "day"),
 )
+"""What replicas of versions before 0006 count in. Nothing reads it: their audit logs say the same."""
+
+usage = sa.Table(
+    "usage",
+    metadata,
+    sa.Column("day", sa.String(10), primary_key=True),
+    *(sa.Column(name, _text(NAME_LENGTH), primary_key=True) for name in ("tenant", "key", "model", "user", "agent")),
+    *(sa.Column(name, _text(64), primary_key=True) for name in ("operation", "currency", "writer")),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("reasoning_tokens", "cost", "unknown")),
+    sa.Index("ix_usage_tenant_day", "tenant", "day"),
+    sa.Index("ix_usage_writer", "writer"),
+)
+"""What was used, summed from the audit logs. writer: whose log says so; empty for what versions before counted in memory."""
+
+usage_positions = sa.Table(
+    "usage_positions",
+    metadata,
+    sa.Column("writer", _text(64), primary_key=True),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("segment", "offset", "seq")),
+    sa.Column("head", sa.String(64), nullable=False),
+)
+"""Up to where the log of each writer is counted in `usage`, written in the same transactions."""
+
+limit_windows = sa.Table(
+    "limit_windows",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("limit_name", sa.Text, nullable=False, index=True),
+    sa.Column("amount", sa.Text, nullable=False),
+    sa.Column("scope", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+)
+"""What is used of budgets and long rates. id: a hash of limit, amount and scope (the key of its bucket, as JSON)."""
 
 changes = sa.Table(
     "changes",

@@ -150,6 +150,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self.models: dict[str, ModelMeter] = {}
         self.denials: dict[tuple[int, str], int] = {}
+        self.would_refuse: dict[str, int] = {}
         self.phases = {phase: Histogram(PHASE_BOUNDS) for phase in PHASES}
         self.in_flight: Callable[[], int] = int
         self.connections: Callable[[], int] = int
@@ -171,6 +172,10 @@ class Metrics(Collector):
         """Counts a request that was refused before its model was known."""
         key = (status, code)
         self.denials[key] = self.denials.get(key, 0) + 1
+
+    def not_enforced(self, limit: str) -> None:
+        """Counts a request that a limit would have refused if it were enforced."""
+        self.would_refuse[limit] = self.would_refuse.get(limit, 0) + 1
 
     def scrape(self) -> bytes:
         """The Prometheus text format, version 0.0.4."""
@@ -206,7 +211,12 @@ class Metrics(Collector):
         denials = CounterMetricFamily("gatehouse_denials", "Requests refused before they had a model", labels=["status", "code"])
         for (status, code), count in list(self.denials.items()):
             denials.add_metric([str(status), code], count)
-        yield from (requests, retries, denials)
+        would = CounterMetricFamily(
+            "gatehouse_limit_not_enforced", "Requests that a limit would have refused if it were enforced", labels=["limit"]
+        )
+        for name, count in list(self.would_refuse.items()):
+            would.add_metric([name], count)
+        yield from (requests, retries, denials, would)
 
     def _tokens(self) -> Iterable[Metric]:
         tokens = CounterMetricFamily("gatehouse_tokens", "Tokens by model and kind", labels=["model", "kind"])

@@ -41,7 +41,7 @@ from gateway.server.health import Health
 from gateway.server.protocol import Connection, ListenerState
 from gateway.telemetry.metrics import PHASES
 from gateway.wire.table import is_inference
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import LimitRules, estimate
 
 KEY = "bench-key-0123456789abcdef0123456789abcdef"
 CONFIG = """
@@ -156,7 +156,7 @@ def lease(gateway: Gateway) -> None:
     for worker in ("bench", "other"):
         book.joined(worker)
     snapshot = gateway.plane.current()
-    snapshot.limiter = LeasedLimiter(LimitRules(snapshot.spec.limits), shares, estimate=estimate, charge=charge)
+    snapshot.limiter = LeasedLimiter(LimitRules(snapshot.spec.limits), shares, estimate=estimate)
 
 
 async def bench(state: str, arguments: argparse.Namespace) -> None:

@@ -7,5 +7,9 @@ from typing import Final
 
 from gateway.core.plugins import GuardrailRow
 from policies.guardrails import denylist
+from policies.guardrails.pii import guardrail as pii
 
-ROWS: Final = (GuardrailRow(name="denylist", settings=denylist.DenyListSettings, build=denylist.build),)
+ROWS: Final = (
+    GuardrailRow(name="denylist", settings=denylist.DenyListSettings, build=denylist.build),
+    GuardrailRow(name="pii", settings=pii.PiiSettings, build=pii.build),
+)

@@ -1,6 +1,7 @@
 // A certified OpenID Connect provider for the tests: node oidc_provider.mjs. It prints its address. Its client `svc` (secret `svc-secret`) gets access
 // tokens for the audience `gatehouse` with the claims of `POST /control/claims`. `POST /control/rotate` signs with a new key from then on,
-// beside the old one; `POST /control/ttl` sets the seconds that tokens are valid; `POST /control/drop` withdraws the old ones. `GET /control/fetches`: how often its keys were asked for.
+// beside the old one; its client `bot` (secret `bot-secret`) gets tokens too; `POST /control/id_token` makes an ID token; `POST /control/ttl` sets the seconds that tokens are valid; tokens for the resource `urn:opaque` are opaque, and `gw` may ask what they are worth; `POST /control/drop` withdraws the old ones. People log in at it with
+// any name, by `gatehouse-cli`. `GET /control/fetches`: how often its keys were asked for.
 import http from "node:http";
 import { generateKeyPairSync } from "node:crypto";
 import Provider from "oidc-provider";
@@ -10,6 +11,7 @@ let keys = [];
 let fetches = 0;
 let ttl = 600;
 let handler;
+let maker;
 let url;
 
 function newKey() {
@@ -21,29 +23,42 @@ function build() {
   const provider = new Provider(url, {
     jwks: { keys },
     clients: [
+      { client_id: "gw", client_secret: "gw:secret+1", grant_types: [], redirect_uris: [], response_types: [] },
+      {
+        client_id: "gatehouse-cli", application_type: "native", token_endpoint_auth_method: "none", redirect_uris: ["http://127.0.0.1/callback"],
+        grant_types: ["authorization_code", "refresh_token", "urn:ietf:params:oauth:grant-type:device_code"], response_types: ["code"],
+      },
       { client_id: "svc", client_secret: "svc-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [] },
+      { client_id: "gatehouse", client_secret: "gatehouse-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [] },
+      { client_id: "bot", client_secret: "bot-secret", grant_types: ["client_credentials"], redirect_uris: [], response_types: [] },
     ],
     features: {
       clientCredentials: { enabled: true },
       introspection: { enabled: true },
-      devInteractions: { enabled: false },
+      revocation: { enabled: true },
+      devInteractions: { enabled: true },
+      deviceFlow: { enabled: true },
       resourceIndicators: {
         enabled: true,
         defaultResource: () => "urn:gatehouse",
         useGrantedResource: () => true,
         getResourceServerInfo: (ctx, resource) => ({
           scope: "infer",
-          audience: resource === "urn:gatehouse" ? "gatehouse" : resource,
-          accessTokenFormat: "jwt",
+          audience: resource === "urn:gatehouse" || resource === "urn:opaque" ? "gatehouse" : resource,
+          accessTokenFormat: resource === "urn:opaque" ? "opaque" : "jwt",
           accessTokenTTL: ttl,
           jwt: { sign: { alg: "RS256" } },
         }),
       },
     },
     extraTokenClaims: () => claims,
-    scopes: ["infer"],
+    scopes: ["openid", "offline_access", "infer"],
+    ttl: { Interaction: 600, Session: 600, Grant: 600, RefreshToken: 600, DeviceCode: 600, AuthorizationCode: 60 },
+    rotateRefreshToken: true,
+    issueRefreshToken: async () => true,
   });
   handler = provider.callback();
+  maker = provider;
 }
 
 function body(request) {
@@ -62,6 +77,16 @@ const server = http.createServer(async (request, response) => {
     if (request.url === "/control/rotate") keys = [newKey(), ...keys];
     if (request.url === "/control/drop") keys = keys.slice(0, 1);
     if (request.url === "/control/rotate" || request.url === "/control/drop") build();
+    if (request.url === "/control/id_token") {
+      const client = await maker.Client.find("gatehouse"); // so that the audience fits
+      const token = new maker.IdToken({ sub: "svc" }, { client });
+      token.scope = "openid";
+      token.set("nonce", "n");
+      for (const [name, value] of Object.entries(claims)) token.set(name, value);
+      token.set("scope", "infer");
+      response.end(JSON.stringify({ id_token: await token.issue({ use: "idtoken" }) }));
+      return;
+    }
     response.end(JSON.stringify({ fetches }));
     return;
   }

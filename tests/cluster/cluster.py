@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import http.client
 import os
 import shutil
@@ -151,6 +152,7 @@ class Cluster:
         return replica
 
     def _configuration(self, directory: Path, ways: dict[str, Proxy], parts: dict[str, Any]) -> dict[str, Any]:
+        parts = copy.deepcopy(parts)  # each replica its own
         listen = {
             "data": f"127.0.0.1:{self.ports.take()}",
             "admin": f"127.0.0.1:{self.ports.take()}",

@@ -62,14 +62,17 @@ class Server:
 class RedisServer(Server):
     """A Redis without persistence, on a Unix socket of its own; what it holds is lost when it stops."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__("redis", directory)
-        self.socket = str(directory / "redis.sock")
+    def __init__(self, directory: Path, *settings: str, name: str = "redis", port: int = 0) -> None:
+        """settings: further arguments of redis-server."""
+        super().__init__(name, directory)
+        self.socket = str(directory / f"{name}.sock")
+        self.port, self._settings = port, settings
 
     def start(self) -> RedisServer:
         program = shutil.which("redis-server")
         assert program is not None, "the tests need Redis (Debian: apt-get install redis-server)"
-        self.run(program, "--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no", "--dir", str(self.directory))
+        place = ("--port", str(self.port), "--unixsocket", self.socket, "--bind", "127.0.0.1", "--dir", str(self.directory))
+        self.run(program, *place, "--save", "", "--appendonly", "no", *self._settings)
         until(lambda: self.ready() and self.command("PING") == b"+PONG", 20, "Redis")
         return self
 
@@ -84,6 +87,26 @@ class RedisServer(Server):
                 return connection.recv(65536).partition(b"\r\n")[0]
         except OSError:
             return b""
+
+
+class Sentinel(Server):
+    """A Redis Sentinel, alone, that watches the master at `port` under the name `main`."""
+
+    def __init__(self, directory: Path, port: int, master: int) -> None:
+        super().__init__("sentinel", directory)
+        self.port, self._master = port, master
+
+    def start(self) -> Sentinel:
+        program = shutil.which("redis-server")
+        assert program is not None, "the tests need Redis (Debian: apt-get install redis-server)"
+        file = self.directory / "sentinel.conf"
+        file.write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.directory}\nsentinel monitor main 127.0.0.1 {self._master} 1\n"
+            "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+        )
+        self.run(program, str(file), "--sentinel")
+        until(lambda: self.ready() and answers(self.port), 20, "the Sentinel")
+        return self
 
 
 class EngineServer(Server):

@@ -6,24 +6,33 @@ import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from gateway.app.plugins import OURS
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError, GatehouseError, RequestError
-from gateway.core.identity_specs import LdapSpec, LdapTenantSpec, LdapUsersSpec
+from gateway.core.identity_specs import IntrospectionSpec, LdapSpec, LdapTenantSpec, LdapUsersSpec
+from gateway.core.mtls_specs import CertificateMatchSpec, MtlsPrincipalSpec, MtlsSpec
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator
 from gateway.core.secret import Secret
-from gateway.core.specs import ApiKeysSpec, ClaimSpec, ClaimsSpec, OidcSpec, Spec, StaticKeySpec
+from gateway.core.specs import ApiKeysSpec, ClaimSpec, ClaimsSpec, GatewayTokensSpec, OidcSpec, Spec, StaticKeySpec
+from gateway.core.tokens import Grant
 from gateway.core.types import Headers, Peer, Principal
 from gateway.identity.chain import chain
 from gateway.identity.directory import Directory, Found, Refused
+from gateway.identity.gateway_tokens import claims_of, encoded
+from gateway.identity.introspection import IntrospectionAuthenticator
 from gateway.identity.jwks import keys_of
 from gateway.identity.ldap import LdapAuthenticator
 from gateway.identity.oidc import OidcAuthenticator
+from gateway.identity.token_keys import TokenKeys, name_of, text_of
+from tests.pki import DAY, SERVER, Authority, now
 from tests.unit.gateway.identity import issuing
 
 KEY = "k" * 40
@@ -32,11 +41,14 @@ PEER = Peer("192.0.2.1")
 
 @dataclass(frozen=True)
 class Case:
-    """An authenticator by what makes it. good: headers of `ci` of the tenant `t`. bad: credentials of its kind that are not."""
+    """An authenticator by what makes it. good: headers of `ci` of the tenant `t`, from `peer`. bad: credentials of its kind that are not;
+    bad_peers: connections that are not."""
 
     make: Callable[[], Authenticator]
     good: Headers
     bad: tuple[Headers, ...]
+    peer: Peer = PEER
+    bad_peers: tuple[Peer, ...] = ()
 
 
 def built(name: str, settings: Spec) -> Authenticator:
@@ -79,6 +91,20 @@ def basic(text: str) -> Headers:
     return {b"authorization": b"Basic " + b64encode(text.encode())}
 
 
+def mtls() -> Authenticator:
+    entry = MtlsPrincipalSpec(match=CertificateMatchSpec(common_name="ci"), tenant="t")
+    return built("mtls", MtlsSpec(principals=(entry,)))
+
+
+def certificates() -> tuple[Peer, tuple[Peer, ...]]:
+    """Connections with a good certificate, and with bad ones."""
+    with TemporaryDirectory() as folder:
+        authority = Authority(Path(folder))
+        bad = (authority.issue("ci", usage=[SERVER]), authority.issue("ci", expires=now() - DAY / 2), authority.issue("ci", ca=True))
+        good = authority.issue("ci")
+    return Peer("192.0.2.1", certificate=good.der), (*(Peer("192.0.2.1", certificate=one.der) for one in bad), Peer("x", certificate=b"x"))
+
+
 class Nobody:
     """Knows no credential of any kind."""
 
@@ -103,10 +129,63 @@ TOKENS: tuple[Headers, tuple[Headers, ...]] = (
         )
     ),
 )
+
+
+def opaque() -> Authenticator:
+    """Over an issuer that knows one token."""
+    asking = IntrospectionSpec(url=f"{issuing.ISSUER}/introspect", client_id="gw", client_secret=Secret("s"))
+    spec = OidcSpec(
+        name="corp", issuer=issuing.ISSUER, audiences=("gatehouse",), claims=ClaimsSpec(tenant=ClaimSpec(value="t")), introspection=asking
+    )
+    made = built("introspection", spec)
+    assert isinstance(made, IntrospectionAuthenticator)
+
+    async def question(value: bytes) -> dict[str, Any]:
+        return {"active": value == b"good", "sub": "ci", "aud": "gatehouse", "exp": time.time() + 600}
+
+    made._question = question  # type: ignore[method-assign]  # tests/e2e/test_oidc.py asks a real one
+    return made
+
+
+SIGNER = ed25519.Ed25519PrivateKey.generate()
+PUBLIC = text_of(SIGNER.public_key().public_bytes_raw())
+TOKENS_SPEC = GatewayTokensSpec(issuer="https://gw.example")
+
+
+def gateway_tokens() -> Authenticator:
+    keys = TokenKeys()
+    keys.replace({name_of(PUBLIC): PUBLIC})
+    context = AuthenticatorContext(name="gateway_tokens", token_keys=keys)
+    return OURS.authenticator("identity.gateway_tokens", OURS.authenticators["gateway_tokens"], TOKENS_SPEC, context)
+
+
+def own_token(kid: str = name_of(PUBLIC), spec: GatewayTokensSpec = TOKENS_SPEC, key: Any = SIGNER, now: float | None = None) -> Headers:
+    claims = claims_of(Grant(subject="ci", tenant="t"), spec, "one", time.time() if now is None else now)
+    return {b"authorization": b"Bearer " + encoded(claims, kid, key).encode()}
+
+
+OWN: tuple[Headers, tuple[Headers, ...]] = (
+    own_token(),
+    (
+        own_token("../" + name_of(PUBLIC)),
+        own_token(spec=GatewayTokensSpec(issuer="https://other.example")),
+        own_token(spec=GatewayTokensSpec(issuer="https://gw.example", audience="https://other.example")),
+        own_token(key=ed25519.Ed25519PrivateKey.generate()),
+        own_token(now=time.time() - 3600),
+        own_token(now=time.time() + 3600),
+    ),
+)
 IMPLEMENTATIONS = {
+    "mtls": Case(mtls, {}, (), *certificates()),
+    "gateway_tokens": Case(gateway_tokens, *OWN),
     "oidc": Case(oidc, *TOKENS),
     "ldap": Case(ldap, basic("ci:secret"), (basic("ci:wrong"), basic("eve:secret"), basic("ci:"), basic("ci"), basic(":secret"))),
-    "api_keys": Case(api_keys, *KEYS),
+    "api_keys": Case(lambda: chain([api_keys()]), *KEYS),
+    "introspection": Case(
+        lambda: chain([opaque()]),
+        {b"authorization": b"Bearer good"},
+        tuple({b"authorization": b"Bearer " + value} for value in (b"bad", b"go od", b"\xff", b"x" * 20_000)),
+    ),
     "a chain of one": Case(lambda: chain([api_keys()]), *KEYS),
     "a chain of several": Case(lambda: chain([Nobody(), api_keys()]), *KEYS),
 }
@@ -124,8 +203,8 @@ def authenticator(case: Case) -> Authenticator:
     return case.make()
 
 
-async def ask(authenticator: Authenticator, headers: Headers) -> Principal | None:
-    found = authenticator.authenticate(headers, PEER)
+async def ask(authenticator: Authenticator, headers: Headers, peer: Peer = PEER) -> Principal | None:
+    found = authenticator.authenticate(headers, peer)
     return await found if isinstance(found, Awaitable) else found
 
 
@@ -134,15 +213,15 @@ def test_every_type_is_held_to_this_contract() -> None:
 
 
 async def test_a_good_credential_is_one_principal_object(authenticator: Authenticator, case: Case) -> None:
-    principal = await ask(authenticator, case.good)
+    principal = await ask(authenticator, case.good, case.peer)
     assert principal is not None and principal.id == "ci" and principal.tenant == "t"
-    assert await ask(authenticator, case.good) is principal
+    assert await ask(authenticator, case.good, case.peer) is principal
 
 
 async def test_a_bad_credential_is_rejected_and_not_shown(authenticator: Authenticator, case: Case) -> None:
-    for headers in case.bad:
+    for headers, peer in (*((headers, PEER) for headers in case.bad), *(({}, peer) for peer in case.bad_peers)):
         with pytest.raises(AuthenticationError) as caught:
-            await ask(authenticator, headers)
+            await ask(authenticator, headers, peer)
         assert caught.value.status == 401 and any(name == "www-authenticate" for name, _ in caught.value.headers)
         sent = [value.rpartition(b" ")[2].decode("latin-1") for value in headers.values()]
         assert not any(value and value in str(caught.value) for value in sent)

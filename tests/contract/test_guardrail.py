@@ -32,6 +32,8 @@ class Case:
 IMPLEMENTATIONS = {
     "denylist, block": Case("denylist", {"phrases": [FORBIDDEN]}),
     "denylist, mask": Case("denylist", {"phrases": [FORBIDDEN], "action": "mask"}),
+    "pii, block": Case("pii", {"entities": {"email": "block"}}, "joe@example.com"),
+    "pii, mask": Case("pii", {}, "4111 1111 1111 1111"),
     "http": Case("http", {"url": "the server of the test", "timeout": 10.0}),
 }
 """To add a guardrail, add one; `url` is that of a server that flags FORBIDDEN."""

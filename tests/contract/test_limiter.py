@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -20,15 +23,18 @@ from gateway.core.wire import WireApi
 from gateway.limits.lease_book import LeaseBook
 from gateway.limits.lease_messages import LeaseRecall, LeaseReply
 from gateway.limits.leased import LeasedLimiter
-from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.limits.local import LocalLimiter
+from gateway.limits.registry import BucketRegistry
 from gateway.limits.shares import Shares
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import LimitRules, estimate
+from tests.cluster.servers import RedisServer
+from tests.fakes.redis import SharedProcess, TimedLimiter
 
 Make = Callable[[Sequence[LimitSpec], FakeClock], Limiter]
 
 
 def local(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
-    return LocalLimiter(LimitRules(limits), BucketRegistry(), estimate=estimate, charge=charge, clock=clock)
+    return LocalLimiter(LimitRules(limits), BucketRegistry(), estimate=estimate, clock=clock)
 
 
 def leased(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
@@ -46,17 +52,35 @@ def leased(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
     book.joined("w")
     shares = Shares(partial(book.heard, "w"), loop.call_soon, loop.call_later, clock=clock)
     found.append(shares)
-    return LeasedLimiter(LimitRules(limits), shares, estimate=estimate, charge=charge)
+    return LeasedLimiter(LimitRules(limits), shares, estimate=estimate)
 
 
 IMPLEMENTATIONS: dict[str, Make] = {"local": local, "leased": leased}
+SHARED = "redis"
 CALLER = Principal("ci", "t", "api_key", ("*",))
 _LINE = re.compile(rb"x-ratelimit-(limit|remaining)-(requests|tokens): \d+\r\n|x-ratelimit-reset-(requests|tokens): \d+\.\d{3}s\r\n")
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
-def make(request: pytest.FixtureRequest) -> Make:
-    return IMPLEMENTATIONS[request.param]
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
+        server = RedisServer(Path(name)).start()
+        yield server
+        server.stop()
+
+
+@pytest.fixture(params=[*IMPLEMENTATIONS, SHARED])
+async def make(request: pytest.FixtureRequest, redis: RedisServer) -> AsyncIterator[Make]:
+    opened: list[SharedProcess] = []
+
+    def shared(limits: Sequence[LimitSpec], clock: FakeClock) -> Limiter:
+        """One process and its Redis, whose time is the clock's."""
+        opened.append(SharedProcess(redis.socket, secrets.token_hex(8), clock).start())
+        return TimedLimiter(redis, opened[-1], limits)
+
+    yield shared if request.param == SHARED else IMPLEMENTATIONS[request.param]
+    for process in opened:
+        await process.aclose()
 
 
 async def reserve(limiter: Limiter, tokens: int = 0, completion: int = 0) -> Reservation:

@@ -74,6 +74,8 @@ def test_every_route_asks_for_its_permission(running: Gatehouse, role: str) -> N
     assert len(operations) > 50
     with admin(running, role) as client:
         for operation in operations:
+            if operation.path.startswith("my/") and holds(role, operation.permission):
+                continue  # for people who have logged in (test_own_keys.py); a key is none
             refused = attempt(client, operation) == 403
             assert refused is not holds(role, operation.permission), (role, operation.method, operation.path)
 

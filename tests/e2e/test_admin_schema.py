@@ -22,6 +22,7 @@ from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse
 
 EXAMPLES = 5
+PRICES = ("/prices", "/prices/{name}")
 FLEET = ("/engines", "/engines/{name}", "/models", "/models/{name}")
 BEYOND_SCHEMAS = (
     "cursor",
@@ -38,10 +39,14 @@ BEYOND_SCHEMAS = (
     "since",
     "until",
     "expires",
+    "name",
+    "groups[",
+    "roles",
+    "user",
 )
 """Parameters with rules that JSON Schema cannot say: what a page gave, one of two, segments of writers, an operation, networks, a tenant's
-models, at least one of three, no repetition, a guardrail's type and own settings, limits that are there, days of the calendar, an expiry
-to come. Only a refusal that names one of them may meet data that the schema allows."""
+models, at least one of three, no repetition, a guardrail's type and own settings, limits, groups and roles that are there, days of the
+calendar, an expiry to come, the spelling of a full name. Only a refusal that names one of them may meet data that the schema allows."""
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +122,8 @@ def _beyond_schemas(label: str, response: Any) -> bool:
         return bool(found["code"] in ("invalid_config", "invalid_value"))
     if label.endswith(FLEET) and (found["code"] == "invalid_config" or found.get("param") in ("api_key", "runtime")):
         return True  # what their settings promise to one another, to the machine and to the other resources
+    if label.endswith(PRICES) and found.get("param") in ("model", "from", "until", "currency"):
+        return True  # which prices contradict one another, days of the calendar, at least one rate
     if label == "POST /admin/v1/apply" and "/" in found.get("param", ""):
         return True  # KIND/NAME: the same of one of its resources
     return str(found.get("param", "")).startswith(BEYOND_SCHEMAS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse
 from tests.e2e.test_cli import environment
 from tests.unit.gateway.transport.conftest import Certificates
+from tests.waiting import until
 
 Launch = Callable[..., Gatehouse]
 
@@ -47,12 +49,25 @@ def test_the_admin_listener_speaks_tls(tmp_path: Path, engine: EngineThread, lau
         assert unknown.exit_code == 1 and "CERTIFICATE_VERIFY_FAILED" in unknown.stderr
 
 
-def test_an_admin_listener_for_other_machines_is_warned_about_without_tls(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:
+def test_an_admin_listener_for_other_machines_needs_tls(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:
     config = adminapi.config(tmp_path / "state", engine.port)
-    assert not [line for line in launch(config).start().lines if "listen.admin_tls" in line]
-    config["listen"] |= {"admin": "0.0.0.0:0"}
+    assert not [line for line in launch(config).start().lines if "without TLS" in line]
+    config["listen"] |= {"admin": "0.0.0.0:0", "data": "0.0.0.0:0"}
     config["state_dir"] = str(tmp_path / "other")
-    assert [line for line in launch(config).start().lines if "without TLS from other machines: set listen.admin_tls" in line]
+    refused = launch(config).launch()
+    assert refused.process is not None and refused.process.wait(60) == 1
+    why = re.compile(r"gatehouse\.yaml:\d+: listen\.admin: '0\.0\.0\.0:0' takes administrators' credentials .* set listen\.admin_tls")
+    until(lambda: any(why.search(line) for line in refused.lines), what="the line and the reason")
+    config["insecure"] = True
+    lines = launch(config).start().lines
+    for what in ("the data listener", "the admin listener"):
+        assert [line for line in lines if what in line and "without TLS from other machines" in line], lines
+
+
+def test_a_data_listener_behind_a_proxy_is_not_warned_about(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:
+    config = adminapi.config(tmp_path / "state", engine.port)
+    config["listen"] |= {"data": "0.0.0.0:0", "trusted_peers": ["127.0.0.0/8"]}
+    assert not [line for line in launch(config).start().lines if "without TLS" in line]
 
 
 def test_a_key_that_has_expired_already_is_refused(tmp_path: Path, engine: EngineThread, launch: Launch) -> None:

@@ -182,7 +182,7 @@ def test_policies_are_applied_tested_and_listed(cli: Cli, tmp_path: Path) -> Non
     assert "allow" in cli("policies", "explain", "--key-id", "test", "--model", "m1").stdout
     assert "deny" in cli("policies", "explain", "--key-id", "narrow", "--model", "m1", code=1).stdout
     file.write_text(
-        yaml.safe_dump({"limits": [{"name": "second", "requests": {"rate": 5, "per": "1m"}}, {"name": "third", "per": "user"}]})
+        yaml.safe_dump({"limits": [{"name": "second", "requests": {"rate": 5, "per": "1m"}}, {"name": "third", "per": "nobody"}]})
     )
     assert "limits/third: per: " in cli("policies", "apply", str(file), code=1).stderr
     assert "second" not in cli("policies", "list").stdout, "all of a file or nothing"
@@ -364,3 +364,26 @@ def test_models_are_reloaded_unloaded_and_loaded(real: Gatehouse, tmp_path: Path
     until(lambda: not real.engines(), what="the end of the process")
     assert "ready" in run("models", "load", "demo-chat").stdout
     assert real.chat(model="demo-chat", max_tokens=3).status_code == 200
+
+
+def test_users_groups_and_suspensions(cli: Cli) -> None:
+    made = parsed(cli("groups", "create", "staff@acme", "--model", "m*", "--own-keys", "3", "--key-life", "30d", "-o", "json"))
+    assert made["own_keys"] == {"count": 3, "life": "30d", "login_within": None} and made["models"] == ["m*"]
+    cli("groups", "update", "staff@acme", "--description", "everybody", "--clear", "own_keys")
+    user = parsed(cli("users", "create", "J\u00fcrgen@acme", "--email", "j@example.com", "--role", "viewer", "-o", "json"))
+    assert (user["name"], user["origin"], user["roles"]) == ("J%C3%BCrgen@acme", "local", ["viewer"])
+    cli("groups", "add-member", "staff@acme", "J\u00fcrgen@acme")
+    assert "J%C3%BCrgen@acme" in cli("groups", "members", "staff@acme", "-o", "json").stdout
+    assert "still has members" in cli("groups", "delete", "staff@acme", code=1).stderr
+    cli("groups", "remove-member", "staff@acme", "J\u00fcrgen@acme")
+    assert parsed(cli("users", "show", "J\u00fcrgen@acme", "-o", "json"))["groups"] == []
+    cli("users", "update", "J\u00fcrgen@acme", "--display-name", "J", "--clear", "roles")
+    for noun, name in (("users", "J\u00fcrgen@acme"), ("tenants", "globex"), ("keys", "other")):
+        assert parsed(cli(noun, "suspend", name, "--why", "a test", "-o", "json"))["suspended"] is True
+        assert parsed(cli(noun, "show", name, "-o", "json"))["suspended"] is True
+        assert parsed(cli(noun, "resume", name, "-o", "json"))["suspended"] is False
+    assert "suspend yourself" in cli("keys", "suspend", "a-admin", code=1).stderr
+    assert "J%C3%BCrgen@acme" in cli("users", "list", "--tenant", "acme", "-o", "json").stdout
+    assert "staff@acme" in cli("groups", "list", "-o", "json").stdout and "everybody" in cli("groups", "show", "staff@acme").stdout
+    cli("users", "delete", "J\u00fcrgen@acme")
+    cli("groups", "delete", "staff@acme")

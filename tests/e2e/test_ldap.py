@@ -43,6 +43,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, slap
             "cache": "0s",
         }
     ]
+    config["identity"]["gateway_tokens"] = {"issuer": "https://gw.example"}
     with Gatehouse(folder, config) as gatehouse:
         yield gatehouse
 
@@ -59,6 +60,17 @@ def test_a_member_of_a_group_of_groups_may_chat(running: Gatehouse) -> None:
     assert chat(running, ("bob", "bob-secret")).status_code == 404, "bob is in no group, so no role lets him see a model"
     record = next(record for record in running.audit() if record["kind"] == "intent")
     assert (record["principal"], record["tenant"], record["credential"], record["rule"]) == ("alice", "acme", "ldap", "binding:0")
+
+
+def test_a_login_is_exchanged_for_a_token(running: Gatehouse) -> None:
+    url, narrow = f"{running.url}/auth/token", {"grant_type": "client_credentials", "scope": "infer:embeddings"}
+    whole = httpx.post(url, auth=("alice", "alice-secret"), trust_env=False, timeout=60)
+    assert whole.status_code == 200, whole.text
+    assert chat(running, whole.json()["access_token"]).status_code == 200
+    part = httpx.post(url, auth=("alice", "alice-secret"), data=narrow, trust_env=False, timeout=60)
+    assert part.json()["scope"] == "infer:embeddings"
+    assert chat(running, part.json()["access_token"]).json()["error"]["code"] == "insufficient_scope"
+    assert httpx.post(url, auth=("alice", "wrong"), trust_env=False, timeout=60).status_code == 401
 
 
 def test_refusals_say_nothing(running: Gatehouse) -> None:

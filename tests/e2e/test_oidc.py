@@ -66,6 +66,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, prov
         bindings=BINDINGS,
     )
     config["identity"]["oidc"] = [{"name": "corp", "issuer": provider.url, "audiences": ["gatehouse"], "leeway": "0s"}]
+    asking = {"url": f"{provider.url}/token/introspection", "client_id": "gw", "client_secret": "gw:secret+1", "cache": "300ms"}
+    config["identity"]["oidc"][0] |= {"introspection": asking, "claims": {"subject": "client_id"}}
     with Gatehouse(directory, config) as gatehouse:
         yield gatehouse
 
@@ -135,3 +137,18 @@ def test_a_token_is_refused_once_it_has_expired(running: Gatehouse, provider: Pr
     assert chat(running, short).status_code == 200
     until(lambda: chat(running, short).status_code == 401, what="the end of the token")
     assert chat(running, short).json()["error"]["code"] == "expired_token"
+
+
+def test_an_opaque_token_is_what_its_issuer_says(running: Gatehouse, provider: Provider) -> None:
+    token = provider.token(resource="urn:opaque")
+    assert "." not in token and chat(running, token).status_code == 200
+    assert chat(running, token, max_tokens=500).status_code == 403, "its groups count"
+    wrong = [token[:-1] + ("A" if token[-1] != "A" else "B"), "x" * 43, token + " "]
+    assert [chat(running, value).status_code for value in wrong[:2]] == [401, 401]
+    assert not any(token in line for line in running.lines)
+    provider.http.post("/token/revocation", data={"token": token}, auth=("svc", "svc-secret")).raise_for_status()
+    until(lambda: chat(running, token).status_code == 401, what="the end of what is remembered")
+    other = provider.token(resource="urn:opaque")
+    provider.control("claims", {"tenant": "acme", "groups": ["sales"]})
+    assert chat(running, other).status_code == 200, "claims are the token's, as of its making"
+    provider.control("claims", {"tenant": "acme", "groups": ["engineers"]})

@@ -24,7 +24,7 @@ from gateway.limits.lease_book import LeaseBook
 from gateway.limits.lease_messages import BookState, LeaseCall, LeaseRecall, LeaseReply
 from gateway.limits.leased import LeasedLimiter
 from gateway.limits.shares import Shares
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import LimitRules, estimate
 
 
 def caller(name: str) -> Principal:
@@ -97,7 +97,7 @@ class Worker(Party):
         self.reload(limits)
 
     def reload(self, limits: Sequence[LimitSpec]) -> None:
-        self.limiter = LeasedLimiter(LimitRules(limits), self.shares, estimate=estimate, charge=charge)
+        self.limiter = LeasedLimiter(LimitRules(limits), self.shares, estimate=estimate)
 
     def _send(self, message: Message) -> None:
         self.world.carry(self, self.world.control, message, lambda: self.world.hear(self, message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -18,8 +19,9 @@ from gateway.core.errors import AuthenticationError, GatehouseError
 from gateway.core.identity_specs import LdapBindSpec, LdapGroupsSpec, LdapTenantSpec, LdapTlsSpec, LdapUsersSpec
 from gateway.core.secret import Secret
 from gateway.core.specs import LdapSpec
+from gateway.core.throttle import PAIR
 from gateway.core.types import Peer, Principal
-from gateway.identity.directory import Directory, Refused, Unavailable
+from gateway.identity.directory import Directory, Found, Refused, Unavailable
 from gateway.identity.ldap import LdapAuthenticator
 from tests.integration.slapd import ADMIN, ADMIN_PASSWORD, BASE, Slapd, directory
 
@@ -229,7 +231,52 @@ async def test_refusals_look_alike_and_are_throttled_without_locking_others_out(
         assert await code(ldap, basic("alice", f"guess-{number}")) == "invalid_credentials"
     assert await code(ldap, basic()) == "invalid_credentials", "even the right password, after so many guesses from here"
     assert await ask(ldap, basic(), OTHER) is not None, "but not from elsewhere"
+    assert await ask(ldap, basic()) is not None, "and what was right once may be asked about from anywhere"
     await ldap.aclose()
+
+
+async def test_many_guesses_at_once_are_no_more_than_the_budget(slapd: Slapd) -> None:
+    settings = spec(slapd, cache=0.0)
+    directory = Counting(settings)
+    ldap = LdapAuthenticator(settings, directory, SystemClock())
+    guesses = [code(ldap, basic("alice", f"guess-{number}")) for number in range(40)]
+    assert set(await asyncio.gather(*guesses)) == {"invalid_credentials"}
+    assert directory.logins == PAIR[0]
+    await ldap.aclose()
+
+
+class Counting(Directory):
+    """Counts what the directory's server is asked for."""
+
+    def __init__(self, settings: LdapSpec) -> None:
+        super().__init__(settings)
+        self.logins = 0
+        self.work: list[str] = []
+
+    def login(self, username: str, password: str) -> Found:
+        self.logins += 1
+        return super().login(username, password)
+
+    def _search(self, *arguments: Any, **named: Any) -> Any:
+        self.work.append("search")
+        return super()._search(*arguments, **named)
+
+    def _open(self, *arguments: Any) -> Any:
+        self.work.append("bind")
+        return super()._open(*arguments)
+
+
+def test_a_wrong_password_and_an_unknown_user_are_the_same_work(slapd: Slapd) -> None:
+    directory = Counting(spec(slapd))
+    directory.login("alice", "alice-secret")  # the account that searches is connected
+    work = []
+    for name, password in (("alice", "wrong"), ("nobody", "wrong"), ("*", "wrong"), ("nobody", "alice-secret")):
+        directory.work.clear()
+        with pytest.raises(Refused):
+            directory.login(name, password)
+        work.append(tuple(directory.work))
+    assert set(work) == {("search", "bind")}
+    directory.close()
 
 
 async def test_a_new_password_ends_the_login_with_the_old_one(slapd: Slapd) -> None:

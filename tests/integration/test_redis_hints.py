@@ -11,6 +11,7 @@ import pytest
 
 from gateway.core.clock import SystemEntropy
 from gateway.core.errors import StoreUnavailable
+from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.store.hints import Hint
 from gateway.store.redis_hints import RedisHints
@@ -26,7 +27,8 @@ class World:
 
     def listener(self, name: str, *, url: str = "", ping: float = 3600.0) -> RedisHints:
         heard = self.heard[name] = []
-        made = RedisHints(Secret(url or f"unix://{self.server.socket}"), 0.5, name, heard.append, lambda: None, SystemEntropy(), ping=ping)
+        spec = RedisSpec(url=Secret(url or f"unix://{self.server.socket}"), timeout=0.5)
+        made = RedisHints(spec, name, heard.append, lambda: None, SystemEntropy(), ping=ping)
         made.start()
         self.opened.append(made)
         return made

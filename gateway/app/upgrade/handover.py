@@ -21,6 +21,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret, secret_hook
 from gateway.limits.lease_messages import BookState
 from gateway.routing.mirror_messages import SlotsHeld
+from gateway.server.tls import Material
 
 log = logging.getLogger("gatehouse.upgrade")
 
@@ -59,7 +60,8 @@ class Mark(msgspec.Struct, frozen=True):
 class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     """Everything. version: of the program that hands over. data, admin: descriptors of the listening sockets. change: number of the last
     change that workers were sent. engines: the sidecars. limits: the state of the lease book. slots: the workers' shares of the
-    engines' slots. upgrades: how many there were, with this one. began: seconds since the epoch. actor: who asked."""
+    engines' slots. certificates: of the listeners, by setting. upgrades: how many there were, with this one. began: seconds since the
+    epoch. actor: who asked."""
 
     format: int = FORMAT
     version: str
@@ -71,6 +73,7 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[Mark] = []
     limits: BookState | None = None
     slots: list[SlotsHeld] = []
+    certificates: dict[str, Material] = {}
     upgrades: int = 1
     began: float = 0.0
     actor: str = ""

@@ -175,6 +175,7 @@ class Upgrader:
             data=self._passed[0],
             admin=self._passed[1],
             engines=self._gateway.fleet.supervisor.hand_over(),
+            certificates=self._gateway.certificates.all(),
             marks=marks,
             upgrades=self._count + 1,
             began=time.time(),

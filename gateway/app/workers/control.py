@@ -23,21 +23,29 @@ from gateway.app.workers.hub import MISSED_PULSES, Hub, Worker
 from gateway.app.workers.key_records import KeyRecords
 from gateway.app.workers.messages import (
     Barrier,
+    CertificateChanged,
     ConfigChanged,
     Failed,
     FindKey,
+    FindPerson,
     Happened,
     KeyChanged,
     KeyFound,
     KeysMissed,
+    PersonChanged,
+    PersonFound,
     Pulse,
     Ready,
     Retire,
+    RevocationsChanged,
     Scrape,
     Scraped,
     State,
+    Stopped,
+    TokenKeysChanged,
     Used,
 )
+from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.core.errors import GatehouseError
@@ -46,9 +54,13 @@ from gateway.core.secret import Secret
 from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
+from gateway.core.tokens import Mint, Minted
+from gateway.identity import people
+from gateway.identity.revocations import Row
 from gateway.limits.lease_book import LeaseBook
 from gateway.limits.lease_messages import BookState, LeaseCall
 from gateway.routing.mirror_messages import TO_CONTROL
+from gateway.server.tls import Material
 from gateway.store.feed import CHANGE, RESYNC
 
 log = logging.getLogger("gatehouse.workers")
@@ -78,11 +90,12 @@ class Workers:
         self._tasks = TaskOwner("feed")
         self.handlers = Handlers()
         self.hub = Hub(self.handlers, self._state, self._tasks)
-        self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost)
+        self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost, gateway.replicas.members.processes)
         self.keys = KeyRecords(gateway.store_link.store.find_key)
+        self.people = PersonRecords(gateway.store_link.store.find_person)
         self.figures = Figures(gateway.metrics.collect)
         self.hub.on_gone.append(self.figures.gone)
-        self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later)
+        self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later, restock=gateway.limits.refills)
         self.hub.on_joined.append(self.limits.joined)
         self.hub.on_gone.append(self.limits.gone)
         self.pool = Pool(count, gateway.replica, data, self.hub, lambda f, d: spawn(f, d, environ), self._record, self._listen)
@@ -102,7 +115,11 @@ class Workers:
     def start(self) -> None:
         """Starts the workers, and tells them from now on what changes."""
         self._gateway.changes.on_swap.append(self._swapped)
+        self._gateway.certificates.on_change.append(self._certificate_changed)
         self._gateway.feed.subscribe(self._heard)
+        self._gateway.plane.standing.changed.append(self._stopped)
+        self._gateway.token_keys.changed.append(self._token_keys)
+        self._gateway.revocations.changed.append(self._revoked)
         self._tasks.every(COLLECT_SECONDS, self.collect, name="collect figures")
         self.pool.start()
 
@@ -201,7 +218,27 @@ class Workers:
             version=built.snapshot.version,
             has_keys=link.has_keys,
             store_lost=link.store.lost,
+            stops=self._gateway.plane.standing.sources(),
+            tls=self._gateway.certificates.material("tls"),
+            token_keys=self._gateway.token_keys.rows,
+            revocations=list(self._gateway.revocations.rows().values()),
         )
+
+    def _certificate_changed(self, name: str, material: Material) -> None:
+        if name == "tls":
+            self.hub.tell_all(CertificateChanged(material))
+
+    def _stopped(self, source: str) -> None:
+        self.hub.change(Stopped(source, self._gateway.plane.standing.rows(source)))
+
+    def _token_keys(self) -> None:
+        self.hub.change(TokenKeysChanged(self._gateway.token_keys.rows))
+
+    def _revoked(self, put: dict[str, Row], dropped: list[str]) -> None:
+        self.hub.change(RevocationsChanged(put, dropped))
+
+    async def mint(self, wanted: Mint) -> Minted:
+        return await self._gateway.tokens.mint(wanted)
 
     def _swapped(self, built: Built) -> None:
         self.hub.change(ConfigChanged(settings=packed(built.snapshot.spec), version=built.snapshot.version))
@@ -213,7 +250,11 @@ class Workers:
             if payload.kind == "keys":
                 self.keys.changed(payload.name)
                 self.hub.change(KeyChanged(payload.name, payload.action))
+            elif payload.kind in people.KINDS:
+                self.people.changed(payload.kind, payload.name)
+                self.hub.change(PersonChanged(payload.kind, payload.name))
         elif kind == RESYNC:
+            self.people.clear()
             self.keys.clear()
             self.hub.change(KeysMissed())
 
@@ -222,11 +263,13 @@ class Workers:
     async def find_key(self, ask: FindKey) -> KeyFound:
         return KeyFound(await self.keys.find(ask.digest, ask.key.reveal()))
 
+    async def find_person(self, ask: FindPerson) -> PersonFound:
+        return PersonFound(await self.people.find(ask.tenant, ask.user, ask.groups))
+
     def used(self, used: Used) -> None:
         link = self._gateway.store_link
-        link.usage.merge({tuple(row[:4]): list(row[4:]) for row in used.counts})  # type: ignore[misc]  # four items, and four numbers
-        link.usage.lost += used.lost
         link.used(used.keys)
+        link.logins.saw(used.logins)
 
     def happened(self, happened: Happened) -> None:
         self._gateway.feed.publish("event", happened.event)
@@ -333,6 +376,8 @@ class Workers:
 def control_handlers(handlers: Handlers, workers: Workers) -> None:
     """What the control process does with each message of a worker."""
     handlers.answer(FindKey, lambda _, ask: workers.find_key(ask))
+    handlers.answer(FindPerson, lambda _, ask: workers.find_person(ask))
+    handlers.answer(Mint, lambda _, wanted: workers.mint(wanted))
     handlers.on(Used, lambda _, used: workers.used(used))
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)

@@ -18,13 +18,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from gateway.app.workers.settings import Settings
 from gateway.core.messages import Ask, Done, Message
+from gateway.core.people import PersonRecord, Seen
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
+from gateway.core.tokens import Mint, Minted
 from gateway.limits.lease_messages import LeaseCall, LeaseRecall, LeaseReply
 from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
+from gateway.server.tls import Material
+
+RevocationRow = tuple[str, str, str, float, float]
+"""As `gateway.identity.revocations.Row`."""
+StopRow = tuple[str, str, bool, bool]
+"""As `gateway.core.standing.Stop.row`."""
 
 # --- control -> worker
 
@@ -35,7 +45,8 @@ class State(Message, frozen=True, kw_only=True):
     number: of the last change that it contains. worker: the worker's id. replica: the replica's. count: how many workers share the
     memory settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation), in hex. spec,
     version: the configuration in force with the store's part. What other parts tell a new worker (`hub.on_joined`) follows as messages
-    of their own.
+    of their own. stops: who and what is stopped, by source. tls: the data listener's certificate. token_keys: the public keys of gateway
+    tokens. revocations: of tokens.
     """
 
     number: int
@@ -48,6 +59,30 @@ class State(Message, frozen=True, kw_only=True):
     version: int
     has_keys: bool = False
     store_lost: float | None = None
+    stops: dict[str, list[StopRow]] = msgspec.field(default_factory=dict)
+    tls: Material | None = None
+    token_keys: dict[str, str] = msgspec.field(default_factory=dict)
+    revocations: list[RevocationRow] = msgspec.field(default_factory=list)
+
+
+class Stopped(Message, frozen=True):
+    """Change: all stops of one source from now on (gateway.core.standing)."""
+
+    source: str
+    stops: list[StopRow]
+
+
+class TokenKeysChanged(Message, frozen=True):
+    """Change: the public keys of gateway tokens from now on (gateway.identity.token_keys)."""
+
+    rows: dict[str, str]
+
+
+class RevocationsChanged(Message, frozen=True):
+    """Change: these revocations of tokens are new or different, by name, and these are not in force any more."""
+
+    put: dict[str, RevocationRow]
+    dropped: list[str]
 
 
 class ConfigChanged(Message, frozen=True, kw_only=True):
@@ -64,8 +99,21 @@ class KeyChanged(Message, frozen=True):
     action: str
 
 
+class PersonChanged(Message, frozen=True):
+    """Change: a tenant, user or group of the store was made, changed or deleted, or a user has logged in with other groups."""
+
+    kind: str
+    name: str
+
+
 class KeysMissed(Message, frozen=True):
     """Change: changes of the store were missed; nothing that is remembered of keys counts any more."""
+
+
+class CertificateChanged(Message, frozen=True):
+    """New connections to the data listener get this certificate from now on."""
+
+    tls: Material
 
 
 class Barrier(Message, frozen=True):
@@ -75,11 +123,12 @@ class Barrier(Message, frozen=True):
 class Pulse(Ask["Beat"], frozen=True):
     """Asked every second: tells the worker what it shows in /readyz, and shows that the worker works.
 
-    store_lost: since when the store has not answered, in seconds since the epoch.
+    store_lost: since when the store has not answered, in seconds since the epoch. processes: how many serve, over all replicas.
     """
 
     has_keys: bool = False
     store_lost: float | None = None
+    processes: int = 1
 
 
 class Drain(Message, frozen=True):
@@ -120,12 +169,10 @@ class Beat(Message, frozen=True):
 
 
 class Used(Message, frozen=True, kw_only=True):
-    """Usage since the last one. counts: (day since the epoch, tenant, key, model, requests, prompt, completion, cached tokens).
-    keys: ids of keys that were used, with the time. lost: requests that found no room in the ledger."""
+    """Ids of keys that were used, with the time. logins: of people."""
 
-    counts: list[tuple[int, str, str, str, int, int, int, int]]
     keys: dict[str, float]
-    lost: int = 0
+    logins: list[Seen] = msgspec.field(default_factory=list)
 
 
 class Happened(Message, frozen=True):
@@ -151,6 +198,18 @@ class KeyFound(Message, frozen=True):
     record: KeyRecord | None = None
 
 
+class FindPerson(Ask["PersonFound"], frozen=True):
+    """Asks what the store says of a caller. groups: those that the login said. user "": of the tenant's keys."""
+
+    tenant: str
+    user: str
+    groups: tuple[str, ...]
+
+
+class PersonFound(Message, frozen=True):
+    record: PersonRecord
+
+
 class Family(Message, frozen=True):
     """One family of metrics. samples: (name, labels, value), histograms and counters as in the exposition format."""
 
@@ -171,9 +230,14 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     *TO_CONTROL,
     Done,
     State,
+    Stopped,
+    TokenKeysChanged,
+    RevocationsChanged,
     ConfigChanged,
     KeyChanged,
+    PersonChanged,
     KeysMissed,
+    CertificateChanged,
     Barrier,
     Pulse,
     Beat,
@@ -187,6 +251,10 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Retire,
     FindKey,
     KeyFound,
+    FindPerson,
+    PersonFound,
+    Mint,
+    Minted,
     LeaseCall,
     LeaseReply,
     LeaseRecall,

@@ -21,6 +21,7 @@ from gateway.app.workers.messages import MESSAGES, ConfigChanged, Drain, Failed,
 from gateway.app.workers.worker import Worker, worker_handlers
 from gateway.core.errors import ConfigError, GatehouseError
 from gateway.core.tasks import TaskOwner
+from gateway.core.tokens import TokenDesk
 from gateway.server.leaving import Leaving
 from gateway.telemetry import logging as gatehouse_logging
 
@@ -116,7 +117,8 @@ class WorkerProcess:
         assert worker is not None
         await worker.start()
         listen = worker.plane.current().spec.listen
-        data_side = DataSide(worker.plane, worker.health, listen, self._leaving)
+        tokens = TokenDesk(worker.issue, worker.token_keys)
+        data_side = DataSide(worker.plane, worker.health, listen, self._leaving, worker.tls, tokens)
         if not self._leaving.asked.is_set():
             data_side.start(self._data)
             worker.ready()

@@ -11,13 +11,14 @@ from msgspec import Raw, Struct
 from gateway.app.workers.codec import revealed
 from gateway.core.secret import secret_hook
 from gateway.core.slices import Steps
-from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, HookSpec, LimitSpec, ModelSpec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, GuardrailSpec, HookSpec, LimitSpec, ModelSpec, PriceSpec
 
 PARTS: Final = MappingProxyType(
     {
         "engines": EngineSpec,
         "models": ModelSpec,
         "limits": LimitSpec,
+        "prices": PriceSpec,
         "guardrails": GuardrailSpec,
         "hooks": HookSpec,
         "bindings": BindingSpec,

@@ -14,9 +14,11 @@ from typing import Any, Final
 from gateway.app import compiled, interpreter
 from gateway.app.assembly import Assembled, Assembler
 from gateway.app.connections import Connections
+from gateway.app.countries import Countries
 from gateway.app.events import Events
 from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
+from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import Shipping
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
@@ -24,16 +26,22 @@ from gateway.app.workers.figures import families
 from gateway.app.workers.messages import (
     Barrier,
     Beat,
+    CertificateChanged,
     ConfigChanged,
     FindKey,
+    FindPerson,
     Happened,
     KeyChanged,
     KeysMissed,
+    PersonChanged,
     Pulse,
     Ready,
+    RevocationsChanged,
     Scrape,
     Scraped,
     State,
+    Stopped,
+    TokenKeysChanged,
     Used,
 )
 from gateway.app.workers.settings import unpacked
@@ -41,15 +49,24 @@ from gateway.app.workers.share import share_of
 from gateway.audit.broker import AuditBroker
 from gateway.audit.writers import claim
 from gateway.core.clock import SystemClock, SystemEntropy
+from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
+from gateway.core.network import Networks
+from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
 from gateway.core.secret import Secret
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
+from gateway.core.standing import Stop
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
+from gateway.core.tokens import Mint, Minted
 from gateway.identity.floods import FloodTable
+from gateway.identity.people import People
+from gateway.identity.revocations import Revocations
 from gateway.identity.stored import StoredKeys
+from gateway.identity.token_keys import TokenKeys
+from gateway.limits.estimates import Estimates, bounds_of
 from gateway.limits.lease_messages import LeaseRecall, LeaseReply
 from gateway.limits.leased import LeasedLimiter
 from gateway.limits.shares import Shares
@@ -59,14 +76,17 @@ from gateway.routing.mirror_messages import TO_WORKER
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor, cgroup_limit
 from gateway.server.health import Health
+from gateway.server.tls import Contexts, Material, context_of
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.usage import CountedAudit, UsageLedger
-from policies.limits import LimitRules, charge, estimate
+from gateway.telemetry.refused import Refused
+from policies.limits import LimitRules
 
 log = logging.getLogger("gatehouse")
 FIND_SECONDS: Final = 6.0
 """How long the look-up of a key may take: a little longer than the store's own deadline."""
+ISSUE_SECONDS: Final = 10.0
+"""How long the signature of a token may take: what the audit log and the store need at most."""
 REPORT_SECONDS: Final = 1.0
 
 
@@ -80,27 +100,41 @@ class Worker:
         self._facts = Pulse(state.has_keys, state.store_lost)
         self.metrics = Metrics()
         self.plane = DataPlane(self.metrics)
+        for source, stops in state.stops.items():
+            self.stopped(Stopped(source, stops))
         self.feed = LocalFeed()
         self.feed.subscribe(self._happened)
         self.audit = AuditBroker(spec.audit, spec.state_dir, sink=claim(spec.audit, spec.state_dir, state.replica, state.worker))
         self.shipping = Shipping(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
-        self.keys = StoredKeys(self._find_key, self._owner)
-        self.usage = UsageLedger()
+        self.people = People(self._find_person, self._owner)
+        self.countries = Countries(Networks(), self.events.record)
+        self.keys = StoredKeys(self._find_key, self._owner, self.people, networks=self.countries.networks)
         self.connections = Connections()
         self.registry = EndpointRegistry(SystemClock(), SystemEntropy(), self.connections.client)
         self.follower = Follower(self.registry, channel.tell)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
-        parts = PartsBuilder(plugins, self.keys, Path(state.base), self.events.record, self.metrics.scrape)
+        self._refused = self.plane.refused = Refused()
+        self.revocations, self.token_keys = Revocations(), TokenKeys()
+        self.revocations.replace(state.revocations)
+        self.token_keys.replace(state.token_keys)
+        known = (self.revocations, self.token_keys)
+        parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
         salts = bytes.fromhex(state.salts.reveal())
-        counted = CountedAudit(self.audit, self.usage)
         loop = asyncio.get_running_loop()
-        self.shares = Shares(channel.tell, loop.call_soon, loop.call_later)
-        self._assembler = Assembler(self.registry, self.metrics, counted, parts, self._limiter, lambda: salts)
+        self._estimates = Estimates()
+        self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
+        self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries)
+        self.shared_limits: SharedLimitsPart | None = None
+        if spec.redis is not None:
+            self.shared_limits = SharedLimitsPart(
+                spec.redis, self.events.record, lambda: max(state.count, self._facts.processes), self.metrics.not_enforced
+            )
+            self.metrics.gauges.append(self.shared_limits.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, self.shipping, self.keys, parts)
-        self.metrics.gauges.append(traffic.collect)
+        self.metrics.gauges += [traffic.collect, self._refused.collect]
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
@@ -108,17 +142,24 @@ class Worker:
         self._assembled: Assembled | None = None
         self._newest: ConfigChanged | None = None
         self._building = asyncio.Lock()
+        self.tls: Contexts | None = None
+        """What connections get; set by `start` where the data listener has TLS."""
+        self._material = state.tls
 
     # --- life
 
     async def start(self) -> None:
         """Puts the state into force. Raises ConfigError."""
+        await self._take_certificate()
+        if self.shared_limits is not None:
+            await self.shared_limits.start()
         async with self._building:
             if self.plane.snapshot is None:  # a change may have overtaken it
                 await self._put_into_force(self._first.spec, self._first.version)
         await self.shipping.start()
         await self.audit.start()
         self.events.open()
+        self.countries.watch(self._owner)
         self._owner.every(SWEEP_SECONDS, self._sweep, name="sweep")
         self._owner.every(REPORT_SECONDS, self._report, name="report")
         interpreter.tune(self._owner)
@@ -137,6 +178,8 @@ class Worker:
         await self.registry.aclose()
         await self._owner.aclose()
         await self._assembler.aclose()
+        if self.shared_limits is not None:
+            await self.shared_limits.aclose()
         self.events.record("worker_stopped", self.id, {})
         await self.audit.aclose()
         await self.shipping.aclose()
@@ -165,19 +208,69 @@ class Worker:
             self._telemetry = spec.telemetry
             gatehouse_logging.setup(spec.telemetry.log_level, spec.telemetry.log_format, worker=self.id)
 
-    def _limiter(self, spec: ConfigSpec) -> Limiter:
-        return LeasedLimiter(LimitRules(spec.limits), self.shares, estimate=estimate, charge=charge)
+    def _limiter(self, spec: ConfigSpec, version: int) -> Limiter:
+        self._estimates.bounds = bounds_of(spec.models)
+        if self.shared_limits is not None:
+            return self.shared_limits.limiter(spec)
+        return LeasedLimiter(LimitRules(spec.limits), self.shares, estimate=self._estimates.estimate, version=version)
+
+    def stopped(self, change: Stopped) -> None:
+        self.plane.standing.replace(change.source, map(Stop.of, change.stops))
+
+    async def _take_certificate(self) -> None:
+        """The certificate to start with. Raises ConfigError."""
+        used = None
+        while used is not self._material:  # a change may have overtaken it
+            used = self._material
+            assert used is not None
+            try:
+                self.tls = Contexts(await asyncio.to_thread(context_of, used))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"the certificate cannot be used: {error}", path="listen.tls") from None
+
+    def certificate_changed(self, change: CertificateChanged) -> None:
+        """The last one told counts."""
+        self._material = change.tls
+        self._owner.spawn(self._exchange_certificate(change.tls), name="certificate")
+
+    async def _exchange_certificate(self, material: Material) -> None:
+        try:
+            context = await asyncio.to_thread(context_of, material)
+        except (OSError, ValueError) as error:
+            log.error("the new certificate cannot be used, the one before stays: %s", error)
+            return
+        if self._material is material and self.tls is not None:
+            self.tls.current = context
+
+    # --- tokens
+
+    async def issue(self, wanted: Mint) -> Minted:
+        """Has the control process sign a token. Raises what it raises."""
+        return await self._channel.ask(wanted, ISSUE_SECONDS)
+
+    def token_keys_changed(self, change: TokenKeysChanged) -> None:
+        self.token_keys.replace(change.rows)
+
+    def revoked(self, change: RevocationsChanged) -> None:
+        self.revocations.apply(change.put, change.dropped)
 
     # --- keys
 
     async def _find_key(self, digest: bytes, key: str) -> KeyRecord | None:
         return (await self._channel.ask(FindKey(digest, Secret(key)), FIND_SECONDS)).record
 
+    async def _find_person(self, tenant: str, user: str, groups: tuple[str, ...]) -> PersonRecord:
+        return (await self._channel.ask(FindPerson(tenant, user, groups), FIND_SECONDS)).record
+
     def key_changed(self, change: KeyChanged) -> None:
-        self._facts = Pulse(True, self._facts.store_lost)
+        self._facts = Pulse(True, self._facts.store_lost, self._facts.processes)
         self.keys.changed(change.id, change.action)
 
+    def person_changed(self, change: PersonChanged) -> None:
+        self.people.changed(change.kind, change.name)
+
     def keys_missed(self) -> None:
+        self.people.clear()
         self.keys.clear()
 
     def _somebody_can_log_in(self) -> bool:
@@ -196,11 +289,9 @@ class Worker:
         return Scraped(families(self.metrics.collect()))
 
     async def _report(self) -> None:
-        counts, keys, lost = self.usage.take(), self.keys.take_used(), self.usage.lost
-        self.usage.lost = 0
-        if counts or keys or lost:
-            rows = [(*key, *numbers) for key, numbers in counts.items()]
-            self._channel.tell(Used(counts=rows, keys=keys, lost=lost))  # type: ignore[arg-type]  # eight items each
+        keys, logins = self.keys.take_used(), self.people.take_seen()
+        if keys or logins:
+            self._channel.tell(Used(keys=keys, logins=logins))
 
     def _happened(self, change: Change) -> None:
         _, kind, payload = change
@@ -215,6 +306,8 @@ class Worker:
     async def _sweep(self) -> None:
         self.plane.sweep()
         self.connections.tick()
+        for listener, refused in self._refused.reports(self.plane.now):
+            self.events.record("connections_refused", listener, refused, outcome="denied")
         for flood in self._floods.drain(self.plane.now):
             detail: dict[str, Any] = {"code": flood.code, "count": flood.count}
             self.events.record("denials", flood.peer, detail, outcome="denied")
@@ -223,7 +316,12 @@ class Worker:
 def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     """What a worker does with each message of the control process. Those that it may end upon are process.WorkerProcess's."""
     handlers.change(KeyChanged, lambda _, change: worker.key_changed(change))
+    handlers.change(Stopped, lambda _, change: worker.stopped(change))
+    handlers.change(PersonChanged, lambda _, change: worker.person_changed(change))
+    handlers.change(TokenKeysChanged, lambda _, change: worker.token_keys_changed(change))
+    handlers.change(RevocationsChanged, lambda _, change: worker.revoked(change))
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
+    handlers.on(CertificateChanged, lambda _, change: worker.certificate_changed(change))
     handlers.change(Barrier, lambda _, change: None)
     for kind in TO_WORKER:
         handlers.on(kind, lambda _, message: worker.follower.apply(message))

@@ -20,6 +20,7 @@ from gateway.wire.openai.stream import DONE, OpenAiReader
 from gateway.wire.openai.structure import Structure, in_order, in_order_steps, settle_unknown
 from gateway.wire.openai.usage import usage_of
 from gateway.wire.openai.views import (
+    METADATA,
     TOOLS,
     ChatRequest,
     ClassifyRequest,
@@ -104,6 +105,8 @@ class OpenAiApi(WireApi):
         """The parts of the request that limits and the relay read."""
         view, fields = request.view, request.fields
         request.prompt_tokens, request.max_tokens = length >> 2, self._wanted(view)
+        if self.generates and view.n is not None:
+            request.choices = view.n
         if self.generates and view.stream is True:
             request.stream = True
             options = view.stream_options
@@ -175,6 +178,16 @@ class OpenAiApi(WireApi):
 
     def error_event(self, error: GatehouseError) -> bytes:
         return b"data: %b\n\n%b" % (error.body(), DONE)
+
+    def label(self, request: InferenceRequest) -> str:
+        given = request.fields.get("metadata")
+        if given is None:
+            return ""
+        try:
+            metadata = METADATA.decode(given)
+        except msgspec.DecodeError as error:
+            raise RequestError(f"metadata: {error}.", param="metadata", code="invalid_value") from None
+        return "" if metadata is None else metadata.data_label
 
 
 class ChatApi(OpenAiApi):

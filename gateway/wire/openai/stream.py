@@ -126,6 +126,37 @@ class OpenAiReader(EventReader):
 
     # --- events that guardrails read
 
+    def smaller(self, event: bytes, most: int) -> list[bytes]:
+        payload = data_of(event + b"\n\n")
+        if not payload or payload == b"[DONE]":
+            return [event]
+        document, choices = _opened(payload)
+        frame = {key: value for key, value in document.items() if key not in ("choices", "usage")}
+        followers: list[bytes] = []
+        ends: list[dict[str, Any]] = []
+        for choice in choices:
+            if choice.__class__ is not dict:
+                return [event]  # `inspected` refuses it
+            longest = [place for place in choice_texts(choice) if place[2] != WHOLE and len(place[1][place[2]]) > most]
+            for path, holder, key in longest:
+                if path[-1].__class__ is tuple:
+                    continue
+                text = holder[key]
+                holder[key] = text[:most]
+                for start in range(most, len(text), most):
+                    piece: dict[str, Any] = {"index": choice.get("index", 0)}
+                    append_text(piece, path, text[start : start + most])
+                    followers.append(_line({**frame, "choices": [piece]}))
+            if followers and choice.get("finish_reason"):
+                ends.append({"index": choice.get("index", 0), "delta": {}, "finish_reason": choice["finish_reason"]})
+                choice["finish_reason"] = None
+        if not followers:
+            return [event]
+        last = {"usage": document.pop("usage")} if "usage" in document else {}
+        if ends or last:
+            followers.append(_line({**frame, "choices": ends, **last}))
+        return [_line(document), *followers]
+
     def inspected(self, event: bytes, texts: TextFilter) -> bytes:
         """A finish reason is withheld while guardrails hold text of its choice, because that text belongs in front of it and an engine may
         send more: it follows with the text when the next chunk of the choice, or the end, shows which."""
@@ -134,13 +165,7 @@ class OpenAiReader(EventReader):
             return b""
         if payload == b"[DONE]":
             return self.rest(texts) + DONE
-        try:
-            document = msgspec.json.decode(payload)
-            choices = document.get("choices") or []
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
-            raise EngineError("The engine sent an event that is not valid JSON.") from None
-        if choices.__class__ is not list:
-            raise EngineError("The engine sent an event that is not a chunk of an answer.")
+        document, choices = _opened(payload)
         changed = trim(document, lists=False)
         before = b""
         if choices:
@@ -205,8 +230,25 @@ _NO_FRAME: Final[dict[str, Any]] = {}
 _NO_CHUNKS: Final[dict[str, dict[str, Any]]] = {}
 
 
+def _opened(payload: bytes) -> tuple[dict[str, Any], list[Any]]:
+    """The document of an event and its choices. Raises EngineError."""
+    try:
+        document = msgspec.json.decode(payload)
+        choices = document.get("choices") or []
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+        raise EngineError("The engine sent an event that is not valid JSON.") from None
+    if choices.__class__ is not list:
+        raise EngineError("The engine sent an event that is not a chunk of an answer.")
+    return document, choices
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    """One event without its empty line."""
+    return b"data: %b" % msgspec.json.encode(document)
+
+
 def _event(document: dict[str, Any]) -> bytes:
-    return b"data: %b\n\n" % msgspec.json.encode(document)
+    return b"%b\n\n" % _line(document)
 
 
 def _filtered(choice: dict[str, Any], texts: TextFilter) -> bool:

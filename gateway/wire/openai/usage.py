@@ -9,21 +9,31 @@ import msgspec
 from gateway.core.types import Usage
 from gateway.wire.openai.views import AnswerView, UsageView
 
-MAX_USAGE: Final = 1_000_000_000
-"""Most tokens that one request can be charged for: engines' numbers go into limits and the store's sums, which have 64 bits."""
+MAX_USAGE: Final = 100_000_000
+"""Most tokens that an engine is believed to have used for one request: its numbers go into limits, costs and sums."""
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
 
 
 def usage_from(view: UsageView | None) -> Usage | None:
-    """An engine's token count. An impossible number counts as 0, or as the most a request can use."""
+    """An engine's token count. None where it reports none, or a number that cannot be true: then its tokens are estimated."""
     if view is None or (view.prompt_tokens is None and view.completion_tokens is None):
         return None
-    details = view.prompt_tokens_details
-    cached = _count(details.cached_tokens) if details is not None else 0
-    return Usage(_count(view.prompt_tokens), _count(view.completion_tokens), cached)
+    if not (0 <= (view.prompt_tokens or 0) <= MAX_USAGE and 0 <= (view.completion_tokens or 0) <= MAX_USAGE):
+        return None
+    asked, answered = view.prompt_tokens_details, view.completion_tokens_details
+    cached = _count(asked.cached_tokens) if asked is not None else 0
+    reasoning = _count(answered.reasoning_tokens) if answered is not None else 0
+    usage = Usage(_count(view.prompt_tokens), _count(view.completion_tokens), cached, False, reasoning)
+    image = asked.image_tokens if asked is not None else None
+    heard = asked.audio_tokens if asked is not None else None
+    spoken = answered.audio_tokens if answered is not None else None
+    if image or heard or spoken:
+        usage.of_media(_count(image), _count(heard), _count(spoken))
+    return usage
 
 
 def _count(reported: int | None) -> int:
+    """Parts of the whole; a wrong one is bounded, as the whole is what counts."""
     return 0 if reported is None or reported < 0 else min(reported, MAX_USAGE)
 
 

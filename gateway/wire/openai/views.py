@@ -133,6 +133,13 @@ class Tool(Struct, gc=False):
         return [name for name in (self.name, *inner) if name] or [self.type]
 
 
+class Metadata(Struct):
+    """What is read of `metadata`. data_label: what kind of data the request holds, as the client says."""
+
+    data_label: str = ""
+
+
+METADATA: Final = json.Decoder(Metadata | None)
 TOOLS: Final = json.Decoder(list[Tool] | None)
 Prompt = str | list[str | int | list[int]]
 """One text, or several texts and token lists."""
@@ -205,12 +212,20 @@ class RerankRequest(Inference, gc=False, kw_only=True):
 
 class PromptDetails(Struct, gc=False):
     cached_tokens: int | None = None
+    image_tokens: int | None = None
+    audio_tokens: int | None = None
+
+
+class CompletionDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+    audio_tokens: int | None = None
 
 
 class UsageView(Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: CompletionDetails | None = None
 
 
 class AnswerView(Struct, gc=False):

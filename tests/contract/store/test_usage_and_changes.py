@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 
 from gateway.core.errors import AlreadyExists, RequestError, VersionMismatch
-from gateway.core.storage import ControlStore, Idempotent, StoreChange, UsageRow
+from gateway.core.ledger import Position, UsageRow
+from gateway.core.storage import ControlStore, Idempotent, StoreChange
 from gateway.store.store import Store
+from gateway.store.upgrade import settings
 from tests.contract.store.place import ANY, Place
 
 # --- usage
@@ -45,7 +49,7 @@ async def test_usage_adds_up_and_is_grouped(store: ControlStore) -> None:
     assert len(whole) == 5 and paged == whole
     with pytest.raises(RequestError):
         await store.report_usage(every, after=["a"])
-    for wrong in ((), ("body",), ("day", "day")):
+    for wrong in ((), ("body",), ("day", "day"), ("writer",)):
         with pytest.raises(RequestError):
             await store.report_usage(wrong)
 
@@ -55,6 +59,59 @@ async def test_usage_of_parallel_replicas_is_all_counted(place: Place) -> None:
     rows = [UsageRow("2026-01-01", "t", f"k{n}", "m", 1) for n in range(20)]
     await asyncio.gather(*(store.add_usage(order) for _ in range(10) for store, order in ((first, rows), (second, rows[::-1]))))
     assert (await first.report_usage(("tenant",)))[0]["requests"] == 400
+
+
+async def test_costs_are_summed_by_currency_and_never_mixed(store: ControlStore) -> None:
+    await store.add_usage(
+        [
+            UsageRow("2026-01-01", "a", "k", "m", 1, cost=3, currency="usd", user="ann", operation="chat"),
+            UsageRow("2026-01-01", "a", "k", "m", 1, cost=2**61, currency="usd", user="bob", operation="chat", writer="w"),
+            UsageRow("2026-01-01", "a", "k", "free", 1),
+            UsageRow("2026-01-01", "b", "k", "m", 1, cost=5, currency="eur", agent="bot", unknown=1),
+            UsageRow("2026-01-01", "b", "k", "m", 1, cost=5, currency="usd"),
+        ]
+    )
+    found = {row["tenant"]: (row["cost"], row["currency"]) for row in await store.report_usage(("tenant",))}
+    assert found == {"a": (2**61 + 3, "usd"), "b": (None, None)}
+    by_currency = await store.report_usage(("currency", "tenant"))
+    assert [(row["currency"], row["tenant"], row["cost"]) for row in by_currency] == [
+        ("", "a", 0),
+        ("eur", "b", 5),
+        ("usd", "a", 2**61 + 3),
+        ("usd", "b", 5),
+    ]
+    assert [row["user"] for row in await store.report_usage(("user",), operation="chat")] == ["ann", "bob"]
+    assert [row["unknown"] for row in await store.report_usage(("tenant",), agent="bot")] == [1]
+
+
+async def test_what_one_replica_has_counted_another_does_not_count_again(place: Place) -> None:
+    first, second = await place.open(), await place.open()
+    none, once, twice = Position("w"), Position("w", 1, 100, 7, "aa"), Position("w", 1, 200, 9, "bb")
+    rows = [UsageRow("2026-01-01", "t", "k", "m", 1, writer="w")]
+    assert sorted(await asyncio.gather(*(store.add_usage(rows, none, once) for store in (first, second)))) == [False, True]
+    assert sorted(await asyncio.gather(*(store.add_usage(rows, once, twice) for store in (first, second)))) == [False, True]
+    assert not await second.add_usage(rows, once, twice) and not await first.add_usage(rows, none, twice)
+    assert await first.usage_positions() == {"w": twice}
+    positions, found = await second.usage_of_writers(["w", "other"])
+    assert (positions, [row.requests for row in found]) == ({"w": twice}, [2])
+    assert await first.usage_counted_from() == 0.0
+
+
+async def test_usage_of_a_version_before_is_kept_and_not_counted_again(place: Place) -> None:
+    store = place.make()
+
+    def before(connection: sa.Connection) -> None:
+        to_revision(connection, "0004")
+        connection.execute(sa.text("INSERT INTO usage_daily VALUES ('2026-01-01', 't', 'k', 'm', 5, 10, 20, 3)"))
+
+    await store._database.run(before, write=True)
+    await store.start()
+    assert [(row["requests"], row["cached_tokens"], row["cost"]) for row in await store.report_usage()] == [(5, 3, 0)]
+    assert time.time() - 600 < await store.usage_counted_from() <= time.time()
+
+
+def to_revision(connection: sa.Connection, revision: str) -> None:
+    command.upgrade(settings(connection), revision)
 
 
 # --- changes

@@ -61,7 +61,7 @@ def test_errors_name_the_field_and_what_would_be_right(body: bytes, code: str, p
     ("settings", "body", "param", "words"),
     [
         (LimitSpec, {"name": "l", "per": "tenants"}, "per", "the nearest is 'tenant'"),
-        (LimitSpec, {"name": "l", "per": "xyz"}, "per", "one of global, key, key_model, model, tenant, tenant_model."),
+        (LimitSpec, {"name": "l", "per": "xyz"}, "per", "one of agent, global, group, key, key_model,"),
         (LimitSpec, {"name": "a b", "requests": {"rate": 1}}, "name", "It must be 1 to 128 letters"),
         (LimitSpec, {"name": "l", "requests": {"rate": 1, "per": "soon"}}, "requests.per", "a duration such as 50ms"),
         (LimitSpec, {"name": "l", "requests": {"rate": "1s"}}, "requests.rate", "Expected `float`, got `str`"),

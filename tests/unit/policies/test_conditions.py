@@ -18,7 +18,7 @@ def facts(
 ) -> Facts:
     asked = LANGUAGE.request(**{"operation": "chat", "model": "demo-chat", "max_tokens": 100, "size": 2048, **request})  # type: ignore[arg-type]
     caller = LANGUAGE.principal(id="ci", tenant="acme", kind="api_key", groups=groups)
-    return LANGUAGE.facts(asked, caller, address, now, too_long=too_long)
+    return LANGUAGE.facts(asked, caller, address, now, certificate="ab12", too_long=too_long)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ def facts(
         ('now.getHours("Europe/Berlin") == 16 && now.getHours() == 14 && now.getDayOfWeek() == 1', True),
         ('now < timestamp("2026-01-01T00:00:00Z")', False),
         ('["10.0.0.0/8", "fd00::/8"].exists(net, cidr(net).containsIP(source.address))', True),
+        ('source.certificate == "ab12"', True),
+        ('source.certificate == ""', False),
         ('cidr("10.1.2.0/25").containsIP(source.address)', True),
         ('cidr("10.1.3.0/24").containsIP(source.address)', False),
         ('request.model.matches("^demo-[a-z]+$")', True),

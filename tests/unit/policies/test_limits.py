@@ -45,6 +45,61 @@ def test_matching(match: dict[str, str], applies: bool) -> None:
     assert bool(LimitRules([limit]).applying(CALLER, "chat")) is applies
 
 
+PERSON = Principal("sub-1", "team", "oidc", ("*",), roles=("dev",), user="alice", groups=("red", "blue"), agent="helper", session="s1")
+
+
+@pytest.mark.parametrize(
+    ("per", "keys"),
+    [
+        ("user", [("team", "alice")]),
+        ("group", [("team", "red"), ("team", "blue")]),
+        ("agent", [("team", "helper")]),
+        ("session", [("team", "alice", "s1")]),
+        ("user_model", [("team", "alice", "m")]),
+        ("operation", [("chat",)]),
+    ],
+)
+def test_the_buckets_of_a_person(per: str, keys: list[tuple[str, ...]]) -> None:
+    limit = LimitSpec(name="l", per=per, concurrent=1)  # type: ignore[arg-type]
+    assert [key for _, key in LimitRules([limit]).applying(PERSON, "m", "chat")] == keys
+
+
+@pytest.mark.parametrize(("per", "count"), [("user", 1), ("group", 0), ("agent", 0), ("session", 0)])
+def test_a_key_is_a_user_of_its_own_and_has_no_group_agent_or_session(per: str, count: int) -> None:
+    limit = LimitSpec(name="l", per=per, concurrent=1)  # type: ignore[arg-type]
+    assert len(LimitRules([limit]).applying(CALLER, "m", "chat")) == count
+
+
+@pytest.mark.parametrize(
+    ("match", "applies"),
+    [
+        ({"user": "alice"}, True),
+        ({"user": "alice@team"}, True),
+        ({"user": "alice@other"}, False),
+        ({"user": "*@team"}, True),
+        ({"group": "bl*"}, True),
+        ({"group": "blue@team"}, True),
+        ({"group": "blue@x"}, False),
+        ({"group": "green"}, False),
+        ({"agent": "help*"}, True),
+        ({"agent": ""}, False),
+        ({"operation": "chat"}, True),
+        ({"operation": "infer"}, False),
+        ({"role": "d*"}, True),
+        ({"role": "ops"}, False),
+        ({"role": "dev", "group": "red", "user": "bob"}, False),
+    ],
+)
+def test_matching_a_person(match: dict[str, str], applies: bool) -> None:
+    limit = LimitSpec(name="l", match=LimitMatchSpec(**match), concurrent=1)
+    assert bool(LimitRules([limit]).applying(PERSON, "m", "chat")) is applies
+
+
+def test_only_the_groups_that_match_count() -> None:
+    limit = LimitSpec(name="l", per="group", match=LimitMatchSpec(group="r*"), concurrent=1)
+    assert [key for _, key in LimitRules([limit]).applying(PERSON, "m")] == [("team", "red")]
+
+
 def test_all_that_apply_in_the_order_of_the_configuration() -> None:
     limits = [LimitSpec(name=name, concurrent=1) for name in "cab"]
     assert [limit.name for limit, _ in LimitRules(limits).applying(CALLER, "chat")] == ["c", "a", "b"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.core.specs import ModelSpec
-from gateway.core.types import InferenceRequest, Principal
+from gateway.core.types import InferenceRequest, Principal, Scope
 from gateway.core.wire import WireApi
 from policies.rbac import ModelAccess
 
@@ -129,3 +129,40 @@ def test_a_principal_may_be_held_to_some_operations() -> None:
         assert (refused.allow, refused.rule) == (False, "operations")
         assert access.decide(caller, request("secret", "chat")).rule == "default-deny"
     assert access.decide(principal("demo-*"), request("demo-embed", "completions")).allow
+
+
+def bounded(*bounds: tuple[Scope, ...], models: tuple[str, ...] = ("*",)) -> Principal:
+    return Principal("p", "t", "api_key", models, bounds=bounds)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "model", "operation", "rule"),
+    [
+        ([(Scope(("demo-*",)),)], "demo-chat", "chat", "models:*"),
+        ([(Scope(("demo-*",)),)], "secret", "chat", "bounds"),
+        ([(Scope(("demo-*",)),)], "gpt-small", "chat", "models:*"),
+        ([(Scope(("demo-*",)),), (Scope(("*-embed",)),)], "demo-chat", "chat", "bounds"),
+        ([(Scope(("demo-*",)),), (Scope(("*-embed",)),)], "demo-embed", "embeddings", "models:*"),
+        ([(Scope(("demo-chat",), ("chat",)), Scope(("demo-embed",), ("embeddings",)))], "demo-embed", "embeddings", "models:*"),
+        ([(Scope(("demo-chat",), ("chat",)), Scope(("demo-embed",), ("embeddings",)))], "demo-embed", "chat", "operations"),
+        ([()], "demo-chat", "chat", "bounds"),
+    ],
+)
+def test_each_bound_must_allow_it_by_one_of_its_scopes(bounds: list[tuple[Scope, ...]], model: str, operation: str, rule: str) -> None:
+    access = ModelAccess(MODELS)
+    decision = access.decide(bounded(*bounds), request(model, operation))
+    assert decision.rule == rule and decision.allow is rule.startswith("models:")
+    assert access.may_see(bounded(*bounds), model) is (rule != "bounds")
+
+
+def test_a_bound_gives_nothing_that_the_credential_lacks() -> None:
+    access = ModelAccess(MODELS)
+    assert access.decide(bounded((Scope(("*",)),), models=("demo-*",)), request("secret")).rule == "default-deny"
+
+
+def test_an_entitled_principal_is_another_one_with_the_same_identity() -> None:
+    before = Principal("p", "t", "oidc", user="alice", groups=("a",), roles=("r",), scopes=("s",), agent="bot", session="x", expires=1.0)
+    after = before.entitled(("m",), ("a", "b"), (), ((Scope(("*",)),),))
+    assert after is not before and (after.models, after.groups, after.roles) == (("m",), ("a", "b"), ())
+    same = set(Principal.__slots__) - {"models", "groups", "roles", "bounds"}
+    assert all(getattr(after, name) == getattr(before, name) for name in same)

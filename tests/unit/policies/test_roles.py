@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.specs import BindingSpec, ConfigSpec, ModelSpec, RoleSpec
-from gateway.core.types import InferenceRequest, Peer, Principal
+from gateway.core.types import InferenceRequest, Peer, Principal, Scope
 from gateway.core.wire import WireApi
 from policies.conditions import Language
 from policies.permissions import parse
@@ -205,3 +205,35 @@ def test_deny_wins_in_whatever_order(rules: list[tuple[bool, str, str | None]]) 
 def test_the_settings() -> None:
     spec = ConfigSpec(version=1, roles={"r": RoleSpec(permissions=("infer:*",))}, bindings=(BindingSpec(role="r", subjects=("key/a",)),))
     assert spec.bindings[0].effect == "allow" and spec.bindings[0].when is None
+
+
+class TestBounds:
+    """What the tenant, the groups and the user of a key allow bounds what roles give."""
+
+    NARROW: ClassVar = {"bounds": ((Scope(("demo-*",)),),)}
+
+    def test_a_role_gives_nothing_beyond_a_bound(self) -> None:
+        rules = access(CHATTER, {"role": "all", "subjects": ["user/*"]})
+        assert rule(rules, person()) == (True, "binding:0")
+        assert rule(rules, person(**self.NARROW)) == (True, "binding:0")
+        assert rule(rules, person(**self.NARROW), ask("secret")) == (False, "bounds")
+        assert not rules.may_see(person(**self.NARROW), "secret") and rules.may_see(person(**self.NARROW), "demo-chat")
+
+    def test_a_bound_alone_gives_nothing(self) -> None:
+        assert rule(access(CHATTER), person(**self.NARROW))[0] is False
+        assert not access(CHATTER).may_see(person(**self.NARROW), "demo-chat")
+
+    def test_a_personal_key_without_a_role_may_do_nothing(self) -> None:
+        mine = key(user="alice", personal=True, **self.NARROW)
+        assert rule(access(CHATTER), mine)[0] is False and not access(CHATTER).may_see(mine, "demo-chat")
+
+    def test_a_personal_key_may_do_what_its_user_may_within_its_own_bounds(self) -> None:
+        rules = access(CHATTER, {"role": "all", "subjects": ["user/alice"]})
+        mine = key(user="alice", personal=True, **self.NARROW)
+        assert rule(rules, mine) == (True, "binding:0") and rule(rules, mine, ask("secret")) == (False, "bounds")
+        assert rule(rules, key(user="bob", personal=True, **self.NARROW))[0] is False
+
+    def test_the_bound_is_explained(self) -> None:
+        rules = access(CHATTER, {"role": "all", "subjects": ["user/*"]})
+        shown = rules.explain(person(**self.NARROW), ask("secret"), PEER, 1)
+        assert shown[0] == {"rule": "bounds", "effect": "deny", "when": None, "holds": True}

@@ -22,7 +22,7 @@ from admin.cli.errors import CommandError, UsageError
 from admin.cli.keys import duration, expiry
 from admin.cli.profile import Profile
 from admin.cli.session import DEFAULT_URL, changed, resolve
-from admin.cli.tenants import first_day
+from admin.cli.usage import first_day
 from gateway.app.main import app
 
 

@@ -79,7 +79,7 @@ def test_what_is_wrong_is_named_with_its_place(settings: ConfigSpec, path: str, 
 def test_a_permission_for_a_model_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     settings = spec(roles={"r": RoleSpec(permissions=("infer:*:model/x-*", "infer:chat:model/n@2"))})
     with pytest.raises(ConfigError) as caught:
-        models_there(settings, strict=True)
+        models_there(settings.roles, settings.models, strict=True)
     assert caught.value.path == "roles.r.permissions[1]" and "there is no model 'n'" in caught.value.message
-    models_there(settings, strict=False)
+    models_there(settings.roles, settings.models, strict=False)
     assert "there is no model 'n'" in caplog.text

@@ -119,10 +119,12 @@ SLICES = {
         "self._map[8:_START]": "a mapped file",
         "data[8:_START]": "two constants, and the file is longer",
     },
+    "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
     "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
     "gateway/wire/openai/stream.py": {
         "data[start:end]": "end < start was asked before",
         "data[begin:begin + 4]": "two numbers, and `begin` is within",
+        "text[start:start + most]": "`start` counts up to the length of the text",
     },
     "gateway/wire/scan.py": {"body[at:at + SEGMENT]": "SEGMENT is positive"},
     "gateway/server/reading.py": {"read[place:place + 6]": "two numbers; the method and the target end within the read"},
@@ -214,3 +216,16 @@ def test_the_environment_of_the_tests_has_a_build_that_is_used(value: str | None
     environment = {"PATH": "/usr/bin:/bin", **({} if value is None else {"GATEHOUSE_COMPILED": value})}
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout.split("\n")[0] == expected, done.stderr
+
+
+def test_nothing_is_awaited_while_an_error_is_handled() -> None:
+    """Compiled, an `await` within `except` that really waits loses track of the error: a bare `raise` after it ends the process."""
+    found = []
+    for module in MODULES:
+        path = ROOT / (module.replace(".", "/") + ".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Try):
+                handled = [*node.finalbody, *(statement for handler in node.handlers for statement in handler.body)]
+                inner = [one for statement in handled for one in ast.walk(statement)]
+                found += [f"{path}:{one.lineno}" for one in inner if isinstance(one, ast.Await | ast.Yield | ast.YieldFrom)]
+    assert found == []

@@ -37,7 +37,7 @@ def test_an_option_that_a_runtime_does_not_have_is_named_before_anything_is_star
         ({"model_dirs": ["nowhere"]}, "model_dirs[0]: there is no directory "),
         ({"audit": {"sinks": [{"type": "file"}, {"type": "file"}]}}, "audit.sinks: exactly one sink of type 'file' is needed"),
         ({"store": {"url": "mysql://h"}}, "store.url: a store is 'sqlite' or postgresql://..."),
-        ({"listen": {"tls": {"cert": "/nowhere", "key": "/nowhere"}}}, "listen.tls: the TLS files cannot be used"),
+        ({"listen": {"tls": {"cert": "/nowhere", "key": "/nowhere"}}}, "listen.tls.cert: /nowhere cannot be read"),
         (
             {"engines": [{"name": "a", "runtime": "external", "url": "https://h", "tls": {"ca": "/nowhere"}}]},
             "engines[0].tls: the CA file '/nowhere' cannot be used",

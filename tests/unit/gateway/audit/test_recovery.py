@@ -43,7 +43,9 @@ def test_a_killed_writer_is_recovered_with_the_second_look(log_bench: Any, make:
     records = log_bench.records(1, "gw-2")
     assert [record["request_id"] for record in records if record["kind"] == "intent"] == ["chained", "journaled"]
     opened = [record["detail"] for record in records if record.get("event") == "audit.opened"]
-    assert opened[-1] == {"clean": False, "segment": 1, "from_journal": 1, "recovered_by": "gw"}
+    assert opened[-1] == {"clean": False, "segment": 1, "from_journal": 1, "outcomes_unknown": 2, "recovered_by": "gw"}
+    ended = [(record["request_id"], record["outcome"]) for record in records if record["kind"] == "outcome"]
+    assert ended == [("chained", "unknown"), ("journaled", "unknown")]
     own.write([make.intent("meanwhile")])
     own.checkpoint()
     own.close()

@@ -49,7 +49,7 @@ def test_a_stop_without_farewell_is_told_by_the_next_start(log_bench: Any, make:
     writer.checkpoint()
     writer.abandon()
     start(log_bench).close()
-    assert log_bench.records()[-3]["detail"] == {"clean": False, "segment": 1}
+    assert log_bench.records()[-3]["detail"] == {"clean": False, "segment": 1, "outcomes_unknown": 1}
     assert verified(log_bench).ok
 
 
@@ -264,7 +264,7 @@ def test_a_checkpoint_that_reached_its_file_but_not_the_chain_is_no_lie(log_benc
 
 def test_a_kill_between_checkpoint_and_rotation_signs_nothing_twice(log_bench: Any, make: Any) -> None:
     writer = start(log_bench, segment_bytes=600)
-    writer.write([make.intent("a"), make.intent("b")])
+    writer.write([make.event("a"), make.event("b"), make.event("c")])
     original = log_bench.disk.pwrite
     log_bench.disk.fill()
     log_bench.disk.pwrite = lambda descriptor, data, offset: (original if offset else os.pwrite)(descriptor, data, offset)

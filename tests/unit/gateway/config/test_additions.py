@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.additions import StoreAdditions
 from gateway.core.errors import ConfigError, StoreUnavailable
-from gateway.core.specs import EngineSpec, LimitSpec
+from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, LimitSpec, RoleSpec
 from gateway.identity import keys
 from gateway.store.store import Store
 
@@ -113,3 +113,50 @@ async def test_whoever_comes_second_sees_what_the_first_one_read(store: Store, a
 
         await asyncio.gather(*(look() for _ in range(4)))
         assert seen == [number + 1] * 4
+
+
+FILE = ConfigSpec(
+    version=1, roles={"all": RoleSpec(permissions=("infer:*",))}, bindings=(BindingSpec(name="own", role="all", subjects=("key/a",)),)
+)
+
+
+async def bound(store: Store, name: str, **body: Any) -> None:
+    await store.create("bindings", name, {"role": "all", "subjects": ["key/k"], **body}, actor="t")
+
+
+async def test_roles_and_bindings_follow_those_of_the_file(store: Store, additions: StoreAdditions) -> None:
+    await store.create("roles", "r", {"permissions": ["infer:chat"]}, actor="t")
+    await store.create("roles", "all", {"permissions": ["infer:chat"]}, actor="t")
+    await bound(store, "b", role="r", when="true", tenant="acme")
+    await bound(store, "own", role="r")
+    await store.create("bindings", "old", {"name": "old", "tenant": "acme", "principal": "ci", "role": "viewer"}, actor="t")
+    merged = await additions.merged(FILE)
+    assert set(merged.left_out) == {("bindings", "old")}
+    assert merged.spec.roles == {"all": FILE.roles["all"], "r": RoleSpec(permissions=("infer:chat",))}, "the file's wins"
+    assert [binding.name for binding in merged.spec.bindings] == ["own", "b", "old"] and merged.spec.bindings[0] is FILE.bindings[0]
+    assert merged.spec.bindings[2].subjects == ("principal/ci",) and merged.spec.bindings[2].tenant == "acme"
+
+
+async def test_a_binding_that_allows_and_cannot_be_used_permits_nothing(store: Store, additions: StoreAdditions) -> None:
+    await store.create("roles", "odd", {"permissions": ["infer:chat"], "colour": "red"}, actor="t")
+    await bound(store, "a", role="gone")
+    await bound(store, "b", role="odd", tenant="acme")
+    await bound(store, "c", later="setting")
+    await bound(store, "d", subjects=[])
+    merged = await additions.merged(FILE)
+    assert {(kind, name) for kind, name in merged.left_out} == {("roles", "odd"), *(("bindings", name) for name in "abcd")}
+    assert "did you mean" in str(merged.left_out["bindings", "a"]) or "known: all" in str(merged.left_out["bindings", "a"])
+    kept = {binding.name: binding for binding in merged.spec.bindings}
+    assert set(kept) == {"own", "a", "b", "c"} and kept["b"].tenant == "acme"
+    assert all(kept[name].role not in merged.spec.roles for name in "abc"), "its subjects have a role, and it permits nothing"
+
+
+@pytest.mark.parametrize(
+    "body", [{"role": "gone"}, {"later": "setting"}, {"subjects": []}, {"effect": "refuse"}, {"when": 5}, {"effect": ["deny"]}]
+)
+async def test_a_binding_that_denies_and_cannot_be_used_refuses_the_whole(
+    store: Store, additions: StoreAdditions, body: dict[str, Any]
+) -> None:
+    await bound(store, "d", **{"effect": "deny", **body})
+    with pytest.raises(ConfigError, match="bindings\\.d"):
+        await additions.merged(FILE)

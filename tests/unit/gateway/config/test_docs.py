@@ -25,7 +25,7 @@ def test_every_example_is_a_configuration(page: str, example: str, tmp_path: Pat
         text += f"identity: {{api_keys: {{static: [{{id: ci, key: {KEY}, tenant: ci, models: ['*']}}]}}}}\n"
     for name in re.findall(r"\$\{file:([^}]+)\}", text):
         (tmp_path / name).write_text(f"{name}-{KEY}\n")
-    parse(text, file=str(tmp_path / "gate.yaml"), environ={"MY_KEY": KEY}, schemas=OURS.schemas())
+    parse(text, file=str(tmp_path / "gate.yaml"), environ={"MY_KEY": KEY, "PII_KEY": KEY}, schemas=OURS.schemas())
 
 
 def test_there_are_examples() -> None:

@@ -107,7 +107,10 @@ def test_the_same_in_json() -> None:
     [
         ("listn: {}", "gate.yaml:3: listn: unknown key 'listn'; did you mean 'listen'?"),
         ("listen: {dta: x}", "gate.yaml:3: listen.dta: unknown key 'dta'; did you mean 'data'?"),
-        ("listen:\n  data: 127.0.0.1:1\n  zzz: 2", "gate.yaml:5: listen.zzz: unknown key 'zzz'; known: admin, admin_tls, body_timeout"),
+        (
+            "listen:\n  data: 127.0.0.1:1\n  zzz: 2",
+            "gate.yaml:5: listen.zzz: unknown key 'zzz'; known: admin, admin_networks, admin_proxy_protocol",
+        ),
         ("listen: [1]", "gate.yaml:3: listen: must be a mapping, {key: value} (it is a sequence)"),
         ("engines: {}", "gate.yaml:3: engines: must be a list, [a, b] (it is a mapping)"),
         ("engines:", "gate.yaml:3: engines: must be a list, [a, b] (it is empty)"),

@@ -108,7 +108,10 @@ def read(text: str) -> ConfigSpec:
             "{name: c, pool: [chat-a], fallbacks: [b]}]",
             "models[2].fallbacks: the fallbacks go round in a circle: b -> c -> b",
         ),
-        ("limits: [{name: a}]", "limits[0]: limits nothing; give it 'requests', 'tokens' or 'concurrent'"),
+        (
+            "limits: [{name: a}]",
+            "limits[0]: limits nothing; give it 'requests', 'tokens', 'bytes', 'elements', 'concurrent', 'budget' or 'session'",
+        ),
         ("limits: [{name: a, concurrent: 1}, {name: a, concurrent: 1}]", "limits[1].name: the limit 'a' appears twice"),
         ("limits: [{name: a, requests: {rate: 0.5}}]", "limits[0].requests: allows 0.5 requests at once, so none would ever pass"),
         ("limits: [{name: a, tokens: {rate: 5, burst: 0.5}}]", "limits[0].tokens: allows 0.5 tokens at once"),
@@ -141,10 +144,21 @@ def test_a_role_that_is_not_there_is_named() -> None:
     assert str(caught.value) == "c.yaml:2: identity.api_keys.static[0].roles[1]: there is no role 'amin'; did you mean 'admin'?"
 
 
-@pytest.mark.parametrize("name", ["mtls: {}", "gateway_tokens: {ttl: 1}"])
-def test_a_login_that_is_not_there_is_refused_and_not_ignored(name: str) -> None:
-    with pytest.raises(ConfigError, match="is not available in this version; remove the setting"):
-        read(GOOD.replace("identity: {", "identity: {" + name + ", "))
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("gateway_tokens: {ttl: 1}", "gateway_tokens: needs 'issuer'"),
+        ("gateway_tokens: {issuer: 'http://gw.example'}", "gateway_tokens.issuer: 'http://gw.example' must be https"),
+        ("gateway_tokens: {issuer: 'https://gw.example', ttl: 2d}", "gateway_tokens.ttl: must be between"),
+        ("gateway_tokens: {issuer: 'https://gw.example', rotate: 1s}", "gateway_tokens.rotate: must be 1m"),
+        ("step_up: [{permissions: ['keys:*']}]", "step_up\\[0\\]: asks for nothing"),
+        ("step_up: [{permissions: ['keys'], max_age: 1h}]", "step_up\\[0\\].permissions\\[0\\]: 'keys' is not a permission"),
+        ("step_up: [{permissions: ['*'], max_age: 1h, exempt: [root]}]", "step_up\\[0\\].exempt\\[0\\]: 'root' is not a credential"),
+    ],
+)
+def test_settings_of_tokens_that_cannot_be_meant_are_refused(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(GOOD.replace("identity: {", "identity: {" + setting + ", "))
 
 
 @pytest.mark.parametrize(
@@ -202,9 +216,66 @@ def test_keys_of_the_store_are_enough_where_that_is_said(static: str) -> None:
         read(text("true") + "audit: {sinks: []}\n")
 
 
+TLS = "tls: {cert: a, key: b, client_ca: ca.pem}"
+MESH = "{match: {san_uri: 'spiffe://example/*'}, tenant: acme}"
+
+
+@pytest.mark.parametrize(
+    ("listen", "mtls", "expected"),
+    [
+        ("", f"{{principals: [{MESH}]}}", "identity.mtls: no client is ever asked for a certificate: set listen.tls.client_ca"),
+        (TLS, "{principals: []}", "identity.mtls.principals: Expected `array` of length >= 1"),
+        (TLS, "{principals: [{match: {}, tenant: acme}]}", "identity.mtls.principals[0].match: matches every certificate"),
+        (
+            TLS,
+            "{principals: [{match: {san_url: x}, tenant: acme}]}",
+            "principals[0].match.san_url: unknown key 'san_url'; did you mean 'san_uri'?",
+        ),
+        (TLS, "{principals: [{match: {san_uri: x}, tenant: acme, roles: [amin]}]}", "principals[0].roles[0]: there is no role 'amin'"),
+        (TLS, f"{{principals: [{MESH}], crl: x, on_crl_failure: opn}}", "did you mean open?"),
+        ("", f"{{principals: [{MESH}], forwarded: {{peers: [10.0.0.1]}}}}", "identity.mtls.authorities: is needed"),
+        (
+            TLS,
+            f"{{principals: [{MESH}], forwarded: {{peers: [10.0.0.1]}}}}",
+            "forwarded.peers[0]: '10.0.0.1' is not among listen.trusted_peers",
+        ),
+        (
+            f"trusted_peers: [10.0.0.0/24], {TLS}",
+            f"{{principals: [{MESH}], forwarded: {{peers: [10.0.0.0/8]}}}}",
+            "is not among listen.trusted",
+        ),
+        (TLS, f"{{principals: [{MESH}], forwarded: {{peers: [nowhere]}}}}", "forwarded.peers[0]: 'nowhere' is not an address or network"),
+    ],
+)
+def test_logins_by_certificate_that_cannot_be_meant(listen: str, mtls: str, expected: str) -> None:
+    text = GOOD.replace("identity: {", f"identity: {{mtls: {mtls}, ")
+    with pytest.raises(ConfigError) as caught:
+        parse(f"version: 1\n{text}listen: {{{listen}}}\n", file="c.yaml", environ={}, schemas=PluginSchemas(roles=("admin",)))
+    assert expected in str(caught.value)
+
+
+def test_the_authorities_are_the_listeners_where_nothing_else_is_said() -> None:
+    text = GOOD.replace("identity: {", f"identity: {{mtls: {{principals: [{MESH}], crl: crl.pem}}, ")
+    both = f"listen: {{{TLS}, admin_tls: {{cert: a, key: b, client_ca: admin.pem}}}}\n"
+    mtls = read(text + both).identity.mtls
+    assert mtls is not None and mtls.authorities == ("ca.pem", "admin.pem")
+    own = read(text.replace("crl: crl.pem", "crl: crl.pem, authorities: [own.pem]") + both).identity.mtls
+    assert own is not None and own.authorities == ("own.pem",)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:8080", "localhost:1", "0.0.0.0:65535", "gate.example:80"])
 def test_addresses(address: str) -> None:
     assert read(GOOD + f"listen: {{data: '{address}'}}\n").listen.data == address
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8081", "[::]:8081", "192.0.2.1:1", "gate.example:80"])
+def test_an_admin_listener_for_other_machines_needs_tls(address: str) -> None:
+    listen = f"admin: '{address}'"
+    with pytest.raises(ConfigError, match=r"takes administrators' credentials from other machines without TLS") as caught:
+        read(GOOD + f"listen: {{{listen}}}\n")
+    assert caught.value.path == "listen.admin" and caught.value.line is not None
+    assert read(GOOD + f"listen: {{{listen}, admin_tls: {{cert: a, key: b}}}}\n").listen.admin == address
+    assert read(GOOD + f"insecure: true\nlisten: {{{listen}}}\n").listen.admin == address
 
 
 def test_two_listeners_on_ports_chosen_by_the_system() -> None:

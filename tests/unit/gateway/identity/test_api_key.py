@@ -15,6 +15,7 @@ from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import keys
 from gateway.identity.api_key import ApiKeyAuthenticator
+from gateway.identity.chain import chain
 
 KEY = "k" * 40
 PEER = Peer("192.0.2.1")
@@ -96,7 +97,7 @@ def test_what_belongs_to_others_is_left_to_them(headers: Headers) -> None:
 @pytest.mark.parametrize("name", [b"authorization", b"x-api-key"])
 def test_a_bad_key_is_rejected_always_in_the_same_words(name: bytes, value: bytes) -> None:
     with pytest.raises(AuthenticationError) as caught:
-        who(static(), {name: b"Bearer " + value if name == b"authorization" else value})
+        who(chain([static()]), {name: b"Bearer " + value if name == b"authorization" else value})
     error = caught.value
     assert (error.status, error.code, error.message) == (401, "invalid_api_key", "The credential is not valid.")
     assert error.headers == (("www-authenticate", 'Bearer realm="gatehouse"'),)
@@ -153,9 +154,10 @@ def test_the_store_is_not_asked_for_what_cannot_be_a_key() -> None:
     store = Store(Principal("k1", "t", "api_key"))
     key = gh_key()
     damaged = key[:-1] + ("a" if key[-1] != "a" else "b")
-    for value in (damaged, key[:-1], "x" * 42, "gh_ü"):
+    for value in (damaged, key[:-1], "gh_ü"):
         with pytest.raises(AuthenticationError):
             who(ApiKeyAuthenticator([], store), {b"x-api-key": value.encode()})
+    assert who(ApiKeyAuthenticator([], store), {b"x-api-key": b"x" * 42}) is None, "others may know it"
     assert store.asked == []
 
 

@@ -42,7 +42,8 @@ def test_two_credentials(headers: Headers) -> None:
 
 def test_every_rejection_reads_the_same() -> None:
     assert invalid_api_key().message == invalid_credentials().message
-    assert nobody_knew({b"x-api-key": b"a"}).code == "invalid_credentials"
+    assert nobody_knew({b"x-api-key": b"a"}).code == "invalid_api_key"
+    assert nobody_knew({b"authorization": b"Bearer eyJ.a.b"}).code == "invalid_credentials"
     for nothing in ({}, {b"authorization": b""}, {b"authorization": b"Bearer "}, {b"authorization": b"Digest x"}):
         assert nobody_knew(nothing).code == "missing_credentials"
 

@@ -312,21 +312,25 @@ async def test_closing_ends_whoever_waits(store: Asked, clock: FakeClock) -> Non
         await waiting
 
 
-async def test_guessing_is_put_off_per_peer_before_the_store_is_asked(store: Asked, cache: Cache, clock: FakeClock) -> None:
-    store.table["good"], store.table["known"] = record("good"), record("known")
+async def test_a_peer_that_guesses_waits_for_each_further_key_and_is_not_turned_away(store: Asked, cache: Cache, clock: FakeClock) -> None:
+    store.table["good"], store.table["late"], store.table["known"] = record("good"), record("late"), record("known")
     await cache.get("known")
     for number in range(GUESSES):
         assert await cache.get(f"guess{number}") is None
     before = len(store.asked)
-    with pytest.raises(Overloaded) as caught:
-        cache.now("guess")
-    assert caught.value.status == 503 and len(store.asked) == before
+    slow = [asyncio.ensure_future(cache.get(name)) for name in ("guess", "late")]
+    await turns()
+    assert len(store.asked) == before
     assert cache.now("known") is not None  # a key that is known goes on, from there too
-    assert await cache.get("good", Peer("192.0.2.2")) is not None
-    clock.advance(GUESS_SECONDS)
-    assert await cache.get("another guess") is None
-    with pytest.raises(Overloaded):
-        cache.now("guess")
+    elsewhere = asyncio.ensure_future(cache.get("good", Peer("192.0.2.2")))
+    await turns()
+    assert elsewhere.done() and not slow[0].done()
+    guess, late = await asyncio.gather(*slow)
+    assert guess is None and late is not None
+    clock.advance(GUESSES * GUESS_SECONDS)
+    again = asyncio.ensure_future(cache.get("another guess"))
+    await turns()
+    assert again.done()
 
 
 async def test_good_keys_are_no_guesses(store: Asked, cache: Cache) -> None:
@@ -338,9 +342,12 @@ async def test_good_keys_are_no_guesses(store: Asked, cache: Cache) -> None:
 async def test_guesses_from_one_ipv6_network_count_together(store: Asked, cache: Cache) -> None:
     for number in range(GUESSES):
         await cache.get(f"guess{number}", Peer(f"2001:db8::{number:x}:1"))
-    with pytest.raises(Overloaded):
-        cache.now("guess", Peer("2001:db8::ffff"))
-    assert await cache.get("guess", Peer("2001:db8:0:1::1")) is None
+    before = len(store.asked)
+    slow = asyncio.ensure_future(cache.get("one more", Peer("2001:db8::ffff")))
+    other = asyncio.ensure_future(cache.get("another", Peer("2001:db8:0:1::1")))
+    await turns()
+    assert store.asked[before:] == ["another"] and other.done()
+    assert await slow is None
 
 
 async def test_questions_under_way_are_bounded(store: Asked, clock: FakeClock) -> None:

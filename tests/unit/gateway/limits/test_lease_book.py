@@ -166,7 +166,7 @@ def test_a_dead_worker_leaves_its_slots_and_no_rate() -> None:
     tries = hammer(world, 0.5, 0.01)
     assert admitted(tries) == 3
     (view,) = world.book.views()
-    assert view.requests_left is not None and view.requests_left <= 34 and view.slots == 3
+    assert view.left["requests"] <= 34 and view.slots == 3
 
 
 def test_what_is_seen_of_a_bucket() -> None:
@@ -174,11 +174,12 @@ def test_what_is_seen_of_a_bucket() -> None:
     tries = hammer(world, 0.1, 0.01, workers=1)
     name = next(iter(world.workers))
     view = world.book.view(ONE, ())
-    assert view is not None and view.requests_left is not None
+    assert view is not None
     (held,) = view.held
-    assert held.worker == name and held.requests >= 1
-    assert 40 - admitted(tries) <= view.requests_left <= 40 - admitted(tries) + held.requests, "what is spent there is not known yet"
-    assert view.tokens_left is None and view.limit.name == "l" and view.key == ()
+    assert held.worker == name and held.amounts["requests"] >= 1
+    most = 40 - admitted(tries) + held.amounts["requests"]
+    assert 40 - admitted(tries) <= view.left["requests"] <= most, "what is spent there is not known yet"
+    assert "tokens" not in view.left and view.limit.name == "l" and view.key == ()
     assert world.book.view(ONE, ("other",)) is None
     world.run(3 * 3600.0 * 40)
     assert not list(world.book.views()) or next(world.book.views()).held == ()
@@ -249,7 +250,7 @@ def test_limits_that_come_and_go_leave_nothing() -> None:
         world.admitted.clear()
     assert len(worker.shares._numbers) <= 100
     assert all(len(known.limits) <= 100 for known in world.book._workers.values())
-    assert len(world.book._registry._shapes) <= 150
+    assert len(world.book.registry._shapes) <= 150
 
 
 def test_words_of_a_worker_that_is_gone_count_for_nothing() -> None:
@@ -270,7 +271,7 @@ def talk_until_something_is_held(world: World, worker: Worker, least: int) -> Sh
         world.run(0.005)
         ((_, share), *_) = worker.shares.registry.all()
         assert isinstance(share, Share)
-        if share.requests >= least:
+        if share.amounts[0] >= least:
             return share
 
 
@@ -279,7 +280,7 @@ def test_what_is_handed_out_and_what_refilled_are_never_more_than_the_burst() ->
     holder, other = world.workers.values()
     share = talk_until_something_is_held(world, holder, 2)
     world.run(0.6)
-    held = share.requests
+    held = share.amounts[0]
     assert held >= 2
     at_once = [other.ask("a") for _ in range(30)] + [holder.ask("a") for _ in range(held)]
     assert all(one.reservation is not None for one in at_once[30:])
@@ -294,7 +295,7 @@ def test_a_share_whose_lease_is_over_is_not_used() -> None:
     share = talk_until_something_is_held(world, holder, 2)
     holder.stopped = True
     world.run(3.0)
-    assert share.requests >= 2
+    assert share.amounts[0] >= 2
     tries = [other.ask("a") for _ in range(16)]
     world.run(0.01)
     assert admitted(tries) == 16
@@ -312,7 +313,7 @@ def test_what_is_left_of_a_lease_that_ended_before_the_next_one_began_is_not_use
     (worker,) = world.workers.values()
     share = talk_until_something_is_held(world, worker, 3)
     one = worker.ask("a", model="another")
-    assert one.pending and share.requests >= 2
+    assert one.pending and share.amounts[0] >= 2
     world.control.stopped = True
     world.run(0.0)
     worker.stopped = True
@@ -324,4 +325,4 @@ def test_what_is_left_of_a_lease_that_ended_before_the_next_one_began_is_not_use
     assert one.reservation is not None
     view = world.book.view(TWENTY, ())
     assert view is not None
-    assert share.requests <= sum(held.requests for held in view.held)
+    assert share.amounts[0] <= sum(held.amounts["requests"] for held in view.held)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import msgspec
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.specs import LimitMatchSpec, LimitSpec, RateSpec
 from gateway.core.types import Usage
 from gateway.limits.account import Account
 from gateway.limits.bucket import SECOND
-from gateway.limits.local import limit_identity
 from gateway.limits.share import Share
 from tests.fakes.leases import Try, Worker, World
 
@@ -147,17 +147,17 @@ class Leases(RuleBasedStateMachine):
     def the_book_knows_of_everything(self) -> None:
         """What workers could use is charged: so no fault of a worker or a link can make it more."""
         now = self.world.book.now()
-        for key, account in self.world.book._registry.all():
+        for key, account in self.world.book.registry.all():
             assert isinstance(account, Account)
-            requests, tokens, slots = 0, 0, 0
+            amounts, slots = [0] * len(account.out), 0
             for worker in self.world.workers.values():
                 shape = worker.shares.registry.shape(account.shape.spec)
                 share = worker.shares.registry.known(shape, key)
                 if isinstance(share, Share):
                     slots += max(share.slots, share.in_use) if shape.concurrent else 0
                     if now < share.expires:
-                        requests, tokens = requests + share.requests, tokens + share.tokens
-            assert requests <= account.requests_out and tokens <= account.tokens_out and slots <= account.in_use
+                        amounts = [one + more for one, more in zip(amounts, share.amounts, strict=True)]
+            assert all(one <= out for one, out in zip(amounts, account.out, strict=True)) and slots <= account.in_use
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -188,10 +188,10 @@ class Leases(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         world = self.world
         assert world.book.waiting == 0
-        for _, account in world.book._registry.all():
+        for _, account in world.book.registry.all():
             assert isinstance(account, Account)
             account.settle(world.book.now())
-            assert (account.in_use, account.requests_out, account.tokens_out) == (0, 0, 0)
+            assert account.in_use == 0 and not any(account.out)
             assert not account.leases
         for worker in world.workers.values():
             assert worker.shares.waiting == 0 and not worker.shares._listed
@@ -201,7 +201,7 @@ class Leases(RuleBasedStateMachine):
 
     def one_worker_gets_everything(self) -> None:
         world, limit = self.world, self.limits[0]
-        world.reload([limit_identity(limit)])
+        world.reload([msgspec.structs.replace(limit, match=LimitMatchSpec())])
         worker = next(iter(world.workers.values()))
         burst = 0 if limit.requests is None else int(limit.requests.burst or 0)
         slots = limit.concurrent or 0

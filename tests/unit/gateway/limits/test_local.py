@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,11 +11,13 @@ from hypothesis import strategies as st
 from gateway.core.clock import FakeClock
 from gateway.core.errors import LimitExceeded
 from gateway.core.ports import Reservation
-from gateway.core.specs import LimitMatchSpec, LimitSpec, RateSpec
+from gateway.core.specs import LimitMatchSpec, LimitSpec, LoopSpec, RateSpec, WeightsSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.wire import WireApi
-from gateway.limits.local import BucketRegistry, LocalLimiter
-from policies.limits import LimitRules, charge, estimate
+from gateway.limits.local import LocalLimiter
+from gateway.limits.registry import BucketRegistry
+from gateway.wire import table
+from policies.limits import LimitRules, estimate
 
 ALICE, BOB = Principal("alice", "team", "api_key", ("*",)), Principal("bob", "team", "api_key", ("*",))
 
@@ -27,11 +31,12 @@ class World:
         self.clock = FakeClock()
         self.registry = BucketRegistry(capacity)
         self.memo_size = memo_size
+        self.noted: list[str] = []
         self.limiter = self.reloaded(*limits)
 
     def reloaded(self, *limits: LimitSpec) -> LocalLimiter:
         self.limiter = LocalLimiter(
-            LimitRules(limits), self.registry, estimate=estimate, charge=charge, clock=self.clock, memo_size=self.memo_size
+            LimitRules(limits), self.registry, estimate=estimate, noted=self.noted.append, clock=self.clock, memo_size=self.memo_size
         )
         return self.limiter
 
@@ -323,3 +328,123 @@ def test_random_interleavings(steps: list[tuple[str, int, int, int]]) -> None:
     world.clock.advance(60)
     left = names(world.ask(callers[0]).headers)
     assert (left["x-ratelimit-remaining-requests"], left["x-ratelimit-remaining-tokens"]) == ("3", "50")
+
+
+def sized(size: int, model: str = "demo-chat") -> InferenceRequest:
+    one = request(model=model)
+    one.size = size
+    return one
+
+
+def test_bytes_of_bodies() -> None:
+    world = World(LimitSpec(name="l", bytes=RateSpec(rate=1000, per=1.0)))
+    world.limiter.reserve(ALICE, sized(600)).settle(Usage())
+    with pytest.raises(LimitExceeded, match="Too many bytes") as caught:
+        world.limiter.reserve(ALICE, sized(600))
+    assert caught.value.code == "rate_limit_exceeded" and caught.value.retry_after == 0.2
+    with pytest.raises(LimitExceeded, match="never allows more than 1000"):
+        world.limiter.reserve(ALICE, sized(1001))
+
+
+def test_elements_are_those_of_tensors_only() -> None:
+    world = World(LimitSpec(name="l", elements=RateSpec(rate=1000, per=1.0)))
+    tensor = InferenceRequest(WireApi("infer"), b"/", "m", {}, None, prompt_tokens=800)
+    world.limiter.reserve(ALICE, tensor)
+    with pytest.raises(LimitExceeded, match="elements"):
+        world.limiter.reserve(ALICE, tensor)
+    world.ask(tokens=10**6)
+
+
+def test_tokens_by_weight() -> None:
+    weights = WeightsSpec(prompt=1.0, completion=4.0, cached=0.1, reasoning=0.5)
+    world = World(LimitSpec(name="l", tokens=RateSpec(rate=1, per=60.0, burst=1000), weights=weights))
+    first = world.ask(tokens=200, completion=100)
+    assert names(first.headers)["x-ratelimit-remaining-tokens"] == "400"
+    first.settle(Usage(200, 100, cached_tokens=100, reasoning_tokens=50))
+    assert names(world.ask().headers)["x-ratelimit-remaining-tokens"] == str(1000 - 100 - 10 - 200 - 25)
+    assert world.refused(tokens=666).code == "tokens_exceeded"
+    assert dict(world.refused(tokens=1001).headers) == {"x-should-retry": "false"}
+
+
+def test_what_is_not_enforced_only_counts() -> None:
+    world = World(
+        LimitSpec(name="new", requests=RateSpec(rate=1, per=60.0), enforce=False),
+        LimitSpec(name="old", requests=RateSpec(rate=3, per=60.0)),
+    )
+    assert [world.ask().not_enforced for _ in range(3)] == [(), ("new",), ("new",)]
+    assert "'old'" in world.refused().message
+    assert world.noted == ["new", "new"]
+    world.reloaded(LimitSpec(name="new", requests=RateSpec(rate=1, per=60.0)))
+    assert world.refused().retry_after == 60.0, "requests that it would have refused are not charged"
+
+
+PERSON = Principal("sub", "team", "oidc", ("*",), user="alice", session="s1")
+OTHER_SESSION = Principal("sub", "team", "oidc", ("*",), user="alice", session="s2")
+
+
+def test_bounds_on_sessions() -> None:
+    world = World(LimitSpec(name="loop", per="session", session=LoopSpec(calls=3, tokens=100, wall_time=600.0)))
+    for _ in range(3):
+        world.ask(PERSON, tokens=10).settle(Usage(10, 0))
+    error = world.refused(PERSON)
+    assert (error.code, error.retry_after, dict(error.headers)) == ("session_exceeded", None, {"x-should-retry": "false"})
+    world.clock.advance(3600)
+    world.refused(PERSON)
+    world.ask(OTHER_SESSION, tokens=100).settle(Usage(100, 20))
+    assert "tokens" in world.refused(OTHER_SESSION, tokens=1).message
+    for _ in range(10):
+        world.ask(ALICE)
+
+
+def test_a_session_ends_with_its_time() -> None:
+    world = World(LimitSpec(name="loop", per="session", session=LoopSpec(wall_time=600.0)))
+    world.ask(PERSON).settle(Usage())
+    world.clock.advance(599)
+    world.ask(PERSON).settle(Usage())
+    world.clock.advance(2)
+    assert "has used its time" in world.refused(PERSON).message
+    world.ask(OTHER_SESSION)
+
+
+def test_bounds_on_conversations_need_no_session() -> None:
+    def talk(turns: int) -> InferenceRequest:
+        call = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "go"}, *[call] * turns]})
+        return table.parse(b"/v1/chat/completions", body.encode(), {}, max_depth=64, max_nodes=65536)
+
+    world = World(LimitSpec(name="deep", per="session", session=LoopSpec(depth=5)))
+    world.limiter.reserve(ALICE, talk(5))
+    with pytest.raises(LimitExceeded, match="6 times in a row") as caught:
+        world.limiter.reserve(ALICE, talk(6))
+    assert caught.value.code == "session_exceeded"
+    world.reloaded(LimitSpec(name="same", per="session", session=LoopSpec(same_tool_calls=2), enforce=False))
+    assert world.limiter.reserve(ALICE, talk(3)).not_enforced == ("same",)
+
+
+def test_a_changed_limit_keeps_what_is_used() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=10, per=60.0), concurrent=2))
+    for _ in range(10):
+        world.ask().settle(Usage())
+    world.refused()
+    world.reloaded(LimitSpec(name="l", requests=RateSpec(rate=15, per=60.0), concurrent=9))
+    for _ in range(5):
+        world.ask().settle(Usage())
+    world.refused()
+    world.reloaded(LimitSpec(name="l", requests=RateSpec(rate=5, per=60.0), concurrent=9))
+    world.ask(BOB)
+    world.clock.advance(131)
+    world.refused()
+    world.clock.advance(2)
+    world.ask()
+    world.reloaded(LimitSpec(name="another", requests=RateSpec(rate=5, per=60.0), concurrent=9))
+    assert names(world.ask().headers)["x-ratelimit-remaining-requests"] == "4"
+
+
+def test_an_earlier_configuration_does_not_take_a_change_back() -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1, per=60.0)))
+    earlier = world.limiter
+    world.reloaded(LimitSpec(name="l", requests=RateSpec(rate=5, per=60.0)))
+    world.ask()
+    earlier.reserve(BOB, request())
+    assert names(world.ask().headers)["x-ratelimit-limit-requests"] == "5"
+    assert names(earlier.reserve(BOB, request()).headers)["x-ratelimit-limit-requests"] == "5"

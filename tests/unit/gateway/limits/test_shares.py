@@ -14,7 +14,7 @@ from gateway.limits.lease_messages import LeaseCall, LeaseRecall, LeaseReply
 from gateway.limits.leased import LeasedLimiter
 from gateway.limits.share import Share
 from gateway.limits.shares import MAX_WAITING, WAIT, Shares
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import LimitRules, estimate
 from tests.fakes.leases import Try, Worker, World, caller, request
 
 BOTH = LimitSpec(name="l", requests=RateSpec(rate=10, burst=20), tokens=RateSpec(rate=100, burst=1000), concurrent=10)
@@ -29,7 +29,7 @@ def served(world: World, worker: Worker, who: str = "a", tokens: int = 0, comple
 
 def with_a_share(world: World, worker: Worker) -> None:
     """The worker is granted some requests ahead."""
-    while not worker.shares.registry.all() or share_of(worker).requests < 3:
+    while not worker.shares.registry.all() or share_of(worker).amounts[0] < 3:
         served(world, worker).settle(Usage())
 
 
@@ -70,7 +70,7 @@ def test_an_unused_share_and_unused_slots_go_back() -> None:
         one.settle(Usage())
     world.run(3.0)
     share = share_of(worker)
-    assert (share.requests, share.slots, share.listed) == (0, 0, False)
+    assert (share.amounts[0], share.slots, share.listed) == (0, 0, False)
     assert world.book.view(world.limits[0], ("team", "api_key", "a")) is None or world.book.views()
     assert all(view.held == () and view.slots == 0 for view in world.book.views())
 
@@ -84,7 +84,7 @@ def test_tokens_that_were_not_used_come_back_and_excess_is_charged_whoever_decid
             used += actual
     world.run(3.0)
     (view,) = world.book.views()
-    assert view.tokens_left == pytest.approx(10_000 - used, abs=1)
+    assert view.left["tokens"] == pytest.approx(10_000 - used, abs=1)
 
 
 def test_what_was_not_served_costs_nothing_whoever_decided() -> None:
@@ -94,7 +94,7 @@ def test_what_was_not_served_costs_nothing_whoever_decided() -> None:
     for _ in range(60):
         served(world, worker, "a", 50).settle(None)
     world.run(3.0)
-    assert all((view.requests_left, view.tokens_left) == (100, 10_000) for view in world.book.views())
+    assert all(view.left == {"requests": 100, "tokens": 10_000} for view in world.book.views())
 
 
 def test_a_refusal_is_remembered_for_a_moment() -> None:
@@ -230,6 +230,6 @@ def test_headers_of_a_lone_worker_are_those_of_the_bucket() -> None:
 
 def test_the_limiter_is_a_plain_call_when_the_share_suffices() -> None:
     world, worker = one_worker(LimitSpec(name="l", requests=RateSpec(rate=100, burst=1000)))
-    limiter = LeasedLimiter(LimitRules(world.limits), worker.shares, estimate=estimate, charge=charge)
+    limiter = LeasedLimiter(LimitRules(world.limits), worker.shares, estimate=estimate)
     with_a_share(world, worker)
     assert not isinstance(limiter.reserve(world.callers["a"], request()), Signal)

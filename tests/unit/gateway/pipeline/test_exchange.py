@@ -219,7 +219,7 @@ def test_authorisation(allow: bool, visible: bool, model: str, status: int) -> N
     _, client = world.start(BODY.replace(b'"m"', b'"%b"' % model.encode()))
     assert client.status == status
     assert world.outcome.outcome == "denied"
-    assert world.limiter.reservations == []
+    assert [one.settled for one in world.limiter.reservations] == [[Usage()]], "probing costs a request"
     if status == 404:
         assert client.headers.get("x-gatehouse-model") is None
 

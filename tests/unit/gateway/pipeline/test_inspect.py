@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
-from gateway.core.types import ALLOW, Verdict
+from gateway.core.types import ALLOW, Usage, Verdict
 from gateway.core.waiting import Maybe, Signal
 from gateway.pipeline.inspect import Guarded, raise_verdict
 from gateway.wire.table import parse
@@ -339,7 +339,7 @@ def test_a_blocked_request_reaches_no_engine_and_no_audit_intent() -> None:
     }  # fmt: skip
     assert world.engine.calls == [] and world.audit.intents == []
     assert world.outcome.guardrail == "words"
-    assert world.limiter.reservations[0].settled == [None]
+    assert world.limiter.reservations[0].settled == [Usage()], "probing costs a request"
 
 
 PLACES: dict[str, dict[str, Any]] = {

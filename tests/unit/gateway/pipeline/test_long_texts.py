@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from typing import Any
 
 import pytest
 
 from gateway.app.plugins import OURS
-from gateway.core.errors import ClientGone
+from gateway.core.errors import ClientGone, EngineError
 from gateway.core.plugins import no_files
 from gateway.core.specs import GuardrailSpec, ListenSpec
+from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.inspect import Guarded
-from tests.unit.gateway.pipeline.world import ANSWER, SSE_HEAD, STREAM_BODY, World
+from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, Call, Client, World
 
 LARGEST = ListenSpec().max_body_bytes - 1024
 MOST = 0.02
@@ -95,19 +97,82 @@ async def test_a_whole_answer_is_read_between_other_work() -> None:
     assert b"[removed] thing" in bytes(client.written[:4096])
 
 
-def event_time(text: str, phrases: list[str]) -> float:
-    """Processor time of the largest event of a guarded stream, in one read."""
+def guarded_stream(phrases: list[str]) -> tuple[World, Exchange, Client, Call]:
     made = OURS.guardrail(GuardrailSpec(name="words", type="denylist", settings={"phrases": phrases, "action": "mask"}), no_files)
     world = World(response=[Guarded(made, False, lambda *event: None)])
-    world.start(STREAM_BODY)
-    call = world.call.head(SSE_HEAD)
-    event = b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": {"content": text}}]}).encode()
+    exchange, client = world.start(STREAM_BODY)
+    return world, exchange, client, world.call.head(SSE_HEAD)
+
+
+def event_of(text: str, **fields: Any) -> bytes:
+    return b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "delta": {"content": text}, **fields}]}).encode()
+
+
+async def event_times(text: str, phrases: list[str]) -> list[float]:
+    """Processor time of each turn of the loop while the largest event of a guarded stream is inspected, in one read."""
+    world, _, client, call = guarded_stream(phrases)
+    taken = []
+    event = event_of(text)
     began = time.thread_time()
     call.body(event)
-    return time.thread_time() - began
+    call.body(DONE)
+    call.end()
+    taken.append(time.thread_time() - began)
+    while not world.audit.outcomes:
+        began = time.thread_time()
+        await asyncio.sleep(0)
+        taken.append(time.thread_time() - began)
+    assert world.outcome.outcome == "ok" and client.written.endswith(b"0\r\n\r\n")
+    return taken
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("unit", "phrase"), [("darn thing ", "darn"), ("a ", "a a"), ("lorem ipsum ", "darn"), ("! ", "!")])
-def test_the_largest_event_of_a_stream_does_not_hold_the_loop_for_long(unit: str, phrase: str) -> None:
-    assert min(event_time(filled(unit, 255 * 1024), [phrase, "secret plan"]) for _ in range(5)) < MOST
+@pytest.mark.parametrize(
+    ("unit", "phrase"), [("darn thing ", "darn"), ("a ", "a a"), ("lorem ipsum ", "darn"), ("! ", "!"), ("\ufdfa", "darn")]
+)
+async def test_the_largest_event_of_a_stream_does_not_hold_the_loop_for_long(unit: str, phrase: str) -> None:
+    text = filled(unit, 120 * 1024)
+    assert min([max(await event_times(text, [phrase, "secret plan"])) for _ in range(3)]) < MOST
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 16_384, 20_000, 100_000])
+async def test_a_large_event_says_the_same_in_pieces(size: int) -> None:
+    text = ("x" * 37 + " darn ") * (size // 43)
+    _, _, client, call = guarded_stream(["darn"])
+    call.body(event_of("darn, ", finish_reason=None))
+    call.body(event_of(text, finish_reason="stop") + DONE)
+    call.end()
+    while not client.ends:
+        await asyncio.sleep(0)
+    events = [json.loads(line[6:]) for line in bytes(client.written).decode().split("\n") if line.startswith("data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    said = "".join(choice.get("delta", {}).get("content", "") for choice in choices)
+    assert said == "[removed], " + text.replace("darn", "[removed]")
+    assert [choice["finish_reason"] for choice in choices if choice.get("finish_reason")] == ["stop"] and choices[-1]["finish_reason"]
+    assert bytes(client.written).count(b"[DONE]") == 1
+
+
+async def test_what_is_in_pieces_ends_with_the_client_and_with_the_engine() -> None:
+    world, exchange, client, call = guarded_stream(["darn"])
+    call.body(event_of("darn thing " * 9000))
+    exchange.cancel(ClientGone("left"))
+    written = len(client.written)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert world.outcome.outcome == "cancelled" and len(client.written) == written
+
+    world, exchange, client, call = guarded_stream(["darn"])
+    call.body(event_of("darn thing " * 9000))
+    call.fail(EngineError("The engine broke off."))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert world.outcome.outcome == "failed" and bytes(client.written).count(b"[DONE]") == 1 and b"[removed]" not in client.written
+
+
+async def test_the_engine_waits_meanwhile_and_cannot_send_without_end() -> None:
+    world, _, _, call = guarded_stream(["darn"])
+    call.body(event_of("darn thing " * 9000))
+    assert call.paused
+    for _ in range(20):
+        call.body(event_of("x" * 100_000))
+    assert world.outcome.outcome == "failed" and world.outcome.code == "engine_failed"

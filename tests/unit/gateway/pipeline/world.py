@@ -263,6 +263,7 @@ class Route:
 
 class Reservation:
     headers = b"x-ratelimit-limit-requests: 10\r\n"
+    not_enforced: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.settled: list[Usage | None] = []

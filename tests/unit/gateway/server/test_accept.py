@@ -19,6 +19,7 @@ from gateway.core.specs import TlsSpec
 from gateway.server import accept
 from gateway.server.listener import bind, data_server
 from gateway.server.protocol import ListenerState
+from gateway.server.tls import Contexts, context_of, read
 from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import World
 from tests.unit.gateway.server.wires import Application
@@ -40,7 +41,8 @@ class Listener:
         self.application.at_once = True
         self.state = ListenerState(self.world.plane, self.application, is_inference)
         self.sock = bind("127.0.0.1:0", "listen.data")
-        self.server = data_server(self.state, TlsSpec(cert=certificates.server, key=certificates.server_key), 1.0)
+        self.contexts = Contexts(context_of(read(TlsSpec(cert=certificates.server, key=certificates.server_key), "listen.tls")))
+        self.server = data_server(self.state, self.contexts, 1.0)
         self.context = ssl.create_default_context(cafile=certificates.ca)
         self.silent: list[socket.socket] = []
 
@@ -50,7 +52,7 @@ class Listener:
 
     @property
     def shaking(self) -> int:
-        return len(self.acceptor._shaking)
+        return len(self.acceptor._arriving)
 
     def connect(self, count: int) -> None:
         self.silent += [socket.create_connection(self.sock.getsockname()) for _ in range(count)]

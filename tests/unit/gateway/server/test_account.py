@@ -10,9 +10,10 @@ from gateway.core.errors import EngineError
 from gateway.core.specs import LimitSpec
 from gateway.core.types import Principal
 from gateway.core.waiting import Signal
-from gateway.limits.local import BucketRegistry, LocalLimiter
+from gateway.limits.local import LocalLimiter
+from gateway.limits.registry import BucketRegistry
 from gateway.pipeline.memory import STEP, UNCOUNTED
-from policies.limits import LimitRules, charge, estimate
+from policies.limits import LimitRules, estimate
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, chunk
 from tests.unit.gateway.server.wires import Transport, Wire, get, post
 
@@ -152,7 +153,7 @@ def test_an_answer_counts_and_its_request_is_under_way_until_it_is_taken() -> No
 def test_a_concurrency_limit_counts_requests_whose_answers_are_not_taken() -> None:
     wire = Wire()
     limits = LimitRules([LimitSpec(name="one", per="key", concurrent=1)])
-    wire.world.snapshot.limiter = LocalLimiter(limits, BucketRegistry(), estimate=estimate, charge=charge)
+    wire.world.snapshot.limiter = LocalLimiter(limits, BucketRegistry(), estimate=estimate)
     unread(wire)
     second, transport = wire.connect()
     second.data_received(post(CHAT, BODY))

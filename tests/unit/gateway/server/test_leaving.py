@@ -16,6 +16,7 @@ from gateway.server import leaving
 from gateway.server.leaving import Leaving
 from gateway.server.listener import bind, data_server
 from gateway.server.protocol import ListenerState
+from gateway.server.tls import Contexts, context_of, read
 from gateway.wire.table import is_inference
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, CHAT, SSE_HEAD, STREAM_BODY, World, chunk
 from tests.unit.gateway.server.wires import Application, get, post
@@ -34,7 +35,7 @@ class Site:
         self.state = ListenerState(self.world.plane, self.application, is_inference)
         self.sock = bind("127.0.0.1:0", "listen.data")
         self.address: Any = self.sock.getsockname()
-        self.server = data_server(self.state, tls, 1.0)
+        self.server = data_server(self.state, None if tls is None else Contexts(context_of(read(tls, "listen.tls"))), 1.0)
         self.leaving = Leaving()
         self.end: asyncio.Task[None] | None = None
         self.running = asyncio.ensure_future(self.server.serve(sockets=[self.sock]))
@@ -257,10 +258,10 @@ async def test_a_tls_handshake_that_has_begun_survives_a_retirement(tmp_path: Pa
     certificates = Certificates(tmp_path)
     async with serving(TlsSpec(cert=certificates.server, key=certificates.server_key)) as site:
         reader, writer = await asyncio.open_connection(*site.address)
-        await reached(lambda: site.server.handshakes == 1)
+        await reached(lambda: site.server.arriving == 1)
         retired = asyncio.ensure_future(site.leaving.retire(site.server, site.state))
         await reached(lambda: site.world.plane.closing)
-        assert not retired.done() and site.server.handshakes == 1
+        assert not retired.done() and site.server.arriving == 1
         writer.close()
         assert await reader.read() == b""
         await asyncio.wait_for(retired, 60)

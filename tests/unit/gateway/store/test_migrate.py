@@ -58,7 +58,7 @@ def test_a_key_that_an_earlier_version_replaced_stays_as_it_was(tmp_path: Path) 
     with engine.begin() as connection:
         migrate(connection)
         assert revisions(connection) == {HEAD}
-        found = key_rows.find(connection, b"f" * 32)
+        found = key_rows.find(connection, [b"f" * 32]).get(b"f" * 32)
     engine.dispose()
     assert found is not None and (found.rotated_to, found.ends()) == ("k2", 5.0)
     assert (found.state(4.0), found.state(5.0)) == ("active", "rotated")

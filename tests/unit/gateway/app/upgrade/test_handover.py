@@ -18,7 +18,7 @@ from gateway.app.upgrade.handover import FORMAT, VARIABLE, HandOver, HeldWorker,
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.specs import EngineSpec, LimitSpec
-from gateway.limits.lease_messages import AccountState, BookState, LeaseState
+from gateway.limits.lease_messages import AccountState, BookState, LeaseState, StockState
 
 ROOT = Path(__file__).resolve().parents[5]
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[5]
 def whole() -> HandOver:
     engine = EngineSpec(name="e", runtime="llama.cpp", model="m", api_key=Secret("geheim"), headers={"a": "b"})
     limit = LimitSpec(name="l", concurrent=2)
-    account = AccountState(limit, ("k",), 1, 2, 3, 4, [LeaseState("gw-1", 1, 2, 3, 4, 5, 6)])
+    account = AccountState(limit, ("k",), [1, 2], [3, 4], [LeaseState("gw-1", 1, [2, 3], 4, 5, 6)], {1: StockState(1, 2, 3, 4, 5)}, 6, 7)
     return HandOver(
         version="1.2",
         data=5,

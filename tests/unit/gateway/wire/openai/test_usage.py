@@ -22,8 +22,14 @@ from gateway.wire.openai.usage import MAX_USAGE, usage_of
         (b'{"usage":{"prompt_tokens":"many"}}', None),
         (b'{"usage":{"prompt_tokens":null,"completion_tokens":null}}', None),
         (b'{"usage":{"prompt_tokens":null,"completion_tokens":2}}', Usage(0, 2, 0)),
-        (b'{"usage":{"prompt_tokens":-5,"completion_tokens":-1,"prompt_tokens_details":{"cached_tokens":-2}}}', Usage(0, 0, 0)),
-        (b'{"usage":{"prompt_tokens":1000000000000000000000000000000,"completion_tokens":2}}', Usage(MAX_USAGE, 2, 0)),
+        (b'{"usage":{"prompt_tokens":-5,"completion_tokens":1}}', None),
+        (b'{"usage":{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":-2}}}', Usage(5, 1, 0)),
+        (b'{"usage":{"prompt_tokens":1000000000000000000000000000000,"completion_tokens":2}}', None),
+        (b'{"usage":{"prompt_tokens":%d,"completion_tokens":%d}}' % (MAX_USAGE, MAX_USAGE + 1), None),
+        (
+            b'{"usage":{"prompt_tokens":1,"completion_tokens":8,"completion_tokens_details":{"reasoning_tokens":5}}}',
+            Usage(1, 8, 0, False, 5),
+        ),
         (b'{"usage":{"prompt_tokens":1,"\xff":1}}', Usage(1, 0, 0)),
     ],
 )

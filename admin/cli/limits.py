@@ -1,0 +1,141 @@
+"""`gatehouse limits`: what limits there are, who has used how much of them, and changes to them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli import completion, usage
+from admin.cli.client import Client, name
+from admin.cli.errors import UsageError
+from admin.cli.keys import duration
+from admin.cli.session import DryRun, Session, connected
+
+group = typer.Typer(no_args_is_help=True, help="Limits and budgets: what is used of them, and changes.")
+COLUMNS = ("limit", "scope", "amount", "most", "used", "left", "resets_in", "binds")
+Limit = Annotated[str, typer.Argument(metavar="NAME", help="A limit.", autocompletion=completion.limits)]
+Rate = Annotated[str | None, typer.Option(help="RATE/PERIOD, such as 100/1m.")]
+
+
+@group.command("list")
+@connected
+def index(session: Session) -> None:
+    """Lists all limits, those of the configuration file first."""
+    with session.client() as client:
+        found = client.items("/limits", limit=1000)
+    session.out.rows(found, ("name", "per", "requests", "tokens", "concurrent", "budget", "enforce", "source"))
+
+
+@group.command("show")
+@connected
+def show(
+    session: Session,
+    who: Annotated[str, typer.Argument(metavar="PRINCIPAL", help="A key's id, or user/NAME@TENANT.")],
+    model: Annotated[str, typer.Option("--model", help="The model asked for.", autocompletion=completion.models)] = "",
+    operation: Annotated[str, typer.Option("--operation", help="The operation.")] = "chat",
+) -> None:
+    """Shows every limit that applies to a caller, what is used of it, and which one binds."""
+    with session.client() as client:
+        found = client.post("/limits:applying", {"model": model, "operation": operation, **_caller(who)})["items"]
+    _rows(session, found)
+
+
+@group.command("state")
+@connected
+def state(session: Session, limit: Limit) -> None:
+    """Shows who has used how much of a limit."""
+    with session.client() as client:
+        found = client.get(f"/limits/{name(limit)}/state")["items"]
+    _rows(session, found)
+
+
+@group.command("set")
+@connected
+def change(
+    session: Session,
+    limit: Limit,
+    requests: Rate = None,
+    tokens: Rate = None,
+    concurrent: Annotated[int | None, typer.Option(help="Requests under way at once.", min=1)] = None,
+    budget: Annotated[float | None, typer.Option(help="The budget's amount.")] = None,
+    enforce: Annotated[bool | None, typer.Option("--enforce/--no-enforce", help="Whether it refuses, or only counts.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Changes a limit of the store. It acts at once; what is used stays used."""
+    changes: dict[str, Any] = {"concurrent": concurrent, "enforce": enforce}
+    with session.client() as client:
+        now = client.get(f"/limits/{name(limit)}")
+        for what, text in (("requests", requests), ("tokens", tokens)):
+            if text is not None:
+                changes[what] = _rate(text, what)
+        if budget is not None:
+            if not now.get("budget"):
+                raise UsageError(f"the limit {limit!r} has no budget to change")
+            changes["budget"] = {**now["budget"], "amount": budget}
+        changes = {key: value for key, value in changes.items() if value is not None}
+        if not changes:
+            raise UsageError("nothing to change: give --requests, --tokens, --concurrent, --budget or --enforce")
+        session.out.one(client.patch(f"/limits/{name(limit)}", changes, dry_run=dry_run))
+
+
+@group.command("reset")
+@connected
+def reset(
+    session: Session,
+    limit: Limit,
+    principal: Annotated[
+        str | None, typer.Option("--principal", help="Only this bucket: a key's id, or a scope as `state` shows it.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a limit full again, for one caller or for all. The audit log has it."""
+    with session.client() as client:
+        scope = None if principal is None else _scope(client, limit, principal)
+        session.out.one(client.post(f"/limits/{name(limit)}/reset", {"scope": scope}, dry_run=dry_run))
+
+
+def _caller(who: str) -> dict[str, Any]:
+    kind, slash, rest = who.partition("/")
+    if slash and kind == "user":
+        user, at, tenant = rest.rpartition("@")
+        if not at or not user or not tenant:
+            raise UsageError("write user/NAME@TENANT")
+        return {"principal": {"tenant": tenant, "id": user, "user": user}}
+    return {"key": rest if slash and kind == "key" else who}
+
+
+def _scope(client: Client, limit: str, principal: str) -> str:
+    """The bucket of a limit that a principal means: a scope, or what a key or a user has."""
+    if "/" in principal and not principal.startswith(("key/", "user/")):
+        return principal
+    found = client.post("/limits:applying", _caller(principal))["items"]
+    scopes = [str(one["scope"]) for one in found if one["limit"] == limit]
+    if not scopes:
+        raise UsageError(f"the limit {limit!r} does not apply to {principal!r}; `gatehouse limits state {limit}` shows its buckets")
+    return scopes[0]
+
+
+def _rate(text: str, what: str) -> dict[str, Any]:
+    rate, slash, per = text.partition("/")
+    try:
+        return {"rate": float(rate), "per": duration(per)} if slash else {"rate": float(rate)}
+    except ValueError:
+        raise UsageError(f"--{what}: {text!r} is not a rate; write RATE/PERIOD, such as 100/1m") from None
+
+
+def _rows(session: Session, found: list[dict[str, Any]]) -> None:
+    if not session.out.for_people:
+        session.out.data(found)
+        return
+    rows = []
+    for one in found:
+        shared = {"limit": one["limit"], "scope": one["scope"] or "-", "binds": "yes" if one["binds"] else ""}
+        rows += [{**shared, **amount} for amount in one["amounts"]]
+        if one["concurrent"]:
+            left = max(0, one["concurrent"] - one["in_use"])
+            rows.append({**shared, "amount": "concurrent", "most": one["concurrent"], "used": one["in_use"], "left": left})
+    session.out.rows(rows, COLUMNS)
+
+
+group.command("reconcile")(usage.reconcile)

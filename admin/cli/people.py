@@ -1,0 +1,291 @@
+"""`gatehouse users` and `gatehouse groups`; `suspend` and `resume` of users, tenants and keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from admin.cli import completion
+from admin.cli.client import name
+from admin.cli.keys import duration
+from admin.cli.session import DryRun, IfVersion, Session, changed, connected
+from gateway.core.people import full_name
+
+users = typer.Typer(no_args_is_help=True, help="Users: people and services that log in.")
+groups = typer.Typer(no_args_is_help=True, help="Groups: what their members may use.")
+_USERS = ("name", "display_name", "origin", "groups", "roles", "suspended", "last_login")
+_GROUPS = ("name", "description", "models", "operations", "own_keys", "updated_at")
+NewUser = Annotated[str, typer.Argument(metavar="NAME@TENANT", help="The user.")]
+User = Annotated[str, typer.Argument(metavar="NAME@TENANT", help="The user.", autocompletion=completion.users)]
+NewGroup = Annotated[str, typer.Argument(metavar="NAME@TENANT", help="The group.")]
+Group = Annotated[str, typer.Argument(metavar="NAME@TENANT", help="The group.", autocompletion=completion.groups)]
+Tenant = Annotated[str, typer.Argument(metavar="NAME", help="The tenant.", autocompletion=completion.tenants)]
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.", autocompletion=completion.keys)]
+Roles = Annotated[list[str] | None, typer.Option("--role", help="A role; repeat it.", autocompletion=completion.roles)]
+InGroups = Annotated[list[str] | None, typer.Option("--group", help="A group's name, without the tenant; repeat it.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", help="A pattern of models that members may use; repeat it.", autocompletion=completion.models)
+]
+Operations = Annotated[
+    list[str] | None, typer.Option("--operation", help="An operation that they may call; repeat it.", autocompletion=completion.operations)
+]
+Count = Annotated[int | None, typer.Option("--own-keys", help="Members may make so many keys of their own.", min=1)]
+Life = Annotated[str | None, typer.Option("--key-life", help="The longest life of such a key, such as 90d.")]
+Within = Annotated[str | None, typer.Option("--login-within", help="Such keys are accepted for so long after the last login.")]
+Reason = Annotated[str, typer.Option("--why", help="For the other operators and the audit log; callers never see it.")]
+
+
+def full(text: str) -> str:
+    """A full name as the gateway writes it: %XX for other characters. One that is written so already stays."""
+    bare, at, tenant = text.rpartition("@")
+    return text if "%" in text or not at else full_name(bare, tenant) or text
+
+
+# --- users
+
+
+@users.command("list")
+@connected
+def list_users(
+    session: Session,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.", autocompletion=completion.tenants)] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only names that begin with this.")] = None,
+) -> None:
+    """Lists users."""
+    with session.client() as client:
+        session.out.rows(client.items("/users", tenant=tenant, prefix=prefix, limit=1000), _USERS)
+
+
+@users.command("show")
+@connected
+def show_user(session: Session, user: User) -> None:
+    """Shows a user."""
+    with session.client() as client:
+        session.out.one(client.get(f"/users/{name(full(user))}"))
+
+
+@users.command("create")
+@connected
+def create_user(
+    session: Session,
+    user: NewUser,
+    display_name: Annotated[str, typer.Option("--display-name", help="For people.")] = "",
+    email: Annotated[str, typer.Option("--email", help="Their address.")] = "",
+    description: Annotated[str, typer.Option("--description", help="Anything else.")] = "",
+    groups: InGroups = None,
+    roles: Roles = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a user before the first login does."""
+    body = {"name": full(user), "display_name": display_name, "email": email, "description": description}
+    with session.client() as client:
+        session.out.one(client.post("/users", {**body, "groups": groups or [], "roles": roles or []}, dry_run=dry_run))
+
+
+@users.command("update")
+@connected
+def update_user(
+    session: Session,
+    user: User,
+    display_name: Annotated[str | None, typer.Option("--display-name", help="For people.")] = None,
+    email: Annotated[str | None, typer.Option("--email", help="Their address.")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="Anything else.")] = None,
+    groups: InGroups = None,
+    roles: Roles = None,
+    clear: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clear",
+            help="A setting that goes back to its default.",
+            autocompletion=completion.one_of("display_name", "email", "description", "groups", "roles"),
+        ),
+    ] = None,
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Changes a user. Settings not named stay; a list replaces the previous list."""
+    given = {"display_name": display_name, "email": email, "description": description, "groups": groups, "roles": roles}
+    with session.client() as client:
+        session.out.one(client.patch(f"/users/{name(full(user))}", changed(given, clear or ()), version=if_version, dry_run=dry_run))
+
+
+@users.command("delete")
+@connected
+def delete_user(session: Session, user: User, dry_run: DryRun = False) -> None:
+    """Deletes a user and revokes their own keys. The next login makes them anew; to keep them out, suspend them."""
+    with session.client() as client:
+        session.out.one(client.delete(f"/users/{name(full(user))}", dry_run=dry_run))
+
+
+# --- groups
+
+
+@groups.command("list")
+@connected
+def list_groups(
+    session: Session,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only those of a tenant.", autocompletion=completion.tenants)] = None,
+) -> None:
+    """Lists groups."""
+    with session.client() as client:
+        session.out.rows(client.items("/groups", tenant=tenant, limit=1000), _GROUPS)
+
+
+@groups.command("show")
+@connected
+def show_group(session: Session, group: Group) -> None:
+    """Shows a group."""
+    with session.client() as client:
+        session.out.one(client.get(f"/groups/{name(full(group))}"))
+
+
+@groups.command("create")
+@connected
+def create_group(
+    session: Session,
+    group: NewGroup,
+    description: Annotated[str, typer.Option("--description", help="What it is for.")] = "",
+    models: Models = None,
+    operations: Operations = None,
+    own_keys: Count = None,
+    key_life: Life = None,
+    login_within: Within = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes a group."""
+    body: dict[str, Any] = {"name": full(group), "description": description, "models": models or [], "operations": operations or []}
+    if (allowed := _own_keys(own_keys, key_life, login_within)) is not None:
+        body["own_keys"] = allowed
+    with session.client() as client:
+        session.out.one(client.post("/groups", body, dry_run=dry_run))
+
+
+@groups.command("update")
+@connected
+def update_group(
+    session: Session,
+    group: Group,
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None,
+    models: Models = None,
+    operations: Operations = None,
+    own_keys: Count = None,
+    key_life: Life = None,
+    login_within: Within = None,
+    clear: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--clear",
+            help="A setting that goes back to its default.",
+            autocompletion=completion.one_of("description", "models", "operations", "own_keys"),
+        ),
+    ] = None,
+    if_version: IfVersion = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Changes a group. Settings not named stay. It counts at once for all members."""
+    allowed = _own_keys(own_keys, key_life, login_within)
+    given = {"description": description, "models": models, "operations": operations, "own_keys": allowed}
+    with session.client() as client:
+        session.out.one(client.patch(f"/groups/{name(full(group))}", changed(given, clear or ()), version=if_version, dry_run=dry_run))
+
+
+@groups.command("delete")
+@connected
+def delete_group(session: Session, group: Group, dry_run: DryRun = False) -> None:
+    """Deletes a group that has no members and no bindings."""
+    with session.client() as client:
+        session.out.one(client.delete(f"/groups/{name(full(group))}", dry_run=dry_run))
+
+
+@groups.command("members")
+@connected
+def members(session: Session, group: Group) -> None:
+    """Lists the users to whom a group is assigned."""
+    with session.client() as client:
+        session.out.rows(client.items(f"/groups/{name(full(group))}/members", limit=1000), _USERS)
+
+
+@groups.command("add-member")
+@connected
+def add_member(session: Session, group: Group, user: User, dry_run: DryRun = False) -> None:
+    """Gives a group to a user."""
+    with session.client() as client:
+        session.out.one(client.post(f"/groups/{name(full(group))}/add-member", {"user": full(user)}, dry_run=dry_run))
+
+
+@groups.command("remove-member")
+@connected
+def remove_member(session: Session, group: Group, user: User, dry_run: DryRun = False) -> None:
+    """Takes a group from a user. It counts at once, also for the user's own keys."""
+    with session.client() as client:
+        session.out.one(client.post(f"/groups/{name(full(group))}/remove-member", {"user": full(user)}, dry_run=dry_run))
+
+
+def _own_keys(count: int | None, life: str | None, within: str | None) -> dict[str, Any] | None:
+    given = {
+        "count": count,
+        "life": None if life is None else duration(life),
+        "login_within": None if within is None else duration(within),
+    }
+    found = {key: value for key, value in given.items() if value is not None}
+    return found or None
+
+
+# --- suspend and resume
+
+
+def _suspend(session: Session, path: str, why: str, dry_run: bool) -> None:
+    with session.client() as client:
+        session.out.one(client.post(f"{path}/suspend", {"reason": why}, dry_run=dry_run))
+
+
+def _resume(session: Session, path: str, dry_run: bool) -> None:
+    with session.client() as client:
+        session.out.one(client.post(f"{path}/resume", dry_run=dry_run))
+
+
+@users.command("suspend")
+@connected
+def suspend_user(session: Session, user: User, why: Reason = "", dry_run: DryRun = False) -> None:
+    """Refuses a user (403 `suspended`) and their own keys everywhere at once, and ends their requests under way."""
+    _suspend(session, f"/users/{name(full(user))}", why, dry_run)
+
+
+@users.command("resume")
+@connected
+def resume_user(session: Session, user: User, dry_run: DryRun = False) -> None:
+    """Lets a suspended user in again."""
+    _resume(session, f"/users/{name(full(user))}", dry_run)
+
+
+@connected
+def suspend_tenant(session: Session, tenant: Tenant, why: Reason = "", dry_run: DryRun = False) -> None:
+    """Refuses all keys and users of a tenant (403 `suspended`) everywhere at once, and ends their requests under way."""
+    _suspend(session, f"/tenants/{name(tenant)}", why, dry_run)
+
+
+@connected
+def resume_tenant(session: Session, tenant: Tenant, dry_run: DryRun = False) -> None:
+    """Lets a suspended tenant in again."""
+    _resume(session, f"/tenants/{name(tenant)}", dry_run)
+
+
+@connected
+def suspend_key(session: Session, id: KeyId, why: Reason = "", dry_run: DryRun = False) -> None:
+    """Refuses a key (403 `suspended`) everywhere at once, and ends its requests under way, until it is resumed."""
+    _suspend(session, f"/keys/{name(id)}", why, dry_run)
+
+
+@connected
+def resume_key(session: Session, id: KeyId, dry_run: DryRun = False) -> None:
+    """Accepts a suspended key again."""
+    _resume(session, f"/keys/{name(id)}", dry_run)
+
+
+def extend(tenants: typer.Typer, keys: typer.Typer) -> None:
+    """Adds `suspend` and `resume` to the groups of tenants and keys."""
+    tenants.command("suspend")(suspend_tenant)
+    tenants.command("resume")(resume_tenant)
+    keys.command("suspend")(suspend_key)
+    keys.command("resume")(resume_key)

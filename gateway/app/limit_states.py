@@ -1,0 +1,133 @@
+"""The state of limits for operators: every bucket with what is used and left of each amount, and a way to make it full again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from gateway.core.errors import NotFound
+from gateway.core.specs import LimitSpec
+from gateway.core.storage import ControlStore
+from gateway.core.types import Principal
+from gateway.limits.account import Account
+from gateway.limits.bucket import Bucket
+from gateway.limits.counter import Ask, counted
+from gateway.limits.meter import MONEY, NANO, SECOND, Meter, meters_of
+from gateway.limits.registry import BucketRegistry
+from gateway.pipeline.plane import DataPlane
+from policies.limits import LimitRules
+
+MOST: Final = 1000
+"""Buckets of one limit that are shown."""
+Key = tuple[str, ...]
+
+
+class LimitStates:
+    """Implements admin.context.LimitControl. registry: the buckets that are in force in this gateway."""
+
+    def __init__(self, plane: DataPlane, registry: BucketRegistry, store: ControlStore) -> None:
+        self._plane, self._registry, self._store = plane, registry, store
+
+    async def state(self, limit: str) -> list[dict[str, Any]]:
+        spec = self._spec(limit)
+        stored = await self._stored(spec)
+        local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit}
+        keys = sorted({*stored, *local})[:MOST]
+        return [self._view(spec, key, local.get(key), stored.get(key, {})) for key in keys]
+
+    async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
+        found = []
+        for spec, key in LimitRules(self._plane.current().spec.limits).applying(principal, model, operation):
+            bucket = self._registry.known(self._registry.shape(spec, -1), key)
+            stored = await self._stored(spec) if any(meter.durable for meter in meters_of(spec)) else {}
+            found.append(self._view(spec, key, bucket, stored.get(key, {})))
+        if found:
+            least = min(found, key=lambda one: float(one["left"]))
+            least["binds"] = True
+        return found
+
+    async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
+        self._spec(limit)
+        keys = {key for key, bucket in self._registry.all() if bucket.shape.name == limit}
+        keys |= {row.name[2] for row in await self._store.counters_of(limit, MOST)}
+        chosen = {key for key in keys if scope is None or written(key) == scope}
+        if scope is not None and not chosen:
+            raise NotFound(f"The limit {limit!r} has no bucket {scope[:128]!r} that is not full.")
+        if dry_run:
+            return len(chosen)
+        if scope is None:
+            await self._store.forget_counters(limit)
+        else:
+            for key in chosen:
+                await self._store.forget_counters(limit, key)
+        now = int(time.monotonic() * SECOND)
+        for key, bucket in self._registry.all():
+            if bucket.shape.name == limit and key in chosen:
+                if isinstance(bucket, Account):
+                    bucket.settle(now)
+                bucket.reset(now)
+        return len(chosen)
+
+    def _spec(self, limit: str) -> LimitSpec:
+        for spec in self._plane.current().spec.limits:
+            if spec.name == limit:
+                return spec
+        raise NotFound(f"There is no limit {limit!r} in force.")
+
+    async def _stored(self, spec: LimitSpec) -> dict[Key, dict[str, Any]]:
+        """The counters of a limit in the store, by key and amount."""
+        found: dict[Key, dict[str, Any]] = {}
+        for row in await self._store.counters_of(spec.name, MOST):
+            found.setdefault(row.name[2], {})[row.name[1]] = json.loads(row.body)
+        return found
+
+    def _view(self, spec: LimitSpec, key: Key, bucket: Bucket | None, stored: dict[str, Any]) -> dict[str, Any]:
+        now, wall = int(time.monotonic() * SECOND), time.time()
+        if isinstance(bucket, Account):
+            bucket.settle(now)
+        amounts = []
+        for index, meter in enumerate(meters_of(spec)):
+            resets: float | None = None
+            if meter.durable:
+                _, given = counted(stored.get(meter.name), Ask(spec.name, meter, key, ""), wall)
+                left = given.left
+                resets = given.seconds if meter.budget is not None and isinstance(meter.budget.window, str) else None
+            else:
+                debt = 0 if bucket is None else bucket.debt(index, now)
+                left = meter.level(debt)
+                resets = None if meter.frozen else max(0, debt) / SECOND
+            amounts.append(_amount(meter, left, resets))
+        in_use = 0 if bucket is None else bucket.in_use
+        shares = [one["left"] / one["most"] for one in amounts if one["most"]]
+        if spec.concurrent:
+            shares.append(max(0, spec.concurrent - in_use) / spec.concurrent)
+        return {
+            "limit": spec.name,
+            "per": spec.per,
+            "scope": written(key),
+            "enforced": spec.enforce,
+            "amounts": amounts,
+            "concurrent": spec.concurrent,
+            "in_use": in_use,
+            "left": round(min(shares, default=1.0), 6),
+            "binds": False,
+        }
+
+
+def written(key: Iterable[str]) -> str:
+    """The key of a bucket as one text: `team/api_key/ci`."""
+    return "/".join(key)
+
+
+def _amount(meter: Meter, left: int, resets: float | None) -> dict[str, Any]:
+    scale = NANO if meter.what == MONEY else 1
+    return {
+        "amount": meter.name,
+        "unit": meter.words,
+        "most": meter.burst / scale,
+        "used": (meter.burst - left) / scale,
+        "left": left / scale,
+        "resets_in": None if resets is None else round(resets, 3),
+    }

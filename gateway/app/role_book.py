@@ -1,0 +1,154 @@
+"""Roles and bindings on the admin listener, of the configuration file in force and of the store as it was last read.
+
+The store's are read here rather than from the Snapshot, so that what was written counts for the next call, and an administrator can mend
+what keeps the store's changes from being put into force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from admin.permissions import ALL, ROLES, Grant, Permitted
+from gateway.app.access import Conditions
+from gateway.config.additions import StoreAdditions
+from gateway.config.merge import Addition, merge_access
+from gateway.core.errors import ConfigError, StoreUnavailable
+from gateway.core.slices import Steps, in_slices
+from gateway.core.specs import BindingSpec, ConfigSpec, RoleSpec
+from gateway.core.types import Principal
+from gateway.wire.table import OPERATIONS
+from policies.conditions import Facts
+from policies.permissions import Rights, rights
+from policies.roles import Grant as Bound
+from policies.roles import Grants, message_of
+
+log = logging.getLogger("gatehouse.config")
+BATCH: Final = 200
+"""Bindings between two pauses."""
+NOTHING: Final = Rights()
+
+
+class _Book:
+    """What was made of one state of the file and the store."""
+
+    def __init__(self, roles: dict[str, Rights], grants: Grants) -> None:
+        self.roles, self.grants = roles, grants
+
+
+class RoleBook:
+    """Implements admin.context.RoleBook. file: the file's configuration in force. wall: seconds since the epoch."""
+
+    def __init__(self, additions: StoreAdditions, file: Callable[[], ConfigSpec], wall: Callable[[], float] = time.time) -> None:
+        self._additions, self._file, self._wall = additions, file, wall
+        self._conditions = Conditions()
+        self._made_of: tuple[ConfigSpec, Mapping[str, Addition], Mapping[str, Addition]] | None = None
+        self._book = _Book({name: _built_in(name) for name in ROLES}, Grants())
+        self._making = asyncio.Lock()
+
+    # --- the port
+
+    async def held(self, principal: Principal, address: str) -> tuple[tuple[Grant, ...], frozenset[str]]:
+        book = await self._current()
+        found = self._own(book, principal)
+        denied: set[str] = set()
+        facts: Facts | None = None
+        for bound in book.grants.of(principal):
+            if bound.condition is not None:
+                facts = facts or self._facts(principal, address)
+                if not bound.condition.holds(facts, otherwise=bound.deny):
+                    continue
+            if bound.deny:
+                denied |= book.roles[bound.role].admin
+            else:
+                found.append(_grant(bound.role, book.roles[bound.role], principal.tenant))
+        return tuple(found), frozenset(denied)
+
+    async def possible(self, principal: Principal, *, denials: bool = False) -> tuple[Grant, ...]:
+        book = await self._current()
+        bound = [one for one in book.grants.of(principal) if denials or not one.deny]
+        return (*self._own(book, principal), *(_grant(one.role, book.roles[one.role], principal.tenant) for one in bound))
+
+    async def denied_by(self, principal: Principal) -> frozenset[str]:
+        return frozenset(bound.role for bound in (await self._current()).grants.of(principal) if bound.deny)
+
+    def concerns(self, principal: Principal, subjects: Sequence[str], tenant: str) -> bool:
+        grants = Grants()
+        grants.add(subjects, Bound("", (), tenant=tenant))
+        return bool(grants.of(principal))
+
+    async def permitted(self, role: str) -> Permitted | None:
+        found = (await self._current()).roles.get(role)
+        return None if found is None else _permitted(role, found)
+
+    def meaning(self, role: str, permissions: Sequence[str], confined: bool) -> Permitted:
+        return _permitted(role, rights(permissions, OPERATIONS, ALL, confined))
+
+    # --- making it
+
+    async def _current(self) -> _Book:
+        try:
+            await self._additions.read()
+        except StoreUnavailable as error:
+            log.warning("the store does not answer, so the roles of the admin listener stay as they were: %s", error.message)
+        async with self._making:
+            now = (self._file(), self._additions.by_kind["roles"], self._additions.by_kind["bindings"])
+            if self._made_of is None or any(one is not other for one, other in zip(now, self._made_of, strict=True)):
+                self._made_of = now
+                try:
+                    self._book = await in_slices(self._made(*now))
+                except ConfigError as error:
+                    log.error("the roles and bindings of the admin listener stay as they were: %s", error)
+            return self._book
+
+    def _made(self, file: ConfigSpec, roles: Mapping[str, Addition], bindings: Mapping[str, Addition]) -> Steps[_Book]:
+        """Raises ConfigError for a binding that denies and cannot be used."""
+        specs, bound, _ = yield from merge_access(file, {"roles": roles, "bindings": bindings}, ROLES)
+        known = {name: _built_in(name) for name in ROLES}
+        for name, spec in specs.items():
+            known[name] = _rights(spec)
+            yield
+        grants = Grants()
+        texts = set()
+        for number, binding in enumerate(bound):
+            if number % BATCH == 0:
+                yield
+            if known.get(binding.role, NOTHING).admin:
+                texts.add(binding.when)
+                grants.add(binding.subjects, self._bound(number, binding))
+        self._conditions.keep(texts)
+        return _Book(known, grants)
+
+    def _bound(self, number: int, binding: BindingSpec) -> Bound:
+        condition = None if binding.when is None else self._conditions.compiled(binding.when)
+        return Bound(f"binding:{binding.name or number}", (), binding.effect == "deny", condition, binding.tenant, binding.role)
+
+    def _own(self, book: _Book, principal: Principal) -> list[Grant]:
+        return [_grant(role, book.roles[role], principal.tenant) for role in principal.roles if role in book.roles]
+
+    def _facts(self, principal: Principal, address: str) -> Facts:
+        """There is no request to infer: `request` is empty."""
+        language = self._conditions.language
+        assert language is not None
+        return language.facts(language.request("", ""), message_of(language, principal), address, self._wall())
+
+
+def _built_in(name: str) -> Rights:
+    return Rights(admin=ROLES[name].permissions, confined=ROLES[name].confined)
+
+
+def _rights(spec: RoleSpec) -> Rights:
+    return rights(spec.permissions, OPERATIONS, ALL, spec.confined)
+
+
+def _permitted(role: str, found: Rights) -> Permitted:
+    return Permitted(role, found.admin, bool(found.infer), found.confined)
+
+
+def _grant(role: str, found: Rights, tenant: str) -> Grant:
+    if role in ROLES:
+        return Grant.of(role, tenant)
+    return Grant(role, tenant if found.confined else None, found.admin)

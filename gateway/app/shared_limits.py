@@ -1,0 +1,163 @@
+"""A process's limits in Redis: the connection, the buckets, and what is said of them in the log, the audit log and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.core.clock import SystemEntropy
+from gateway.core.ports import Limiter
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.specs import ConfigSpec
+from gateway.limits.estimates import Estimates, bounds_of
+from gateway.limits.redis.limiter import Pots, RedisLimiter
+from gateway.limits.redis.shared import SharedLimits
+from gateway.transport.redis.address import Address, target
+from gateway.transport.redis.connection import Connection, Unreachable
+from gateway.transport.redis.keeper import Keeper
+from gateway.transport.redis.resp import RedisError, command
+from policies.limits import LimitRules
+
+log = logging.getLogger("gatehouse.limits")
+SETTLED: Final = 1.0
+"""Seconds for which Redis must answer before that is said: one that stumbles is not announced again and again."""
+FIRST: Final = 1.0
+"""Seconds that a start waits for Redis at most."""
+LAST: Final = 0.5
+"""Seconds that the end of a process waits until Redis has heard of its last settlements."""
+ELSEWHERE: Final = ("READONLY", "MASTERDOWN", "NOAUTH", "STALE", "UNBLOCKED")
+"""Errors after which another connection is made: this one leads to a server that is not the master, or not ours any more."""
+
+
+class SharedLimitsPart:
+    """record: (event, target, detail) for the audit log. parts: how many processes share the limits. noted: hears of each limit that would
+    have refused a request if it were enforced. Life: `start`, `aclose`. Raises ConfigError for settings that name no Redis."""
+
+    def __init__(
+        self,
+        spec: RedisSpec,
+        record: Callable[[str, str, dict[str, Any]], None],
+        parts: Callable[[], int],
+        noted: Callable[[str], None],
+    ) -> None:
+        self._record, self._target = record, target(spec)
+        loop = asyncio.get_running_loop()
+        self.pots = Pots(spec.prefix)
+        self._estimates = Estimates()
+        self.shared = SharedLimits(
+            self.pots.process,
+            spec.patience,
+            self,
+            parts,
+            loop.call_soon,
+            loop.call_later,
+            learn=self._estimates.learn,
+            noted=noted,
+        )
+        self.keeper = Keeper(self._target, self._connected, self.shared.disconnected, SystemEntropy(), "gatehouse-limits")
+        self._loop = loop
+        self._lost_at = 0.0
+        self._said: bool | None = None
+        self._settling: asyncio.TimerHandle | None = None
+        self._evicts = ""
+        self._ready = asyncio.Event()
+        if spec.timeout_ms is not None:
+            log.warning("redis.timeout_ms is an older name: write 'timeout: %dms'", spec.timeout_ms)
+
+    async def start(self) -> None:
+        """Returns as soon as Redis answers, or a little later without: then the limits' `on_failure` applies."""
+        self.keeper.start()
+        try:
+            async with asyncio.timeout(FIRST):
+                await self._ready.wait()
+        except TimeoutError:
+            self.lost("there is no connection yet")
+
+    async def aclose(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+        self.shared.finish()
+        end = self._loop.time() + LAST
+        while self.shared.busy and self._loop.time() < end:
+            await asyncio.sleep(0.005)
+        await self.keeper.aclose()
+
+    def limiter(self, spec: ConfigSpec) -> Limiter:
+        self._estimates.bounds = bounds_of(spec.models)
+        return RedisLimiter(LimitRules(spec.limits), self.shared, self.pots, estimate=self._estimates.estimate)
+
+    def _connected(self, line: Connection) -> None:
+        self.shared.connected(line)
+        line.send(command("INFO", "memory"), self._memory)
+
+    # --- what SharedLimits says
+
+    def lost(self, why: str) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        if self._said is False:
+            return
+        self._said, self._lost_at = False, self._loop.time()
+        log.warning("limits cannot be counted in redis at %s (%s); each limit's on_failure applies", self._target, why)
+        self._record("limits_redis_lost", str(self._target), {"reason": why})
+
+    def back(self) -> None:
+        self._ready.set()
+        if self._said is False and self._settling is None:
+            self._settling = self._loop.call_later(SETTLED, self._settled)
+        elif self._said is None:
+            self._said = True
+            log.info("limits are counted in redis at %s", self._target)
+
+    def _settled(self) -> None:
+        self._settling, self._said = None, True
+        seconds = round(self._loop.time() - self._lost_at - SETTLED, 3)
+        log.info("limits are counted in redis at %s again, after %.1f s", self._target, seconds)
+        self._record("limits_redis_back", str(self._target), {"seconds": seconds})
+
+    def moved(self, error: RedisError) -> bool:
+        if error.code == "MOVED" and (found := _moved(str(error))) is not None:
+            self.keeper.redirect(found)
+            return True
+        if error.code in ELSEWHERE:
+            self.keeper.drop(Unreachable(str(error)))
+            return True
+        return False
+
+    def _memory(self, reply: object) -> None:
+        """What INFO says: a Redis that evicts keys when it is full forgets what was used."""
+        if not isinstance(reply, bytes):
+            return
+        lines = dict(line.partition(":")[::2] for line in reply.decode(errors="replace").splitlines())
+        policy = lines.get("maxmemory_policy", "noeviction")
+        evicts = policy if policy != "noeviction" and lines.get("maxmemory", "0") != "0" else ""
+        if evicts and evicts != self._evicts:
+            log.warning("redis evicts keys when its memory is full (maxmemory-policy %s): limits would forget; use noeviction", policy)
+        self._evicts = evicts
+
+    # --- metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """`Metrics.gauges` calls it."""
+        shared = self.shared
+        yield GaugeMetricFamily("gatehouse_limits_redis_up", "Whether Redis answers in time", value=1.0 if shared.up else 0.0)
+        yield CounterMetricFamily("gatehouse_limits_redis_calls", "Calls to Redis", value=float(shared.called))
+        yield CounterMetricFamily("gatehouse_limits_redis_requests", "Requests that Redis was asked about", value=float(shared.asked))
+        yield CounterMetricFamily("gatehouse_limits_redis_late", "Calls that Redis did not answer in time", value=float(shared.late))
+        yield CounterMetricFamily("gatehouse_limits_redis_dropped", "Settlements that Redis was never told of", value=float(shared.dropped))
+        fallbacks = CounterMetricFamily("gatehouse_limits_fallbacks", "Limits applied without Redis", labels=["mode"])
+        for mode, count in shared.outage.decided.items():
+            fallbacks.add_metric([mode], float(count))
+        yield fallbacks
+
+
+def _moved(text: str) -> Address | None:
+    """The server that `MOVED 3999 127.0.0.1:6381` names."""
+    words = text.split()
+    host, _, port = (words[2] if len(words) == 3 else "").rpartition(":")
+    return Address(host, int(port)) if host and port.isascii() and port.isdigit() else None

@@ -1,0 +1,270 @@
+"""Sums the outcomes in the audit log: usage by day, caller, model and operation. Everything here blocks: call it in a thread.
+
+A reader goes on where it stopped, so that each line counts once. It leaves the newest lines for the next look: a batch whose write fails
+half-way is cut off again. What a look has found at the end is counted by the next one if it is still there, which the chain's hash proves
+for everything before it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from time import gmtime, sleep, strftime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.audit.chain import read_line, read_lines
+from gateway.audit.record import MAX_LINE
+from gateway.audit.sinks.file import list_segments
+from gateway.core.ledger import Position, UsageRow
+
+log = logging.getLogger("gatehouse.usage")
+
+DAY: Final = 86400
+BLOCK: Final = 256 * 1024
+PART: Final = 4 * 1024 * 1024
+"""About the most bytes that one part of a reading covers."""
+ROWS: Final = 2000
+"""About the most sums of one part."""
+NAME: Final = 255
+SHORT: Final = 64
+_BREATH: Final = 64
+"""Lines between which other threads get their turn."""
+_OUTCOME: Final = b'"kind":"outcome"'
+_HEAD: Final = 48
+_TAIL: Final = 68
+"""Bytes of `<64 hex>"}` and the line feed at a line's end, with one before."""
+
+
+class Spent(msgspec.Struct):
+    """What of an outcome is summed."""
+
+    time: float
+    outcome: str
+    code: str = ""
+    tenant: str = ""
+    principal: str = ""
+    operation: str = ""
+    model: str = ""
+    attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int = 0
+    currency: str = ""
+    user: str = ""
+    agent: str = ""
+    session: str = ""
+
+
+decode_spent: Final = msgspec.json.Decoder(Spent).decode
+Key = tuple[int, str, str, str, str, str, str, str]
+Sums = dict[Key, list[int]]
+"""(day since the epoch, tenant, key, model, user, agent, operation, currency) to requests, prompt, completion, cached and reasoning tokens,
+cost, unknown outcomes."""
+
+
+class Part(NamedTuple):
+    """A stretch of one writer's log: where it ends, and its sums."""
+
+    after: Position
+    sums: Sums
+
+
+class Mark(NamedTuple):
+    """The end of the last whole line of a segment."""
+
+    segment: int
+    offset: int
+    head: str
+
+
+class LedgerReader:
+    """The logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are passed over."""
+
+    def __init__(self, directory: Path, counted_from: float = 0.0) -> None:
+        self._directory, self.counted_from = directory, counted_from
+        self._seen: dict[str, Mark] = {}
+
+    def writers(self) -> dict[str, list[tuple[int, Path]]]:
+        """Those that have a log here, with their segments in order. Raises OSError."""
+        return list_segments(self._directory) if self._directory.is_dir() else {}
+
+    def look(self, writer: str, segments: list[tuple[int, Path]], *, settled: bool = False) -> Mark | None:
+        """How far this writer's log may be read: to where the last look saw it end. settled: to its present end; for a writer that nobody
+        has, or to compare. Raises OSError."""
+        if not segments:
+            return None
+        number, path = segments[-1]
+        now = end_of(number, path)
+        before, self._seen[writer] = self._seen.get(writer), now
+        if settled:
+            return now
+        if before is None:
+            return Mark(number, 0, "")
+        if before.segment != number:
+            return Mark(number, 0, "")
+        return before if before.offset <= now.offset and head_at(path, before.offset) == before.head else Mark(number, 0, "")
+
+    def resume(self, position: Position, segments: list[tuple[int, Path]]) -> Position:
+        """Where to go on after `position`. When the log is not the one that was counted (somebody has replaced it), its beginning."""
+        if not segments or not position.segment:
+            return position
+        path = dict(segments).get(position.segment)
+        if path is not None and (not position.offset or head_at(path, position.offset) == position.head):
+            return position
+        later = [number for number, _ in segments if number > position.segment]
+        if path is None and later:
+            log.error("the audit log of %s lacks segments after line %d: their usage is not counted", position.writer, position.seq)
+            return Position(position.writer, later[0], 0, position.seq, position.head)
+        if path is not None and (found := _beyond(path, position)) is not None:
+            log.error("the audit log of %s was changed before line %d, up to which it is counted", position.writer, position.seq)
+            return found
+        log.error("the audit log of %s is not the one that is counted up to line %d: it is counted anew", position.writer, position.seq)
+        return Position(position.writer)
+
+    def part(self, position: Position, segments: list[tuple[int, Path]], until: Mark) -> Part:
+        """The sums after `position`, up to the mark or until there is much of it. Raises OSError."""
+        sums: Sums = {}
+        read = 0
+        for number, path in segments:
+            if number < position.segment or number > until.segment:
+                continue
+            if number > position.segment:
+                position = Position(position.writer, number, 0, position.seq, position.head)
+            end = until.offset if number == until.segment else path.stat().st_size
+            with path.open("rb") as file:
+                while position.offset < end and read < PART and len(sums) < ROWS:
+                    file.seek(position.offset)
+                    block = file.read(min(BLOCK, end - position.offset))
+                    block = block[: block.rfind(b"\n") + 1]
+                    if not block:
+                        break
+                    self._count(block, sums)
+                    read += len(block)
+                    position = _after(position, block)
+            if read >= PART or len(sums) >= ROWS:
+                break
+        return Part(position, sums)
+
+    def _count(self, block: bytes, sums: Sums) -> None:
+        turn = 0
+        for line in block.split(b"\n"):
+            if _OUTCOME not in line[:_HEAD]:
+                continue
+            try:
+                spent = decode_spent(line)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue  # `audit verify` tells
+            if spent.attempts and spent.time >= self.counted_from:
+                add(sums, spent)
+            turn += 1
+            if turn % _BREATH == 0:
+                sleep(0)
+
+
+def add(sums: Sums, spent: Spent) -> None:
+    key = (int(spent.time) // DAY, spent.tenant, spent.principal, spent.model, spent.user, spent.agent, spent.operation, spent.currency)
+    counts = sums.get(key)
+    if counts is None:
+        counts = sums[key] = [0, 0, 0, 0, 0, 0, 0]
+    counts[0] += 1
+    counts[1] += spent.prompt_tokens
+    counts[2] += spent.completion_tokens
+    counts[3] += spent.cached_tokens
+    counts[4] += spent.reasoning_tokens
+    counts[5] += spent.cost
+    counts[6] += spent.outcome == "unknown"
+
+
+def day_name(day: int) -> str:
+    """`YYYY-MM-DD` of a day since the epoch."""
+    return strftime("%Y-%m-%d", gmtime(day * DAY))
+
+
+def rows(writer: str, sums: Sums) -> list[UsageRow]:
+    """The sums as rows to be stored. Names that a database cannot hold are cut."""
+    days = {day: day_name(day) for day, *_ in sums}
+    found = []
+    for (day, tenant, key, model, user, agent, operation, currency), counts in sums.items():
+        requests, prompt, completion, cached, reasoning, cost, unknown = counts
+        row = UsageRow(
+            day=days[day],
+            tenant=_name(tenant),
+            key=_name(key),
+            model=_name(model),
+            requests=requests,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            reasoning_tokens=reasoning,
+            cost=cost,
+            unknown=unknown,
+            user=_name(user),
+            agent=_name(agent),
+            operation=operation[:SHORT],
+            currency=currency[:SHORT],
+            writer=writer,
+        )
+        found.append(row)
+    return found
+
+
+def end_of(number: int, path: Path) -> Mark:
+    """The end of the last whole line of a segment."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        begin = max(0, size - 2 * MAX_LINE)
+        file.seek(begin)
+        data = file.read(size - begin)
+    end = data.rfind(b"\n") + 1
+    return Mark(number, begin + end if end else 0, _hash_before(data, end))
+
+
+def head_at(path: Path, offset: int) -> str:
+    """The hash of the line that ends at an offset; empty at a segment's beginning, or where no line ends."""
+    begin = max(0, offset - _TAIL)
+    with path.open("rb") as file:
+        file.seek(begin)
+        data = file.read(offset - begin)
+    return _hash_before(data, len(data)) if len(data) == offset - begin else "-"
+
+
+def bytes_behind(position: Position, segments: Iterable[tuple[int, Path]]) -> int:
+    """How many bytes of a log are after a position."""
+    behind = 0
+    for number, path in segments:
+        if number >= position.segment:
+            behind += path.stat().st_size - (position.offset if number == position.segment else 0)
+    return max(0, behind)
+
+
+def _hash_before(data: bytes, end: int) -> str:
+    line = data[max(0, end - _TAIL + 1) : end]
+    return line[:64].decode("ascii", "replace") if len(line) == _TAIL - 1 and line.endswith(b'"}\n') else ""
+
+
+def _after(position: Position, block: bytes) -> Position:
+    last = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :]
+    number = last[7 : last.find(b",", 7)] if last.startswith(b'{"seq":') else b""
+    seq = int(number) if number.isdigit() else position.seq
+    return Position(position.writer, position.segment, position.offset + len(block), seq, _hash_before(block, len(block)))
+
+
+def _beyond(path: Path, position: Position) -> Position | None:
+    """The place of the first line that is numbered higher than the last one that is counted; None if the segment has none."""
+    offset = 0
+    with path.open("rb") as file:
+        for line in read_lines(file):
+            claims = read_line(line)
+            if claims is not None and claims.seq > position.seq:
+                return Position(position.writer, position.segment, offset, position.seq, head_at(path, offset))
+            offset += len(line)
+    return None
+
+
+def _name(text: str) -> str:
+    return text[:NAME].replace("\0", "?").encode("utf-8", "replace").decode()

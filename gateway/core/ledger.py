@@ -1,0 +1,41 @@
+"""The ledger: what of the audit log has been added to the stored usage. The log is the truth, the usage a sum of it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Position(Struct, frozen=True):
+    """A place in the audit log of one writer: everything up to line `seq`, whose hash is `head`, is counted. The next line begins at
+    `offset` of `segment`. segment: 0 where nothing has been counted yet."""
+
+    writer: str
+    segment: int = 0
+    offset: int = 0
+    seq: int = 0
+    head: str = ""
+
+
+class UsageRow(Struct, frozen=True):
+    """What one caller used of one model on one day (UTC, `YYYY-MM-DD`), to be added to the stored counts.
+
+    writer: whose part of the audit log says so. cost: in nano-units of `currency`. unknown: requests whose outcome is unknown, which were
+    charged what they had reserved; they are among `requests`.
+    """
+
+    day: str
+    tenant: str
+    key: str
+    model: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int = 0
+    unknown: int = 0
+    user: str = ""
+    agent: str = ""
+    operation: str = ""
+    currency: str = ""
+    writer: str = ""

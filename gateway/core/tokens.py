@@ -1,0 +1,107 @@
+"""Gateway tokens as the parts of the house hand them to each other: what one is to say, and the answer to the wish for one.
+
+Only the process that has the store signs (gateway.app.tokens). A worker asks it with a `Mint`; the answer is `Minted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
+
+from gateway.core.messages import Ask, Message
+from gateway.core.secret import Secret
+from gateway.core.specs import GatewayTokensSpec
+from gateway.core.types import Principal
+
+MAX_SOURCES: Final = 4
+"""How many logins and tokens in a row a token may come from."""
+MAX_ACTORS: Final = 8
+"""How many may act for each other in a row."""
+
+
+def recipient_of(settings: GatewayTokensSpec) -> str:
+    """The `aud` of gateway tokens."""
+    return settings.audience or settings.issuer
+
+
+class Source(Message, frozen=True, kw_only=True):
+    """A login or token that a gateway token comes from. kind: of the login (`ldap`, `oidc`, ...). Times in seconds since the epoch."""
+
+    kind: str
+    issuer: str
+    token_id: str = ""
+    issued: float | None = None
+
+
+class Grant(Message, frozen=True, kw_only=True):
+    """What a token is to say. latest: its life ends then at the latest. scope: permissions that it is narrowed to; None: not narrowed.
+
+    certificate: the SHA-256 of the client certificate without which it does not count, in hex; "" for none.
+    groups, roles, scopes: as the login said them. actors: the present one first. sources: the newest first. Times in seconds since the
+    epoch.
+    """
+
+    subject: str
+    tenant: str
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    scope: tuple[str, ...] | None = None
+    agent: str = ""
+    actors: tuple[str, ...] = ()
+    session: str = ""
+    strength: str = ""
+    auth_time: float | None = None
+    acr: str = ""
+    amr: tuple[str, ...] = ()
+    may_act: str = ""
+    certificate: str = ""
+    sources: tuple[Source, ...] = ()
+    latest: float | None = None
+
+
+class Minted(Message, frozen=True, kw_only=True):
+    """A token. expires: in seconds since the epoch. lifetime: in seconds."""
+
+    token: Secret
+    token_id: str
+    expires: float
+    lifetime: float
+
+
+class Mint(Ask[Minted], frozen=True, kw_only=True):
+    """Asks for a token. peer, request_id: of the caller, for the audit log. method: `login` or `exchange`."""
+
+    grant: Grant
+    method: str
+    peer: str
+    request_id: str
+
+
+Issue = Callable[[Mint], Awaitable[Minted]]
+"""Raises LimitExceeded, AuditUnavailable, StoreUnavailable, Overloaded, RequestError."""
+
+
+class PublicKeys(Protocol):
+    """jwks: the JWK Set (RFC 7517) of the keys that gateway tokens are signed with."""
+
+    @property
+    def jwks(self) -> bytes: ...
+
+
+class TokenDesk(NamedTuple):
+    """What the data listener needs to hand out tokens."""
+
+    issue: Issue
+    keys: PublicKeys
+
+
+def sources_of(principal: Principal) -> tuple[Source, ...]:
+    """What a token for this caller comes from, the newest first."""
+    found: list[Source] = []
+    login = principal.login
+    while login is not None:
+        found.append(Source(kind="" if found else principal.kind, issuer=login.issuer, token_id=login.token_id, issued=login.issued))
+        login = login.source
+    return tuple(found)

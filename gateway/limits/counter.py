@@ -1,0 +1,166 @@
+"""The store's side of an amount: the state of one counter, as it is kept in a row, and what becomes of it when a process asks. Pure.
+
+Processes take blocks. A block is charged when it is handed out; what is not used comes back later. Three kinds:
+
+- A window of the calendar: the sum of the window. Its blocks are good until it ends.
+- A rolling window: sums of slices of a sixtieth of it. A slice counts until the last moment of it, plus the life of a block, is out of the
+  window, so in no window of this length is more used than the amount.
+- A rate: the time at which it would be full again, as in gateway.limits.bucket but by the database's clock, and what each process holds.
+  It does not refill beyond burst minus what is held: what is left and what is held are never more than the burst together. So between any
+  two moments no more is admitted than burst + rate x time, whatever becomes of a process: what it held until its time was over counts
+  as used then.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from gateway.core.specs import BudgetSpec
+from gateway.limits.meter import SECOND, Meter
+from gateway.limits.windows import span
+
+State = dict[str, Any]
+LIFE: Final = 20.0
+"""Seconds that a block of a rate or of a rolling window is good for."""
+SLICES: Final = 60
+ALERTS: Final = (50, 80, 100)
+"""Percent of a budget."""
+AHEAD: Final = 8
+"""Of what is left, at most this part is handed out in advance, divided by the number of replicas."""
+KEPT: Final = 86_400.0 * 7
+"""Seconds for which the row of a window is kept after it has ended."""
+
+
+class Ask(Struct, frozen=True):
+    """What a process says and wants. holder: the process. replicas: how many there are. window: that of what it gives `back`. owed: what
+    it has used without having it. held: what it still holds. need: the least that helps. want: for all who wait. ahead: beyond that."""
+
+    limit: str
+    meter: Meter
+    key: tuple[str, ...]
+    holder: str
+    replicas: int = 1
+    window: int = -1
+    back: int = 0
+    owed: int = 0
+    held: int = 0
+    need: int = 0
+    want: int = 0
+    ahead: int = 0
+
+
+class Given(Struct, frozen=True):
+    """The answer. left: what is there beside. window: for the next Ask. seconds: how long the block is good. wait: until the least that was
+    needed will be there, in seconds. crossed: the highest of ALERTS, in percent, that the budget has passed by this; 0: none. Each is told
+    to one process, once in a window."""
+
+    granted: int
+    left: int
+    window: int
+    seconds: float
+    wait: float = 0.0
+    crossed: int = 0
+
+
+def counted(state: State | None, ask: Ask, now: float) -> tuple[State, Given]:
+    """The counter's new state, and the answer. now: seconds since the epoch by the clock of the database."""
+    meter = ask.meter
+    if meter.budget is None:
+        return _rate(state or {}, ask, int(now * 1_000_000) * 1_000_000, now)
+    if isinstance(meter.budget.window, str):
+        return _calendar(state or {}, ask, meter.budget, now)
+    return _rolling(state or {}, ask, meter.budget.window.rolling, now)
+
+
+def used(state: State | None, meter: Meter, now: float) -> int:
+    """What is used of the amount now, with what processes hold."""
+    return meter.burst - counted(state, Ask("", meter, (), ""), now)[1].left
+
+
+def expires(state: State, meter: Meter, now: float) -> float:
+    """When the row says nothing any more."""
+    if meter.budget is None:
+        return max(now, int(state.get("full", 0)) / SECOND) + LIFE
+    if isinstance(meter.budget.window, str):
+        return span(meter.budget.window, meter.budget.timezone, now)[1] + KEPT
+    return now + meter.budget.window.rolling * (1 + 2 / SLICES) + LIFE
+
+
+def _granted(left: int, ask: Ask) -> int:
+    if left < ask.need or left <= 0:
+        return 0
+    ahead = min(ask.ahead, max(0, left - ask.want) // (AHEAD * max(1, ask.replicas)))
+    return min(left, ask.want + ahead)
+
+
+def _calendar(state: State, ask: Ask, budget: BudgetSpec, now: float) -> tuple[State, Given]:
+    assert isinstance(budget.window, str)
+    begin, end = span(budget.window, budget.timezone, now)
+    number = int(begin)
+    used = int(state.get("used", 0)) if state.get("window") == number else 0
+    if ask.window in (number, -1):
+        used = max(0, used + ask.owed - ask.back)
+    left = max(0, ask.meter.burst - used)
+    granted = _granted(left, ask)
+    told, crossed = _crossed(used + granted, ask.meter.burst, int(state.get("told", 0)) if state.get("window") == number else 0)
+    after = {"window": number, "used": used + granted, "told": told}
+    return after, Given(granted, left - granted, number, end - now, end - now, crossed)
+
+
+def _crossed(used: int, most: int, told: int) -> tuple[int, int]:
+    """(the highest share that was told of or is now, the one that is new or 0)."""
+    share = max((one for one in ALERTS if used * 100 >= one * most), default=0)
+    return max(told, share), share if share > told else 0
+
+
+def _rolling(state: State, ask: Ask, window: float, now: float) -> tuple[State, Given]:
+    width = max(1.0, window / SLICES)
+    kept = width + window + LIFE
+    slices = [[int(n), int(u)] for n, u in state.get("slices", ()) if state.get("width") == width and n * width + kept > now and u > 0]
+    present = int(now / width)
+    back = ask.back
+    for one in reversed(slices):
+        gone = min(back, one[1])
+        one[1] -= gone
+        back -= gone
+    used = sum(one[1] for one in slices) + ask.owed
+    left = max(0, ask.meter.burst - used)
+    granted = _granted(left, ask)
+    wait, free = 0.0, left - granted
+    for number, units in slices:
+        if free >= max(1, ask.need):
+            break
+        free += units
+        wait = number * width + kept - now
+    if granted or ask.owed:
+        if not slices or slices[-1][0] < present:
+            slices.append([present, 0])
+        slices[-1][1] += granted + ask.owed
+    told = int(state.get("told", 0)) if slices[:-1] else 0
+    told, crossed = _crossed(used + granted, ask.meter.burst, told)
+    return {"width": width, "slices": slices, "told": told}, Given(granted, left - granted, 0, LIFE, wait, crossed)
+
+
+def _rate(state: State, ask: Ask, now: int, seconds: float) -> tuple[State, Given]:
+    meter, unit = ask.meter, ask.meter.unit
+    full = int(state.get("full", 0))
+    if (before := int(state.get("unit", unit))) != unit and full > now:
+        full = now + -(-(full - now) * unit // before)
+    held: dict[str, list[int]] = {name: [int(units), int(until)] for name, (units, until) in state.get("held", {}).items()}
+    for name, (_, until) in sorted(held.items(), key=lambda one: one[1][1]):
+        if until <= now:
+            full = max(full, until + sum(units for units, _ in held.values()) * unit)
+            del held[name]
+    full = max(full, now + sum(units for units, _ in held.values()) * unit)
+    mine = held.pop(ask.holder, [0, 0])[0]
+    full -= min(ask.back, mine) * unit
+    full = max(full, now) + ask.owed * unit
+    left = max(0, meter.burst_ps - (full - now)) // unit
+    granted = _granted(left, ask)
+    full += granted * unit
+    wait = max(0, full + max(1, ask.need) * unit - meter.burst_ps - now) / SECOND
+    if holds := min(mine, ask.held) + granted:
+        held[ask.holder] = [holds, now + int(LIFE * SECOND)]
+    return {"full": full, "unit": unit, "held": held}, Given(granted, left - granted, 0, LIFE, wait)

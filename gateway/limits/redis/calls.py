@@ -1,0 +1,119 @@
+"""One call of the script (gateway.limits.redis.script): gathered, encoded, and its answer read. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.core.ports import Reservation
+from gateway.core.waiting import Signal
+from gateway.limits.bucket import Amounts
+from gateway.limits.redis.pot import Pot
+from gateway.limits.redis.script import LUA, SHA
+from gateway.transport.redis.resp import word_of
+
+HOLD: Final = 10_000_000
+"""Microseconds for which a slot is a process's without being renewed."""
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(list[int]).decode
+
+
+class Asked:
+    """A request that Redis decides. units: what it costs, for each amount of each bucket; ticks: the same as Redis counts it. would: limits
+    that would refuse it if they were enforced. signal: None once it was decided otherwise."""
+
+    __slots__ = ("amounts", "pots", "signal", "ticks", "units", "would")
+
+    def __init__(self, pots: tuple[Pot, ...], units: list[list[int]], ticks: list[list[int]], amounts: Amounts, would: list[str]) -> None:
+        self.pots, self.units, self.ticks, self.amounts, self.would = pots, units, ticks, amounts, would
+        self.signal: Signal[Reservation] | None = None
+
+
+class Note(NamedTuple):
+    """Something to be charged (or given back, below 0) without a question. slots: to be given back."""
+
+    pot: Pot
+    taken_at: int
+    slots: int
+    amounts: list[int]
+
+
+class Script(NamedTuple):
+    """The script as words of commands: by its hash, and whole."""
+
+    by_hash: bytes
+    whole: bytes
+
+    @classmethod
+    def of(cls, text: bytes = LUA, sha: str = SHA) -> Script:
+        return cls(word_of(b"EVALSHA") + word_of(sha.encode()), word_of(b"EVAL") + word_of(text))
+
+
+class Call:
+    """Filled by `ask`, `note` and `hold`, then encoded once. number: of its notes; 0 for none. deadline: microseconds of our own clock.
+    overdue: it has passed."""
+
+    __slots__ = ("_asks", "_holds", "_notes", "_pots", "asked", "body", "deadline", "id", "notes", "number", "overdue", "tries")
+
+    def __init__(self, id: int, number: int = 0) -> None:
+        self.id, self.number = id, number
+        self.asked: list[Asked] = []
+        self.notes: list[Note] = []
+        self._pots: list[Pot] = []
+        self._asks: list[int] = []
+        self._notes: list[int] = []
+        self._holds: list[int] = []
+        self.body = b""
+        self.tries = self.deadline = 0
+        self.overdue = False
+
+    @property
+    def keys(self) -> int:
+        return len(self._pots)
+
+    def _index(self, pot: Pot) -> int:
+        if pot.call != self.id:
+            self._pots.append(pot)
+            pot.call, pot.index = self.id, len(self._pots)
+        return pot.index
+
+    def ask(self, asked: Asked) -> None:
+        flat = self._asks
+        self.asked.append(asked)
+        flat.append(len(asked.pots))
+        for pot, ticks in zip(asked.pots, asked.ticks, strict=True):
+            flat.append(self._index(pot))
+            flat += ticks
+
+    def note(self, note: Note) -> None:
+        self.notes.append(note)
+        self._notes += (self._index(note.pot), note.taken_at, note.slots)
+        self._notes += note.amounts
+
+    def hold(self, pot: Pot, slots: int, whole: bool) -> None:
+        """Renews what the process holds of a bucket. whole: it is exactly that, whatever Redis believes."""
+        self._holds += (self._index(pot), slots, 1 if whole else 0)
+
+    def encode(self, who: str, epoch: int, process: bytes, hold: int = HOLD) -> None:
+        """process: the word of the process's key."""
+        pots = self._pots
+        argument = _ENCODE([who, epoch, self.number, hold, [pot.terms.wire for pot in pots], self._notes, self._holds, self._asks])
+        words = [word_of(b"%d" % (len(pots) + 1)), process, *(pot.word for pot in pots), word_of(argument)]
+        self.body = b"".join(words)
+
+    def command(self, script: Script) -> bytes:
+        """What is sent: by the hash at first, whole if Redis does not know it."""
+        return b"*%d\r\n%b%b" % (self.keys + 5, script.whole if self.tries else script.by_hash, self.body)
+
+
+def decoded(reply: Any, call: Call) -> list[int] | None:
+    """The answer as a flat list; None for what is none."""
+    if not isinstance(reply, bytes):
+        return None
+    try:
+        found = _DECODE(reply)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
+    length = 1 + sum(1 + sum(2 + len(ticks) for ticks in asked.ticks) for asked in call.asked)
+    return found if len(found) == length else None

@@ -1,0 +1,53 @@
+"""Reservations in buckets that Redis keeps."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.core.types import Usage
+from gateway.limits.bucket import Amounts
+from gateway.limits.redis.pot import Pot
+
+
+class Settling(Protocol):
+    """Takes what reservations come to."""
+
+    def settle(self, held: SharedHeld, usage: Usage | None) -> None:
+        """usage: None for what was not served."""
+
+
+class Part:
+    """What a reservation holds of one bucket. units: what was taken; ticks: the same as Redis, or this process, counts it; None where
+    nothing was counted."""
+
+    __slots__ = ("pot", "ticks", "units")
+
+    def __init__(self, pot: Pot, units: list[int], ticks: list[int] | None) -> None:
+        self.pot, self.units, self.ticks = pot, units, ticks
+
+
+class SharedHeld:
+    """A reservation. taken_at: by the clock of Redis, in microseconds. outage: 0, or the number of that in which this process admitted the
+    request by itself. not_enforced: limits that would have refused."""
+
+    __slots__ = ("_owner", "_settled", "amounts", "headers", "not_enforced", "outage", "parts", "taken_at")
+
+    def __init__(
+        self,
+        owner: Settling,
+        amounts: Amounts,
+        parts: list[Part],
+        taken_at: int,
+        outage: int,
+        headers: bytes,
+        not_enforced: tuple[str, ...],
+    ) -> None:
+        self._owner, self.amounts, self.parts, self.headers = owner, amounts, parts, headers
+        self.taken_at, self.outage, self.not_enforced, self._settled = taken_at, outage, not_enforced, False
+
+    def settle(self, usage: Usage | None) -> None:
+        """Charges the actual usage, or refunds all (None). A second call does nothing."""
+        if self._settled:
+            return
+        self._settled = True
+        self._owner.settle(self, usage)

@@ -1,0 +1,123 @@
+"""Limits whose state is in Redis, so that they count once over all processes and replicas: the Limiter of one Snapshot.
+
+A request waits for one answer, which it shares with all others of this turn of the loop (gateway.limits.redis.shared).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Final, cast
+
+from gateway.core.ports import Reservation
+from gateway.core.types import InferenceRequest, Principal
+from gateway.core.waiting import Maybe
+from gateway.limits.bucket import Amounts, Bucket, Shape
+from gateway.limits.local import MEMO_SIZE, UNLIMITED, Loop, Rules
+from gateway.limits.redis.calls import Asked
+from gateway.limits.redis.meters import PS
+from gateway.limits.redis.pot import Pot, Terms
+from gateway.limits.redis.shared import SharedLimits
+from gateway.limits.registry import BucketRegistry
+from gateway.transport.redis.resp import word_of
+
+CAPACITY: Final = 100_000
+
+
+class Pots:
+    """The pots of a process, by the keys of their buckets; outlives Snapshots.
+
+    prefix: what all keys begin with. Their names have one hash tag, so that in a Redis Cluster one server has them all.
+    """
+
+    def __init__(self, prefix: str, capacity: int = CAPACITY) -> None:
+        self._prefix = b"%b:{limits}:" % prefix.encode()
+        self._terms: dict[Shape, Terms] = {}
+        self.registry = BucketRegistry(capacity, self._make)
+
+    def process(self, who: str) -> bytes:
+        """The key of a process."""
+        return b"%bprocess:%b" % (self._prefix, who.encode())
+
+    def _make(self, shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
+        terms = self._terms.get(shape)
+        if terms is None:
+            self._terms = {known: terms for known, terms in self._terms.items() if self.registry.has_shape(known)}
+            terms = self._terms[shape] = Terms(shape, 0)
+        return Pot(terms, shape, key, word_of(self._key(shape, key)))
+
+    def _key(self, shape: Shape, key: tuple[str, ...]) -> bytes:
+        """NAME:KIND:SCOPE. The kind is what the limit counts and for whom."""
+        kind = blake2b(repr((shape.spec.per, shape.layout)).encode(), digest_size=6).hexdigest()
+        scope = "/".join(key)
+        if len(scope) > 64 or "/" in "".join(key) or not (scope.isascii() and scope.isprintable()) or " " in scope:
+            scope = blake2b(repr(key).encode(), digest_size=16).hexdigest()
+        return b"%bbucket:%b:%b:%b" % (self._prefix, shape.name.encode(), kind.encode(), scope.encode())
+
+
+class PotsApplying:
+    """What applies to one caller, model and operation."""
+
+    __slots__ = ("loops", "pots")
+
+    def __init__(self, pots: tuple[Pot, ...], loops: Sequence[Loop]) -> None:
+        self.pots, self.loops = pots, tuple(loops)
+
+
+class RedisLimiter:
+    """The Limiter over buckets in Redis. estimate: tokens to reserve (gateway.limits.estimates)."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        shared: SharedLimits,
+        pots: Pots,
+        *,
+        estimate: Callable[[InferenceRequest], tuple[int, int]],
+        memo_size: int = MEMO_SIZE,
+    ) -> None:
+        self._rules, self._shared, self._registry, self._estimate = rules, shared, pots.registry, estimate
+        self._memo: dict[tuple[Principal, str, str], PotsApplying] = {}
+        self._memo_size = memo_size
+        self._generation = self._registry.generation
+        self._version = self._registry.next_version()
+
+    def reserve(self, principal: Principal, request: InferenceRequest) -> Maybe[Reservation]:
+        """Takes from every bucket that applies. Raises LimitExceeded (429) if one has too little, and Overloaded (503) if Redis is away and
+        a limit says `on_failure: closed`; both may also come out of the wait. Neither changes a bucket."""
+        if self._generation != self._registry.generation:
+            self._memo.clear()
+            self._generation = self._registry.generation
+        applying = self._memo.get((principal, request.model, request.operation))
+        if applying is None:
+            applying = self._resolve(principal, request.model, request.operation)
+        would: list[str] = []
+        if applying.loops:
+            would = self._rules.check_loops(applying.loops, request)
+        pots = applying.pots
+        if not pots and not would:
+            return UNLIMITED
+        raw = request.prompt_tokens
+        prompt, completion = self._estimate(request)
+        amounts = Amounts(request, raw, prompt, completion)
+        units: list[list[int]] = []
+        ticks: list[list[int]] = []
+        for pot in pots:
+            terms = pot.terms
+            if terms.calendar or pot.turn != terms.turn or pot.units is not pot.shape.units:
+                pot.follow(self._shared.redis_now())
+            cost = pot.shape.costs(amounts)
+            units.append(cost)
+            ticks.append(terms.ticks(cost))
+        return self._shared.ask(Asked(pots, units, ticks, amounts, would))
+
+    def _resolve(self, principal: Principal, model: str, operation: str) -> PotsApplying:
+        scopes = self._rules.applying(principal, model, operation)
+        pots = cast(tuple[Pot, ...], self._registry.buckets(scopes, self._shared.now() * PS, self._version))
+        if self._generation != self._registry.generation:
+            self._memo.clear()  # making room may have forgotten pots that the memo holds
+            self._generation = self._registry.generation
+        if len(self._memo) >= self._memo_size:
+            del self._memo[next(iter(self._memo))]
+        found = self._memo[(principal, model, operation)] = PotsApplying(pots, self._rules.loops(principal, model, operation))
+        return found

@@ -1,0 +1,293 @@
+"""What Redis runs: one script that settles, renews and decides everything that a process has gathered, in one call.
+
+EVALSHA and not FCALL: a script is named by the hash of its text, so gateways of different versions use one Redis without knowing of each
+other, nothing has to be installed or cleaned up, and it works wherever scripts do (Redis 6.2, Valkey, services that refuse FUNCTION). What
+a function would give, that it is still there after a failover, costs one more round trip here: the answer NOSCRIPT means that nothing has
+happened, and the call is repeated with EVAL.
+
+The call:
+    KEYS[1] the process. KEYS[2], ... the buckets.
+    ARGV[1] MessagePack: [who, epoch, number, hold, shapes, notes, holds, asks], all but `who` whole numbers below 2^53:
+        epoch       of the connection; after a later one was heard, calls of an earlier one do nothing (the answer is STALE)
+        number      of the notes; those of a number that was done are not done again. 0: there are none
+        hold        for how long a slot belongs to the process without being renewed, microseconds
+        shapes      for each bucket [slots, how long a session may last, whether it is enforced, then for each meter: unit, drain, burst,
+                    begin, end]: see gateway.limits.redis.meters
+        notes       flat: bucket, taken_at, slots given back, amount of each meter; for each settlement
+        holds       flat: bucket, slots, whether that is all; for each bucket of which the process holds slots
+        asks        flat: number of buckets, then for each bucket its number and the amount of each meter; for each request
+The answer, MessagePack: [now, for each request 1 or 0, then for each of its buckets: 1 if all slots are taken + 2 if the session has lasted
+too long + 4 if it had too little of anything; how long until a window lets it pass; and each meter's debt]. Times are microseconds.
+
+A bucket is a string: MessagePack of [when it was written, {process: [slots, until]}, since, then for each meter: debt, idle since, unit].
+The debt of a rolling window is the list of its slices: [number, amount, number, amount, ...]. The time to live of a bucket is the time
+until it would be full and unused, so that it means the same whether it is there or not. All numbers are whole and below 2^53, so the
+doubles of Lua count exactly. Everything is decided before anything is written: a Redis that takes no writes (READONLY, OOM) fails the first
+one, and then nothing has happened. A call without requests always writes, so that it shows whether that works.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import Final
+
+LUA: Final = b"""
+local call = cmsgpack.unpack(ARGV[1])
+local who, epoch, number, hold, shapes, notes, holds, asks = unpack(call, 1, 8)
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local raws = redis.call('MGET', unpack(KEYS))
+
+local heard, done = 0, 0
+if raws[1] then
+  local fine, process = pcall(cmsgpack.unpack, raws[1])
+  if fine and type(process) == 'table' then
+    heard, done = tonumber(process[1]) or 0, tonumber(process[2]) or 0
+  end
+end
+if epoch < heard then
+  return redis.error_reply('STALE another connection of this process was heard')
+end
+
+local buckets, changed = {}, {}
+
+local function number_at(state, place)
+  local value = state[place]
+  if type(value) == 'number' and value >= 0 and value < 9007199254740992 then return value end
+  return 0
+end
+
+local function slices_of(found, meter, value)
+  local base = 5 * meter - 2
+  local width, window = found.shape[base + 4], found.shape[base + 5]
+  local kept, sum = {}, 0
+  if type(value) == 'table' then
+    for at = 1, #value - 1, 2 do
+      local first, amount = number_at(value, at), number_at(value, at + 1)
+      if amount > 0 and first * width + width + window > now then
+        kept[#kept + 1], kept[#kept + 2] = first, amount
+        sum = sum + amount
+      end
+    end
+  end
+  found.slices[meter] = kept
+  return sum
+end
+
+local function bucket(index)
+  local found = buckets[index]
+  if found then return found end
+  local shape = shapes[index]
+  local count = (#shape - 3) / 5
+  found = {shape = shape, count = count, debts = {}, idle = {}, slices = {}, held = {}, used = 0, since = now}
+  buckets[index] = found
+  local state = {}
+  local raw = raws[index + 1]
+  if raw then
+    local fine, value = pcall(cmsgpack.unpack, raw)
+    if fine and type(value) == 'table' then
+      state = value
+      if number_at(state, 3) > 0 then found.since = state[3] end
+    end
+  end
+  local elapsed = now - number_at(state, 1)
+  if elapsed < 0 then elapsed = 0 end
+  for meter = 1, count do
+    local base, place = 5 * meter - 2, 3 * meter + 1
+    local unit, drain, begin = shape[base + 1], shape[base + 2], shape[base + 4]
+    local idle = number_at(state, place + 1)
+    if drain < 0 then
+      found.debts[meter] = slices_of(found, meter, state[place])
+      idle = 0
+    else
+      local debt = number_at(state, place) - elapsed * drain
+      local before = number_at(state, place + 2)
+      if before > 0 and before ~= unit then debt = math.ceil(number_at(state, place) * unit / before) - elapsed * drain end
+      if begin > 0 then
+        if idle < begin then debt = 0 end
+        idle = math.max(idle, begin)
+      end
+      found.debts[meter] = debt > 0 and debt or 0
+    end
+    found.idle[meter] = idle
+  end
+  if type(state[2]) == 'table' then
+    for process, slots in pairs(state[2]) do
+      if type(slots) == 'table' and number_at(slots, 2) > now and number_at(slots, 1) > 0 then
+        found.held[process] = {slots[1], slots[2]}
+        found.used = found.used + slots[1]
+      end
+    end
+  end
+  return found
+end
+
+local function charge(found, meter, amount)
+  local base = 5 * meter - 2
+  if found.shape[base + 2] < 0 then
+    local slices = found.slices[meter]
+    local present = math.floor(now / found.shape[base + 4])
+    if #slices == 0 or slices[#slices - 1] < present then
+      slices[#slices + 1], slices[#slices + 2] = present, 0
+    end
+    slices[#slices] = slices[#slices] + amount
+  elseif found.debts[meter] == 0 and found.shape[base + 4] == 0 then
+    found.idle[meter] = now
+  end
+  local debt = found.debts[meter] + amount
+  found.debts[meter] = debt < 4503599627370496 and debt or 4503599627370496
+end
+
+local function give_back(found, meter, amount)
+  local slices = found.slices[meter]
+  if slices then
+    local left = amount
+    for at = #slices, 2, -2 do
+      local gone = math.min(left, slices[at])
+      slices[at], left = slices[at] - gone, left - gone
+    end
+    amount = amount - left
+  end
+  local debt = found.debts[meter] - amount
+  found.debts[meter] = debt > 0 and debt or 0
+end
+
+local function wait_of(found, meter, amount)
+  local base = 5 * meter - 2
+  local drain, begin, finish = found.shape[base + 2], found.shape[base + 4], found.shape[base + 5]
+  if drain == 0 and begin > 0 then return math.max(0, finish - now) end
+  if drain >= 0 then return 0 end
+  local over, wait = found.debts[meter] + amount - found.shape[base + 3], finish
+  local slices = found.slices[meter]
+  for at = 1, #slices, 2 do
+    over, wait = over - slices[at + 1], slices[at] * begin + begin + finish - now
+    if over <= 0 then break end
+  end
+  return wait
+end
+
+local function take_slots(found, slots)
+  local mine = found.held[who]
+  if not mine then
+    mine = {0, 0}
+    found.held[who] = mine
+  end
+  if mine[1] + slots < 0 then slots = -mine[1] end
+  mine[1], mine[2] = mine[1] + slots, now + hold
+  found.used = found.used + slots
+  if mine[1] == 0 then found.held[who] = nil end
+end
+
+local writes = number > done or epoch > heard or #asks == 0
+if number > done then
+  done = number
+  local at, last = 1, #notes
+  while at <= last do
+    local index, taken_at, slots = notes[at], notes[at + 1], notes[at + 2]
+    local found = bucket(index)
+    if slots > 0 then take_slots(found, -slots) end
+    at = at + 3
+    for meter = 1, found.count do
+      local amount = notes[at]
+      at = at + 1
+      if amount > 0 then
+        charge(found, meter, amount)
+      elseif amount < 0 and found.idle[meter] <= taken_at then
+        give_back(found, meter, -amount)
+      end
+    end
+    changed[index] = true
+  end
+end
+
+for at = 1, #holds, 3 do
+  local index, slots, all = holds[at], holds[at + 1], holds[at + 2]
+  local found = bucket(index)
+  local mine = found.held[who]
+  if all == 1 or not mine then
+    take_slots(found, slots - (mine and mine[1] or 0))
+  else
+    mine[2] = now + hold
+  end
+  changed[index] = true
+end
+
+local answer, last = {now}, 1
+local at, stop = 1, #asks
+while at <= stop do
+  local parts = asks[at]
+  at = at + 1
+  local first, fits, flags, waits = at, true, {}, {}
+  for part = 1, parts do
+    local found = bucket(asks[at])
+    at = at + 1
+    local shape, flag, wait = found.shape, 0, 0
+    if shape[1] > 0 and found.used >= shape[1] then flag = 5 end
+    if shape[2] > 0 and now - found.since > shape[2] then flag = 6 end
+    for meter = 1, found.count do
+      if found.debts[meter] + asks[at] > shape[5 * meter + 1] then
+        if flag < 4 then flag = 4 end
+        wait = math.max(wait, wait_of(found, meter, asks[at]))
+      end
+      at = at + 1
+    end
+    if flag >= 4 and shape[3] == 1 then fits = false end
+    flags[part], waits[part] = flag, wait
+  end
+  last = last + 1
+  answer[last] = fits and 1 or 0
+  at = first
+  for part = 1, parts do
+    local index = asks[at]
+    local found = buckets[index]
+    local flag = flags[part]
+    local taken = fits and flag < 4
+    at = at + 1
+    if taken then
+      changed[index] = true
+      if found.shape[1] > 0 then
+        take_slots(found, 1)
+        if found.used >= found.shape[1] then flag = flag + 1 end
+      end
+    end
+    answer[last + 1], answer[last + 2] = flag, waits[part]
+    last = last + 2
+    for meter = 1, found.count do
+      if taken then charge(found, meter, asks[at]) end
+      at = at + 1
+      last = last + 1
+      answer[last] = found.debts[meter]
+    end
+  end
+end
+
+if writes then redis.call('SET', KEYS[1], cmsgpack.pack({epoch, done}), 'PX', 3600000) end
+for index in pairs(changed) do
+  local found = buckets[index]
+  local shape = found.shape
+  local state, lives = {now, found.held, found.since}, 0
+  for meter = 1, found.count do
+    local base, place, debt = 5 * meter - 2, 3 * meter + 1, found.debts[meter]
+    local drain, begin, finish = shape[base + 2], shape[base + 4], shape[base + 5]
+    state[place], state[place + 1], state[place + 2] = found.slices[meter] or debt, found.idle[meter], shape[base + 1]
+    local until_full = 0
+    if drain > 0 then
+      until_full = math.ceil(debt / drain)
+    elseif debt > 0 then
+      until_full = drain < 0 and begin + finish or begin > 0 and finish - now or 86400000000
+    end
+    if until_full > lives then lives = until_full end
+  end
+  if shape[2] > 0 and lives < 86400000000 then lives = 86400000000 end
+  for _, slots in pairs(found.held) do
+    if slots[2] - now > lives then lives = slots[2] - now end
+  end
+  if lives > 0 then
+    redis.call('SET', KEYS[index + 1], cmsgpack.pack(state), 'PX', math.ceil(lives / 1000) + 1)
+  elseif raws[index + 1] then
+    redis.call('DEL', KEYS[index + 1])
+  end
+end
+return cmsgpack.pack(answer)
+"""
+SHA: Final = sha1(LUA).hexdigest()

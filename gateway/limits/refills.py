@@ -1,0 +1,196 @@
+"""Takes blocks of durable amounts from the store for those who wait, many in one transaction; gives back what is not used.
+
+One transaction is under way at a time; what is asked meanwhile goes with the next one. A store that does not answer within PATIENCE
+is left alone for a second, and until it answers again each limit does what its `on_failure` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import GatehouseError
+from gateway.core.tasks import TaskOwner
+from gateway.limits.counter import Ask, Given
+from gateway.limits.meter import SECOND, Meter
+from gateway.limits.stock import Need, Stock
+
+log = logging.getLogger("gatehouse.limits")
+
+PATIENCE: Final = 1.0
+"""Seconds that a request waits for the store."""
+BATCH: Final = 500
+"""Counters in one transaction."""
+LOOK: Final = 2.0
+"""Seconds between two looks at what is in hand."""
+UNUSED: Final = 5 * SECOND
+"""How long a block lies unused before it goes back."""
+OFTEN: Final = 1 * SECOND
+SELDOM: Final = 10 * SECOND
+BELIEVED: Final = 1 * SECOND
+"""For so long the store's word that there is no more is believed: another replica may have given something back."""
+Count = Callable[[Sequence[Ask]], Awaitable[Sequence[Given]]]
+"""Asks the store. Raises GatehouseError while it cannot be reached."""
+
+
+class _Wait:
+    """One who waits for the answers about so many stocks."""
+
+    __slots__ = ("left", "retry")
+
+    def __init__(self, left: int, retry: Callable[[], None]) -> None:
+        self.left, self.retry = left, retry
+
+
+class Refills:
+    """See the module. replicas: how many processes share the store. alert: hears of a budget (limit, key) that has
+    passed so many percent. Life: `start`, `aclose`, which gives everything back."""
+
+    def __init__(
+        self,
+        count: Count,
+        holder: str,
+        tasks: TaskOwner,
+        *,
+        replicas: Callable[[], int] = lambda: 1,
+        clock: Clock | None = None,
+        alert: Callable[[str, tuple[str, ...], int], None] | None = None,
+    ) -> None:
+        self._alert = alert
+        self._count, self._holder, self._tasks, self._replicas = count, holder, tasks, replicas
+        self._monotonic = (clock or SystemClock()).monotonic
+        self._queue: dict[Stock, tuple[Need, list[_Wait]]] = {}
+        self._known: dict[Stock, tuple[Meter, str]] = {}
+        self._running = self._down = False
+
+    def now(self) -> int:
+        return int(self._monotonic() * SECOND)
+
+    def start(self) -> None:
+        self._tasks.every(LOOK, self._look, name="limits in hand")
+
+    async def aclose(self) -> None:
+        """Gives back everything in hand, as far as the store takes it."""
+        for stock, (meter, mode) in list(self._known.items()):
+            if stock.hand:
+                stock.touched = self.now() - UNUSED
+                stock.wanted = 0
+                self._queue.setdefault(stock, (Need(stock, meter, 0, mode), []))
+        if not self._running:
+            await self._run()
+
+    def ask(self, needs: Sequence[Need], retry: Callable[[], None]) -> None:
+        """Asks the store for what these lack; then calls back, whatever the answer."""
+        waiting = _Wait(len(needs), retry)
+        for need in needs:
+            self.want(need)
+            self._queue[need.stock][1].append(waiting)
+
+    def want(self, need: Need) -> None:
+        """Asks the store, without waiting for it."""
+        stock = need.stock
+        if stock not in self._queue:
+            self._queue[stock] = (need, [])
+            stock.wanted = 0
+            stock.queued = True
+        stock.wanted += need.cost
+        self._known[stock] = (need.meter, need.mode)
+        if not self._running:
+            self._running = True
+            self._tasks.spawn(self._run(), name="take from the store")
+
+    async def _run(self) -> None:
+        self._running = True
+        try:
+            while self._queue:
+                batch = [self._queue.pop(stock) for stock in list(self._queue)[:BATCH]]
+                try:
+                    await self._take([need for need, _ in batch])
+                finally:
+                    for waiting in [one for _, waits in batch for one in waits]:
+                        waiting.left -= 1
+                        if not waiting.left:
+                            waiting.retry()
+        finally:
+            self._running = False
+
+    async def _take(self, batch: list[Need]) -> None:
+        now = self.now()
+        replicas = max(1, self._replicas())
+        asks = [self._ask(need, now, replicas) for need in batch]
+        for need in batch:
+            need.stock.queued = False
+        try:
+            answers = await asyncio.wait_for(self._count(asks), PATIENCE)
+        except (GatehouseError, TimeoutError) as error:
+            self._failed(batch, asks, replicas, error)
+            return
+        if self._down:
+            self._down = False
+            log.info("the store counts limits again")
+        sent, now = now, self.now()
+        for need, ask, given in zip(batch, asks, answers, strict=True):
+            stock = need.stock
+            stock.hand += ask.owed
+            until = sent + int(given.seconds * SECOND)
+            if given.crossed and self._alert is not None:
+                self._alert(stock.limit, stock.key, given.crossed)
+            stock.heard_of(now, given.granted, given.left, given.window, until, now + int(given.wait * SECOND), BELIEVED)
+
+    def _ask(self, need: Need, now: int, replicas: int) -> Ask:
+        """What is said of one stock; what goes back is out of hand at once."""
+        stock = need.stock
+        over = now >= stock.until
+        back = 0
+        if stock.hand > 0 and (over or (not stock.wanted and now - stock.touched >= UNUSED)):
+            back = stock.hand
+            stock.hand = 0
+        owed = max(0, -stock.hand)
+        have = max(0, stock.hand)
+        if stock.wanted:
+            gap = now - stock.touched
+            stock.touched = now
+            if gap <= OFTEN:
+                stock.size = max(2 * stock.size, stock.wanted)
+            elif gap > SELDOM:
+                stock.size = 0
+        need_units = max(0, need.cost - have)
+        want = max(0, stock.wanted - have)
+        ahead = min(stock.size, 1 << 50) if stock.wanted else 0
+        return Ask(
+            stock.limit,
+            need.meter,
+            stock.key,
+            self._holder,
+            replicas,
+            stock.window,
+            back,
+            owed,
+            have + need.outside,
+            need_units,
+            want,
+            ahead,
+        )
+
+    def _failed(self, batch: list[Need], asks: list[Ask], replicas: int, error: Exception) -> None:
+        now = self.now()
+        if not self._down:
+            self._down = True
+            log.warning("the store does not count limits now (%s): each limit does as its on_failure says", error or "no answer in time")
+        for need, ask in zip(batch, asks, strict=True):
+            need.stock.failed(now, need.mode, replicas, BELIEVED)
+            if ask.back and not ask.want:
+                log.debug("%d of %s may count as used: the store did not confirm that they came back", ask.back, ask.limit)
+
+    async def _look(self) -> None:
+        """Gives back what lies unused, pays what is owed, and forgets stocks of which nothing is left."""
+        now = self.now()
+        for stock, (meter, mode) in list(self._known.items()):
+            unused = stock.hand > 0 and (now >= stock.until or now - stock.touched >= UNUSED)
+            if (unused or stock.hand < 0) and not stock.queued:
+                self.want(Need(stock, meter, 0, mode))
+            elif stock.empty() and now - stock.touched > SELDOM:
+                del self._known[stock]

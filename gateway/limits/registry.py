@@ -1,0 +1,124 @@
+"""The buckets of a process, which outlive every configuration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from gateway.core.specs import LimitSpec
+from gateway.limits.bucket import Bucket, Shape, layout_of
+
+log = logging.getLogger("gatehouse.limits")
+
+Scope = tuple[LimitSpec, tuple[str, ...]]
+"""A limit and the key of its bucket (policies.limits)."""
+Identity = tuple[str, str, tuple[str, ...]]
+"""What makes two limits the same: name, `per` and what is counted."""
+
+
+class BucketRegistry:
+    """Owns the buckets of a process, so that a reload keeps the state of every limit, whose amounts may change; one under a new name, with
+    another `per` or that counts something else begins full.
+
+    make: a bucket of another kind. durable: this process counts durable amounts in the store. Bounded by `capacity`: beyond it, buckets
+    that
+    are full and unused are forgotten, oldest first. No other bucket is ever forgotten; while there are only such, the registry grows, and
+    logs that once.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 100_000,
+        make: Callable[[Shape, tuple[str, ...], int], Bucket] | None = None,
+        *,
+        durable: bool = False,
+    ) -> None:
+        self.capacity, self.durable = capacity, durable
+        self._make = make
+        self.generation = 0
+        """Changes whenever buckets are forgotten: a memo of buckets is then stale."""
+        self._version = 0
+        self._shapes: dict[Identity, Shape] = {}
+        self._buckets: dict[tuple[Shape, tuple[str, ...]], Bucket] = {}
+        self._sweep_at = capacity
+        self._warned = False
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def next_version(self) -> int:
+        """A number for a configuration: the settings of a limit that were given with a lower one no longer count."""
+        self._version += 1
+        return self._version
+
+    def buckets(self, scopes: Sequence[Scope], now: int, version: int = 0) -> tuple[Bucket, ...]:
+        """The bucket of each limit for its key, made full if it is new. None of them is forgotten by this call."""
+        if len(self._buckets) + len(scopes) > self._sweep_at:
+            self._sweep(now)
+        return tuple([self._bucket(self.shape(limit, version, now), key, now) for limit, key in scopes])
+
+    def bucket(self, shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
+        """The bucket of one limit for a key, made full if it is new."""
+        if len(self._buckets) >= self._sweep_at:
+            self._sweep(now)
+        return self._bucket(shape, key, now)
+
+    def known(self, shape: Shape, key: tuple[str, ...]) -> Bucket | None:
+        """The bucket of one limit for a key, if it is not forgotten."""
+        return self._buckets.get((shape, key))
+
+    def all(self) -> list[tuple[tuple[str, ...], Bucket]]:
+        """Every bucket with its key."""
+        return [(key, bucket) for (_, key), bucket in self._buckets.items()]
+
+    def forget(self, shape: Shape, key: tuple[str, ...]) -> None:
+        """Makes a bucket full, whatever it is: the next one for the key is new."""
+        if self._buckets.pop((shape, key), None) is not None:
+            self.generation += 1
+
+    def shape(self, limit: LimitSpec, version: int = 0, now: int = 0) -> Shape:
+        """What all buckets of a limit share; it has these settings from now on, unless they are older than its own."""
+        identity = identity_of(limit)
+        shape = self._shapes.get(identity)
+        if shape is None:
+            shape = self._shapes[identity] = Shape(limit, version, self.durable)
+        elif version >= shape.version and shape.spec is not limit and shape.spec != limit:
+            shape.respec(limit, version, now)
+        return shape
+
+    def has_shape(self, shape: Shape) -> bool:
+        """Whether buckets made from now on still use this one."""
+        return self._shapes.get((shape.name, shape.spec.per, shape.layout)) is shape
+
+    def _bucket(self, shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
+        bucket = self._buckets.get((shape, key))
+        if bucket is None:
+            bucket = Bucket(shape, key, now) if self._make is None else self._make(shape, key, now)
+            self._buckets[(shape, key)] = bucket
+        return bucket
+
+    def _sweep(self, now: int) -> None:
+        """Forgets up to a quarter of the capacity, oldest first, so that one sweep makes room for many buckets."""
+        wanted = len(self._buckets) - self.capacity + max(1, self.capacity // 4)
+        idle = []
+        for identity, bucket in self._buckets.items():
+            if bucket.idle(now):
+                idle.append(identity)
+                if len(idle) >= wanted:
+                    break
+        for identity in idle:
+            del self._buckets[identity]
+        if idle:
+            self.generation += 1
+        used = {shape for shape, _ in self._buckets}
+        self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
+        # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
+        self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16))
+        if len(self._buckets) >= self.capacity and not self._warned:
+            self._warned = True
+            log.warning("more than %d limit buckets are in use at once; the table grows beyond its capacity", self.capacity)
+
+
+def identity_of(limit: LimitSpec) -> Identity:
+    """Limits with the same identity share their buckets, whomever they match."""
+    return limit.name, limit.per, layout_of(limit)

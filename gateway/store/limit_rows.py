@@ -1,0 +1,68 @@
+"""Counters of limits that last. What is counted, and how, is the caller's matter: here a row is locked, changed and written.
+
+Rows are locked in one order, so that two replicas never wait for each other, and the clock is the database's, read once they are locked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gateway.core.storage import CounterChange, CounterName, CounterRow
+from gateway.store.tables import limit_windows as table
+
+
+def change(connection: sa.Connection, clock: Callable[[sa.Connection], float], names: Sequence[CounterName], change: CounterChange) -> None:
+    """Replaces the body of each counter by what `change(now, bodies)` returns for it, with the moment at which it expires; names must
+    differ. None stands for a counter that is not there."""
+    postgres = connection.dialect.name == "postgresql"
+    insert: Any = postgresql.insert if postgres else sqlite.insert
+    ids = [_id(name) for name in names]
+    found = _locked(connection, ids)
+    if postgres and (missing := [index for index, id in enumerate(ids) if id not in found]):
+        values = [_values(ids[index], names[index], "", 0.0) for index in sorted(missing, key=ids.__getitem__)]
+        connection.execute(insert(table).on_conflict_do_nothing(), values)  # another replica may insert it at the same moment
+        found = _locked(connection, ids)
+    after = change(clock(connection), [found.get(id) or None for id in ids])
+    written = [_values(id, name, body, expires) for id, name, (body, expires) in zip(ids, names, after, strict=True)]
+    statement = insert(table)
+    fresh = {"body": statement.excluded.body, "expires": statement.excluded.expires}
+    connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=fresh), written)
+
+
+def _locked(connection: sa.Connection, ids: Sequence[str]) -> dict[str, str]:
+    query = sa.select(table.c.id, table.c.body).where(table.c.id.in_(ids)).order_by(table.c.id).with_for_update()
+    return {row.id: row.body for row in connection.execute(query)}
+
+
+def _values(id: str, name: CounterName, body: str, expires: float) -> dict[str, Any]:
+    limit, amount, key = name
+    return {"id": id, "limit_name": limit, "amount": amount, "scope": json.dumps(key), "body": body, "expires": expires}
+
+
+def of_limit(connection: sa.Connection, limit: str, most: int) -> tuple[CounterRow, ...]:
+    """The counters of one limit, at most so many."""
+    query = sa.select(table).where(table.c.limit_name == limit, table.c.body != "").order_by(table.c.id).limit(most)
+    return tuple(CounterRow((row.limit_name, row.amount, tuple(json.loads(row.scope))), row.body) for row in connection.execute(query))
+
+
+def forget(connection: sa.Connection, limit: str, key: tuple[str, ...] | None) -> int:
+    """Deletes the counters of a limit, those of one key or all; returns how many."""
+    chosen = [table.c.limit_name == limit]
+    if key is not None:
+        chosen.append(table.c.scope == json.dumps(key))
+    return connection.execute(sa.delete(table).where(*chosen)).rowcount
+
+
+def sweep(connection: sa.Connection, now: float) -> int:
+    """Deletes counters that say nothing any more."""
+    return connection.execute(sa.delete(table).where(table.c.expires < now)).rowcount
+
+
+def _id(name: CounterName) -> str:
+    return blake2b(json.dumps(name).encode(), digest_size=24).hexdigest()

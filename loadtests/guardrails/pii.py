@@ -1,0 +1,134 @@
+"""How well and how fast the guardrail pii finds personal data, on a generated corpus (loadtests.guardrails.corpus).
+
+    python -m loadtests.guardrails.pii [--seed 7] [--each 500] [--clean DIRECTORY ...] [--show]
+
+Prints precision and recall for each entity, false positives in near misses and per 10,000 words of clean text (generated logs, and the
+.py and .md files of the given directories), and microseconds per request and per chunk of a stream. --show prints what was missed, and what
+was found in clean text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.core.plugins import Context
+from gateway.core.slices import at_once
+from gateway.core.types import Verdict
+from loadtests.guardrails.corpus import CHECKED, ENTITIES, logs, near_misses, samples
+from policies.guardrails.pii.finder import Finder
+from policies.guardrails.pii.guardrail import PiiSettings, build
+from policies.guardrails.pii.normal import as_bytes, fold, places
+from policies.guardrails.pii.table import RECOGNISERS
+
+SIZES = (100, 1024, 10 * 1024, 100 * 1024)
+PLAIN = "The scheduler reads 24 requests and moves them to slot 3 before version 2.1 ends; nobody waits. "
+
+
+def found(finder: Finder, text: str) -> list[tuple[str, int, int]]:
+    """Entities with their places in the original."""
+    folded, where = fold(text), places(text)
+    data, place, matches = as_bytes(folded), 0, []
+    while (match := finder.next(data, folded, place, len(data), lambda _: True)) is not None:
+        matches.append((match.entity, where[match.start], where[match.end - 1] + 1))
+        place = match.end
+    return matches
+
+
+def quality(finder: Finder, seed: int, each: int, show: bool) -> None:
+    total: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+    covered: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    for sample in samples(seed, each):
+        assert sample.entity is not None
+        total[sample.entity] += 1
+        spans = found(finder, sample.text)
+        if (sample.entity, sample.start, sample.end) in spans:
+            right[sample.entity] += 1
+        elif show:
+            print("missed", sample.entity, repr(sample.text), spans)
+        covered[sample.entity] += any(low <= sample.start and sample.end <= high for _, low, high in spans)
+        wrong.update(entity for entity, low, high in spans if (entity, low, high) != (sample.entity, sample.start, sample.end))
+    print("| entity | check digit | recall (exact span) | covered by any entity | precision |\n|---|---|---|---|---|")
+    for entity in ENTITIES:
+        precision = right[entity] / max(1, right[entity] + wrong[entity])
+        checked = "yes" if entity in CHECKED else "no"
+        print(f"| {entity} | {checked} | {right[entity] / total[entity]:.3f} | {covered[entity] / total[entity]:.3f} | {precision:.3f} |")
+    misses = list(near_misses(seed + 1, each * 4))
+    taken = [(sample.text, spans) for sample in misses if (spans := found(finder, sample.text))]
+    print(f"\nnear misses taken for an entity: {len(taken)} of {len(misses)}")
+    for text, spans in taken if show else ():
+        print("near miss", repr(text), spans)
+
+
+def clean(finder: Finder, texts: dict[str, list[str]], show: bool) -> None:
+    print("\n| clean text | words | found | per 10,000 words | which |\n|---|---|---|---|---|")
+    for name, lines in texts.items():
+        words, which = sum(len(line.split()) for line in lines), Counter[str]()
+        for line in lines:
+            for entity, low, high in found(finder, line):
+                which[entity] += 1
+                if show:
+                    print("clean", entity, repr(line[max(0, low - 20) : high + 10]))
+        count = which.total()
+        print(f"| {name} | {words} | {count} | {count / max(1, words) * 10_000:.2f} | {dict(which)} |")
+
+
+def best(work: Callable[[], object], rounds: int) -> float:
+    """Microseconds of the best of five runs."""
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        for _ in range(rounds):
+            work()
+        times.append((time.perf_counter() - started) / rounds * 1e6)
+    return min(times)
+
+
+def speed() -> None:
+    guardrail = build(PiiSettings(), Context(name="pii"))
+
+    def check(text: str) -> Verdict:
+        verdict = guardrail.check([text])
+        return verdict if isinstance(verdict, Verdict) else at_once(verdict)
+
+    print("\n| bytes | us without a match | us with an address in every 1,000 bytes |\n|---|---|---|")
+    for size in SIZES:
+        plain = (PLAIN * (size // len(PLAIN) + 1))[:size]
+        mixed = "".join(plain[at : at + 960] + " bob@example.com, " for at in range(0, size, 980))[:size]
+        rounds = max(3, 100_000 // size)
+        print(f"| {size} | {best(lambda text=plain: check(text), rounds):.1f} | {best(lambda text=mixed: check(text), rounds):.1f} |")
+    tokens = [" the", " quick", " brown", " fox", ",", " 17", " jumps"] * 50
+    stream = guardrail.stream()
+
+    def feed() -> None:
+        for token in tokens:
+            stream.feed(token)
+
+    print(f"\nus per chunk of a stream: {best(feed, 5) / len(tokens):.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--each", type=int, default=500)
+    parser.add_argument("--clean", type=Path, nargs="*", default=[])
+    parser.add_argument("--show", action="store_true")
+    options = parser.parse_args()
+    finder = Finder(RECOGNISERS)
+    print(f"longest hold-back: {finder.longest} characters\n")
+    quality(finder, options.seed, options.each, options.show)
+    texts = {"generated logs": list(logs(options.seed, 3000))}
+    for directory in options.clean:
+        files = sorted([*directory.rglob("*.py"), *directory.rglob("*.md")])
+        texts[directory.name] = [line for file in files for line in file.read_text(errors="replace").splitlines()]
+    clean(finder, texts, options.show)
+    speed()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What is done with a found entity: which text takes its place, or that nothing may pass."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gateway.core.errors import GuardrailViolation
+from policies.guardrails.pii.finder import Finder
+from policies.guardrails.pii.normal import MARK, fold
+
+MAX_ALLOWED: Final = 10_000
+_HASH_DIGITS: Final = 16
+
+
+class Actions:
+    """By entity. key: for the keyed hashes. allowed: texts that are never acted on; one that begins with * stands for all that end with the
+    rest of it."""
+
+    def __init__(self, name: str, finder: Finder, actions: Mapping[str, str], key: bytes, allowed: Iterable[str] = ()) -> None:
+        self.name, self.finder = name, finder
+        self._actions, self._key = dict(actions), key
+        entries = [canonical(one) for one in allowed]
+        self._allowed = frozenset(one for one in entries if not one.startswith("*"))
+        self._endings = tuple(one[1:] for one in entries if one.startswith("*"))
+
+    def wanted(self, text: str) -> bool:
+        """Whether a folded text is not on the allow list."""
+        if not self._allowed and not self._endings:
+            return True
+        compared = canonical(text)
+        return compared not in self._allowed and not (self._endings and compared.endswith(self._endings))
+
+    def replacement(self, entity: str, text: str) -> str:
+        """What takes the place of a folded text. Raises GuardrailViolation."""
+        action = self._actions[entity]
+        if action == "mask":
+            return f"[{entity.upper()}]"
+        if action == "hash":
+            return f"[{entity.upper()}:{self._hashed(entity, text)}]"
+        raise GuardrailViolation(f"The text contains personal data that is not allowed here: {entity}.", code=self.name)
+
+    def _hashed(self, entity: str, text: str) -> str:
+        """Keyed, because there are few enough card and telephone numbers to try them all. The way of writing does not count."""
+        letters = "".join([character for character in canonical(text) if character.isalnum() or character in "@.:"])
+        if entity not in ("email", "ip", "mac"):
+            letters = letters.replace(".", "").replace(":", "")
+        return hmac.digest(self._key, f"{entity}\x00{letters}".encode("utf-8", "replace"), "sha256").hex()[:_HASH_DIGITS]
+
+
+def canonical(text: str) -> str:
+    """Texts that differ only in case and in compatibility forms are the same."""
+    return fold(text).replace(MARK, "").lower()

@@ -1,0 +1,181 @@
+"""National identity and tax numbers with check digits, one country a line of RECOGNISERS.
+
+Where the check digit alone would accept every tenth number, the number must be written with its country's separators or stand behind
+a word that names it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.guardrails.pii.checks import is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
+from policies.guardrails.pii.recogniser import Recogniser, digits_of, has
+
+_SPANISH: Final = "TRWAGMYFPDXBNJZSQVHLCKE"
+_FINNISH: Final = "0123456789ABCDEFHJKLMNPRSTUVWXY"
+_ITALIAN_MONTHS: Final = "ABCDEHLMPRST"
+_ITALIAN_ODD: Final = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
+_OMOCODIA: Final = dict(zip("LMNPQRSTUV", "0123456789", strict=True))
+_CHINESE: Final = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
+
+
+def _german(text: str) -> bool:
+    """Steuer-Identifikationsnummer: one of the first ten digits stands two or three times, the others at most once."""
+    digits = digits_of(text)
+    counts = sorted(digits[:10].count(digit) for digit in set(digits[:10]))
+    return digits[0] != "0" and counts[-1] in (2, 3) and counts[:-1] == [1] * (len(counts) - 1) and mod_11_10(digits)
+
+
+def _french(text: str) -> bool:
+    """Numéro d'inscription au répertoire (INSEE): the key is 97 minus the number modulo 97; Corsica's 2A and 2B count as 19 and 18."""
+    compact = text.replace(" ", "").upper()
+    number = compact[:13].replace("2A", "19").replace("2B", "18")
+    if not number.isdigit() or compact[0] not in "123478":
+        return False
+    month = int(number[3:5])
+    return (1 <= month <= 12 or 20 <= month <= 42 or month >= 50) and int(compact[13:]) == 97 - int(number) % 97
+
+
+def _italian(text: str) -> bool:
+    """Codice fiscale (D.M. 23 December 1976)."""
+    code = text.upper()
+    total = 0
+    for place, character in enumerate(code[:15]):
+        value = ord(character) - (48 if character.isdigit() else 65)
+        total += value if place % 2 else _ITALIAN_ODD[value]
+    day = "".join(_OMOCODIA.get(one, one) for one in code[9:11])
+    return day.isdigit() and 1 <= int(day) % 40 <= 31 and ord(code[15]) - 65 == total % 26
+
+
+def _spanish(text: str) -> bool:
+    """DNI and NIE: the letter is the number modulo 23."""
+    code = "".join(one for one in text if one.isalnum()).upper()
+    number = code[:-1].translate({ord("X"): "0", ord("Y"): "1", ord("Z"): "2"})
+    return _SPANISH[int(number) % 23] == code[-1] and int(number) > 0
+
+
+def _dutch(text: str) -> bool:
+    """Burgerservicenummer: the eleven-test."""
+    digits = digits_of(text)
+    return weighted(digits, (9, 8, 7, 6, 5, 4, 3, 2, -1)) % 11 == 0 and len(set(digits)) > 1
+
+
+def _belgian(text: str) -> bool:
+    """Rijksregisternummer; a 2 goes before the number of those born from 2000 on."""
+    digits = digits_of(text)
+    month = int(digits[2:4]) % 20
+    if month > 12 or int(digits[4:6]) > 31 or digits[6:9] in ("000", "999"):
+        return False
+    return int(digits[9:]) in (97 - int(digits[:9]) % 97, 97 - int("2" + digits[:9]) % 97)
+
+
+def _polish(text: str) -> bool:
+    """PESEL; the century is added to the month."""
+    century = {0: 1900, 1: 2000, 2: 2100, 3: 2200, 4: 1800}[int(text[2:4]) // 20]
+    dated = is_date(century + int(text[:2]), int(text[2:4]) % 20, int(text[4:6]))
+    return dated and weighted(text, (1, 3, 7, 9, 1, 3, 7, 9, 1, 3, 1)) % 10 == 0
+
+
+def _swedish(text: str) -> bool:
+    """Personnummer, and samordningsnummer with 60 added to the day: Luhn over the last ten digits."""
+    digits = digits_of(text)
+    day = int(digits[-6:-4])
+    date = f"{digits[-10:-6]}{day - 60 if day > 60 else day:02}"
+    return is_short_date(date) and luhn(digits[-10:]) and (len(digits) == 10 or digits[:2] in ("18", "19", "20"))
+
+
+def _finnish(text: str) -> bool:
+    """Henkilötunnus: the number modulo 31."""
+    digits = digits_of(text[:6]) + text[7:10]
+    return is_short_date(digits[4:6] + digits[2:4] + digits[:2]) and _FINNISH[int(digits) % 31] == text[10].upper()
+
+
+def _portuguese(text: str) -> bool:
+    """Número de identificação fiscal."""
+    digits = digits_of(text)
+    check = 11 - weighted(digits, (9, 8, 7, 6, 5, 4, 3, 2)) % 11
+    return int(digits[8]) == (0 if check >= 10 else check) and len(set(digits)) > 1
+
+
+def _brazilian(text: str) -> bool:
+    """Cadastro de Pessoas Físicas: two check digits."""
+    digits = digits_of(text)
+    if len(set(digits)) == 1:
+        return False
+    one = weighted(digits[:9], range(10, 1, -1)) * 10 % 11 % 10
+    two = weighted(digits[:10], range(11, 1, -1)) * 10 % 11 % 10
+    return digits[9:] == f"{one}{two}"
+
+
+def _chinese(text: str) -> bool:
+    """Resident identity number (GB 11643-1999): the date, and ISO 7064 MOD 11-2."""
+    if not is_date(int(text[6:10]), int(text[10:12]), int(text[12:14])) or text[6:8] not in ("18", "19", "20"):
+        return False
+    return "10X98765432"[weighted(text[:17], _CHINESE) % 11] == text[17].upper()
+
+
+def _indian(text: str) -> bool:
+    """Aadhaar (Verhoeff)."""
+    digits = digits_of(text)
+    return verhoeff(digits) and digits != digits[::-1]
+
+
+def _british(text: str) -> bool:
+    """NHS number: modulo 11."""
+    digits = digits_of(text)
+    check = 11 - weighted(digits, range(10, 1, -1)) % 11
+    return int(digits[9]) == (0 if check == 11 else check) and len(set(digits)) > 1
+
+
+def _swiss(text: str) -> bool:
+    """AHV number: EAN-13."""
+    return weighted(digits_of(text), (1, 3) * 7) % 10 == 0
+
+
+def _norwegian(text: str) -> bool:
+    """Fødselsnummer: two check digits modulo 11."""
+    digits = digits_of(text)
+    day = int(digits[:2]) % 40
+    if not is_short_date(f"{digits[4:6]}{digits[2:4]}{day:02}"):
+        return False
+    return weighted(digits, (3, 7, 6, 1, 8, 9, 4, 5, 2, 1)) % 11 == 0 and weighted(digits, (5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1)) % 11 == 0
+
+
+_ITALIAN_DIGIT: Final = "[0-9lmnpqrstuv]"
+_NUMBER: Final = ".-/"
+RECOGNISERS: Final = (
+    Recogniser("national_id", r"[1-9]\d(?: \d{3}){3}|[1-9]\d{10}", has(_german), not_after=_NUMBER),
+    Recogniser("national_id", r"[1-478] ?\d{2} ?\d{2} ?(?:\d{2}|2[ab]) ?\d{3} ?\d{3} ?\d{2}", has(_french), not_after=_NUMBER),
+    Recogniser(
+        "national_id",
+        f"[a-z]{{6}}{_ITALIAN_DIGIT}{{2}}[{_ITALIAN_MONTHS}]{_ITALIAN_DIGIT}{{2}}[a-z]{_ITALIAN_DIGIT}{{3}}[a-z]".lower(),
+        has(_italian),
+    ),
+    Recogniser("national_id", r"(?:\d{8}|\d{2}\.\d{3}\.\d{3}|[xyz]-?\d{7})[ -]?[a-z]", has(_spanish), not_after=_NUMBER),
+    Recogniser(
+        "national_id",
+        r"\d{9}|\d{4}[. ]\d{2}[. ]\d{3}|\d{3}[. ]\d{3}[. ]\d{3}",
+        has(_dutch),
+        ("bsn", "burgerservicenummer", "sofinummer", "sofi"),
+        not_after=_NUMBER,
+    ),
+    Recogniser("national_id", r"\d{2}\.\d{2}\.\d{2}[- ]\d{3}[. ]\d{2}|\d{11}|\d{6}[ -]\d{3}[ .-]\d{2}", has(_belgian), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{11}", has(_polish), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{6}[+-]\d{4}|(?:18|19|20)\d{6}[+-]?\d{4}", has(_swedish), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{10}", has(_swedish), ("personnummer", "samordningsnummer", "pnr"), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{6}[+a-fu-y-]\d{3}[0-9a-fhj-npr-y]", has(_finnish), not_after=_NUMBER),
+    Recogniser(
+        "national_id",
+        r"[1-35689]\d{8}|[1-35689]\d{2}[ .]\d{3}[ .]\d{3}",
+        has(_portuguese),
+        ("nif", "contribuinte", "nº de contribuinte", "número de contribuinte", "identificação fiscal"),
+        not_after=_NUMBER,
+    ),
+    Recogniser("national_id", r"\d{3}\.\d{3}\.\d{3}-\d{2}|\d{9}-\d{2}|\d{11}", has(_brazilian), not_after=_NUMBER),
+    Recogniser("national_id", r"[1-8]\d{16}[0-9x]", has(_chinese), not_after=_NUMBER),
+    Recogniser("national_id", r"[2-9]\d{3}[ -]\d{4}[ -]\d{4}", has(_indian), not_after=_NUMBER),
+    Recogniser("national_id", r"[2-9]\d{11}", has(_indian), ("aadhaar", "aadhar", "adhaar", "uidai", "uid", "आधार"), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{3}[ -]?\d{3}[ -]?\d{4}", has(_british), ("nhs", "nhs number", "nhs no"), not_after=_NUMBER),
+    Recogniser("national_id", r"756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}", has(_swiss), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{6} ?\d{5}", has(_norwegian), not_after=_NUMBER),
+)

@@ -1,0 +1,47 @@
+"""Addresses of machines: IPv4, IPv6 (RFC 4291) and MAC."""
+
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Final
+
+from policies.guardrails.pii.recogniser import Recogniser, has
+
+
+def _v4(text: str) -> int:
+    """Not loopback, unspecified, broadcast, multicast and netmasks, which are nobody's; nor a version of more than four numbers."""
+    if text.count(".") != 3:
+        return 0
+    try:
+        address = IPv4Address(text)
+    except AddressValueError:
+        return 0
+    first = address.packed[0]
+    return len(text) if 0 < first < 224 and first != 127 else 0
+
+
+def _v6(text: str) -> int:
+    """Something with a digit and three groups, so that names in code such as `a::b` are none."""
+    text = text.rstrip(":.") if not text.endswith("::") else text
+    groups = [group for group in text.split(":") if group]
+    if len(groups) < 3 or not any(character.isdigit() for character in text):
+        return 0
+    try:
+        address = IPv6Address(text)
+    except AddressValueError:
+        return 0
+    return 0 if address.is_loopback or address.is_unspecified or address.is_multicast else len(text)
+
+
+def _mac(text: str) -> bool:
+    found = text.replace("-", "").replace(":", "").replace(".", "").lower()
+    separators = {character for character in text if character in ":-."}
+    return len(separators) == 1 and found not in ("0" * 12, "f" * 12)
+
+
+RECOGNISERS: Final = (
+    Recogniser("ip", r"\d{1,3}(?:\.\d{1,3}){3,4}", _v4, not_after=".-"),
+    Recogniser("ip", r"[0-9a-f]{1,4}:(?:[0-9a-f]{0,4}:){1,6}(?:[0-9a-f]{1,4}|\d{1,3}(?:\.\d{1,3}){3}|:)", _v6, not_after=":."),
+    Recogniser("mac", r"[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}", has(_mac), not_after=":-"),
+    Recogniser("mac", r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", has(_mac), not_after="."),
+)

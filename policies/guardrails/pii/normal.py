@@ -1,0 +1,82 @@
+"""Text as the recognisers see it, and the way back to the original.
+
+Every character is folded by itself: compatibility forms (NFKD without marks), digits of every script as 0 to 9, dashes as `-`, white
+space as a space; invisible characters vanish. So the folded text of a piece does not depend on what is around it, which a stream needs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+from unicodedata import category, decimal, normalize
+
+from policies.guardrails.folding import IGNORABLE
+
+MARK: Final = "\u0301"
+"""Stands for every combining mark, so that marks cannot hide anything nor grow without bound."""
+OTHER_LETTER: Final = "\x80"
+OTHER_SIGN: Final = "\x81"
+_DASHES: Final = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u00ad\u058a\u30fc")
+_DOTS: Final = frozenset("\u3002\uff61\u00b7\u2024")
+_SPACES: Final = frozenset("\u0085\u2028\u2029")
+# Han, kana, Thai, Lao, Burmese and Khmer are written without spaces: a number may begin right behind one of their letters.
+_SPACELESS: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
+
+
+@lru_cache(maxsize=65536)
+def fold_character(character: str) -> str:
+    """What one character is folded to: "" if it is invisible, several for a ligature."""
+    if character < "\x80":
+        return character
+    if IGNORABLE.match(character):
+        return ""
+    return "".join(map(_folded, normalize("NFKD", character))).lstrip(MARK) or MARK
+
+
+def _folded(character: str) -> str:
+    if character < "\x80":
+        return character
+    kind = category(character)
+    if kind == "Nd":
+        return str(decimal(character))
+    if kind[0] == "M":
+        return MARK
+    if character in _DASHES or kind == "Pd":
+        return "-"
+    if character in _DOTS:
+        return "."
+    return " " if kind == "Zs" or character in _SPACES else character
+
+
+@lru_cache(maxsize=65536)
+def _byte(character: str) -> str:
+    if character < "\x80":
+        return character
+    code = ord(character)
+    if any(low <= code <= high for low, high in _SPACELESS):
+        return OTHER_SIGN
+    return OTHER_LETTER if category(character)[0] in "LNM" else OTHER_SIGN
+
+
+def fold(text: str) -> str:
+    return text if text.isascii() else "".join(map(fold_character, text))
+
+
+def as_bytes(folded: str) -> bytes:
+    """One byte for each folded character, as RE2 reads it in Latin-1."""
+    return folded.encode("ascii") if folded.isascii() else "".join(map(_byte, folded)).encode("latin-1")
+
+
+def escapes(data: bytes) -> bytes:
+    """The letters of JSON's escapes as signs: in a tool's arguments `\\n` may stand right before an entity. As long as before."""
+    if b"\\" in data:
+        for escape in (b"\\n", b"\\r", b"\\t", b"\\b", b"\\f"):
+            data = data.replace(escape, b"\\\x81")
+    return data
+
+
+def places(text: str) -> list[int]:
+    """For each folded character the place of the character it comes from, and the length of the text at the end."""
+    found = [place for place, character in enumerate(text) for _ in fold_character(character)]
+    found.append(len(text))
+    return found

@@ -1,0 +1,27 @@
+"""Passport numbers behind a word for a passport, in ten languages. Most have no check digit outside of the machine-readable zone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.guardrails.pii.recogniser import Recogniser, has
+
+WORDS: Final = (
+    *("passport", "passports", "passport number", "passeport", "reisepass", "reisepassnummer", "passnummer", "pasaporte", "passaporto"),
+    *("passaporte", "paspoort", "paspoortnummer", "paszport", "paszportu", "护照", "护照号码", "パスポート"),
+)
+
+
+def _valid(text: str) -> bool:
+    return sum(character.isdigit() for character in text) >= 5
+
+
+RECOGNISERS: Final = (
+    Recogniser("passport", r"[a-z]{1,2} ?\d{6,8}", has(_valid), WORDS),
+    Recogniser("passport", r"[a-z]\d{6}[a-z]\d", has(_valid), WORDS),
+    Recogniser("passport", r"\d{8,9}", has(_valid), WORDS),
+    Recogniser("passport", r"\d{2}[a-z]{2}\d{5}", has(_valid), WORDS),  # France
+    Recogniser("passport", r"[cfghjk][cfghjklmnprtvwxyz0-9]{8}", has(_valid), WORDS),  # Germany
+    Recogniser("passport", r"[a-z]{3}\d{6}[a-z]?", has(_valid), WORDS),  # Spain
+    Recogniser("passport", r"\d{2} \d{7}", has(_valid), WORDS),  # Russia
+)

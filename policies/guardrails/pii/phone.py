@@ -1,0 +1,82 @@
+"""Telephone numbers: international ones (ITU-T E.164) and the national forms of 16 countries, as people there group the digits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.guardrails.pii.recogniser import Recogniser, digits_of
+
+WORDS: Final = (
+    *("phone", "phones", "phone number", "telephone", "tel", "call", "mobile", "cell", "fax", "sms", "text", "whatsapp", "ring", "dial"),
+    *("telefon", "telefonnummer", "handy", "mobil", "rufnummer", "téléphone", "portable", "appelez", "teléfono", "móvil", "llame"),
+    *("telefono", "cellulare", "telefoon", "mobiel", "komórka", "celular", "电话", "手机", "電話", "携帯"),
+)
+# Country codes of E.164: all of one digit, and those of two; every other begins a code of three.
+_TWO: Final = frozenset(
+    map(str, (20, 27, *range(30, 35), 36, 39, 40, 41, *range(43, 50), *range(51, 59), *range(60, 67), 81, 82, 84, 86, *range(90, 96), 98))
+)
+_NONE: Final = frozenset({"210", "214", "215", "217", "219", "259", "28", "83", "89", "999", "0"})
+
+
+def _international(text: str) -> int:
+    """The longest leading part that is a number and ends where a group of digits ends."""
+    for end in range(len(text), 7, -1):
+        if text[end - 1].isdigit() and (end == len(text) or not text[end].isdigit()) and _is_international(text[:end]):
+            return end
+    return 0
+
+
+def _is_international(text: str) -> bool:
+    digits = digits_of(text.replace("(0)", ""))
+    code = digits[2:] if text.startswith("00") else digits
+    if any(code.startswith(none) for none in _NONE):
+        return False
+    if code[0] == "1":
+        return len(code) == 11 and code[1] >= "2" and code[4] >= "2"
+    rest = len(code) - (1 if code[0] == "7" else 2 if code[:2] in _TWO else 3)
+    return 6 <= rest <= 12 and len(code) <= 15
+
+
+def _american(text: str) -> int:
+    digits = digits_of(text)[-10:]
+    return len(text) if digits[0] >= "2" and digits[3] >= "2" and digits[1:3] != "11" and digits[4:6] != "11" else 0
+
+
+def _national(text: str) -> int:
+    digits = digits_of(text)
+    return len(text) if 9 <= len(digits) <= 12 and len(set(digits[1:])) > 2 else 0
+
+
+# Forms that digits of other kinds seldom have. One line each: its country.
+_FORMS: Final = (
+    r"0\d{3} \d{3} \d{4}|0\d{4} \d{6}|0\d{4} \d{3} \d{3}|020 \d{4} \d{4}|\(0\d{2,4}\) ?\d{3,4} ?\d{3,4}",  # United Kingdom
+    r"0[1-9](?:[ .-]\d{2}){4}",  # France
+    r"0\d{2,4}[ /-]\d{3,4}[ -]\d{3,5}|0\d{2,4} ?/ ?\d{4,8}|0\d{3} \d{7,8}|\(0\d{2,4}\) ?\d{4,8}",  # Germany, Austria
+    r"[679]\d{2} \d{3} \d{3}|[679]\d{2}(?: \d{2}){3}",  # Spain
+    r"3\d{2} \d{3} \d{4}|3\d{2} \d{7}|0\d{1,3} \d{6,8}",  # Italy
+    r"06[ -]\d{8}|06(?: \d{2}){4}|0\d{2}[ -]\d{7}",  # Netherlands
+    r"04\d{2}(?:[ ./]\d{2}){3}|0\d{1,2} ?/ ?\d{2,3}(?:[ .]\d{2}){2}",  # Belgium
+    r"07\d-\d{3} \d{2} \d{2}|0\d{1,3}-\d{2,3} ?\d{2} ?\d{2}",  # Sweden
+    r"0\d{2} \d{3} \d{2} \d{2}",  # Switzerland
+    r"04\d{2} \d{3} \d{3}|\(0[2378]\) ?\d{4} \d{4}",  # Australia
+    r"[6-9]\d{4} \d{5}|[6-9]\d{4}-\d{5}",  # India
+    r"\(\d{2}\) ?9?\d{4}-\d{4}|\d{2} 9\d{4}-\d{4}",  # Brazil
+    r"0[789]0-\d{4}-\d{4}|0\d-\d{4}-\d{4}",  # Japan
+    r"1[3-9]\d[ -]\d{4}[ -]\d{4}",  # China
+)
+_INTERNATIONAL: Final = r"(?: ?\(0\) ?|[ ./-])?\(?\d(?:\)?[ ./-]?\(?\d){5,13}"
+_AMERICAN: Final = r"(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[.-])[2-9]\d{2}[ .-]\d{4}"
+RECOGNISERS: Final = (
+    Recogniser("phone", r"\+ ?[1-9]\d{0,2}" + _INTERNATIONAL, _international),
+    Recogniser("phone", r"00[1-9]\d{0,2}[ ./-]\d(?:[ ./-]?\d){5,13}", _international, not_after=".-:/", apart=True),
+    Recogniser("phone", _AMERICAN, _american, not_after=".-/", apart=True),
+    Recogniser("phone", "|".join(_FORMS), _national, not_after=".-/:", apart=True),
+    Recogniser(
+        "phone",
+        r"[01]?[2-9]\d{8,9}|[2-9]\d{2} \d{3} \d{4}|[2-9]\d{2}(?: \d{3}){2}|0\d{8,10}",
+        _national,
+        WORDS,
+        not_after=".-/",
+        apart=True,
+    ),
+)

@@ -1,0 +1,24 @@
+"""All recognisers. To add a family: a file with RECOGNISERS, and a line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from policies.guardrails.pii import birth, card, crypto, email, iban, national, network, passport, phone, plate, ssn
+from policies.guardrails.pii.recogniser import Recogniser
+
+RECOGNISERS: Final[tuple[Recogniser, ...]] = (
+    *email.RECOGNISERS,
+    *iban.RECOGNISERS,
+    *crypto.RECOGNISERS,
+    *card.RECOGNISERS,
+    *ssn.RECOGNISERS,
+    *national.RECOGNISERS,
+    *network.RECOGNISERS,
+    *birth.RECOGNISERS,
+    *passport.RECOGNISERS,
+    *plate.RECOGNISERS,
+    *phone.RECOGNISERS,
+)
+"""Of two matches that begin together and are as long, the one named first here wins."""
+ENTITIES: Final = tuple(dict.fromkeys(one.entity for one in RECOGNISERS))

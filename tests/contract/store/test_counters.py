@@ -1,0 +1,67 @@
+"""What every store keeps to: counters of limits are changed one after the other, whoever changes them, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.app.durable_limits import DurableLimits
+from gateway.core.specs import BudgetSpec, LimitSpec
+from gateway.core.storage import ControlStore, CounterName
+from gateway.core.tasks import TaskOwner
+from gateway.limits.counter import Ask
+from gateway.limits.meter import meters_of
+from tests.contract.store.place import Place
+
+NAMES: list[CounterName] = [("l", "requests", (f"k{n}",)) for n in range(5)]
+
+
+def plus_one(now: float, bodies: Sequence[str | None]) -> list[tuple[str, float]]:
+    return [(str(int(body or 0) + 1), now + 100.0) for body in bodies]
+
+
+async def test_replicas_change_them_one_after_the_other(place: Place) -> None:
+    stores = [await place.open() for _ in range(3)]
+    await asyncio.gather(*(stores[n % 3].change_counters(NAMES if n % 2 else NAMES[::-1], plus_one) for n in range(30)))
+    assert {row.name: row.body for row in await stores[0].counters_of("l")} == dict.fromkeys(NAMES, "30")
+    assert await stores[0].counters_of("other") == ()
+
+
+async def test_a_change_that_fails_changes_nothing(store: ControlStore) -> None:
+    def broken(now: float, bodies: Sequence[str | None]) -> list[tuple[str, float]]:
+        raise ValueError("no")
+
+    await store.change_counters(NAMES[:1], plus_one)
+    with pytest.raises(ValueError, match="no"):
+        await store.change_counters(NAMES, broken)
+    assert [row.body for row in await store.counters_of("l")] == ["1"]
+
+
+async def test_they_can_be_forgotten_and_expire(place: Place) -> None:
+    store = await place.open()
+    await store.change_counters(NAMES, plus_one)
+    assert await store.forget_counters("l", ("k0",)) == 1
+    assert len(await store.counters_of("l", 3)) == 3
+    place.clock.advance(101.0)
+    await store.change_counters(NAMES[:1], plus_one)
+    assert await store.sweep_counters() == 4
+    assert [row.name for row in await store.counters_of("l")] == NAMES[:1]
+    assert await store.forget_counters("l") == 1
+
+
+async def test_a_budget_over_replicas_is_handed_out_once(place: Place) -> None:
+    meter = meters_of(LimitSpec(name="b", budget=BudgetSpec(amount=1000)))[0]
+    replicas = [DurableLimits(await place.open(), name, lambda: 2, TaskOwner("test")) for name in "ab"]
+
+    async def take(replica: DurableLimits) -> int:
+        granted = 0
+        for _ in range(20):
+            asks = [Ask("b", meter, (key,), "x", 2, need=7, want=7, ahead=50) for key in ("k1", "k2", "k1")]
+            granted += sum(one.granted for one in await replica.count(asks))
+        return granted
+
+    assert sum(await asyncio.gather(*map(take, replicas))) <= 2000
+    left = [one.left for one in await replicas[0].count([Ask("b", meter, (key,), "x") for key in ("k1", "k2")])]
+    assert all(one < 7 for one in left)

@@ -1,0 +1,171 @@
+"""Gateway tokens at a running gateway: had for tokens of a certified provider, narrowed, delegated, refused. docs/identity.md."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.e2e.test_oidc import Provider, chat, provider  # noqa: F401 - a fixture
+from tests.waiting import until
+
+ISSUER = "https://gw.example"
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+TYPE = "urn:ietf:params:oauth:token-type:access_token"
+ROLES = {"everything": {"permissions": ["infer:*"]}}
+BINDINGS = [{"role": "everything", "subjects": ["group/engineers"], "tenant": "acme"}]
+
+
+def settings(directory: Any, engine: EngineThread, issuer: str, **parts: Any) -> dict[str, Any]:
+    config = configuration(
+        directory / "state",
+        engines=[external("fake", engine.port, slots=64)],
+        models=[{"name": "m1", "pool": ["fake"]}, {"name": "m2", "pool": ["fake"]}],
+        roles=ROLES,
+        bindings=BINDINGS,
+        **parts,
+    )
+    config["identity"]["oidc"] = [{"name": "corp", "issuer": issuer, "audiences": ["gatehouse"], "leeway": "0s"}]
+    config["identity"]["gateway_tokens"] = {"issuer": ISSUER, "ttl": "10m"}
+    for id, role in (("root", "admin"), ("watch", "viewer")):
+        key = f"{id}-key-0123456789abcdef0123456789abcdef"
+        config["identity"]["api_keys"]["static"].append({"id": id, "key": key, "tenant": "acme", "models": [], "roles": [role]})
+    return config
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, provider: Provider) -> Iterator[Gatehouse]:  # noqa: F811
+    directory = tmp_path_factory.mktemp("tokens")
+    with Gatehouse(directory, settings(directory, engine, provider.url)) as gatehouse:
+        yield gatehouse
+
+
+def exchange(running: Gatehouse, token: str, **form: str) -> httpx.Response:
+    fields = {"grant_type": EXCHANGE, "subject_token": token, "subject_token_type": TYPE, **form}
+    return httpx.post(f"{running.url}/auth/token", data=fields, trust_env=False, timeout=60)
+
+
+def exchanged(running: Gatehouse, token: str, **form: str) -> str:
+    answer = exchange(running, token, **form)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["access_token"])
+
+
+def claims(token: str) -> dict[str, Any]:
+    payload = token.split(".")[1]
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return found
+
+
+def error(answer: httpx.Response, status: int, code: str) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+def bot(provider: Provider) -> str:  # noqa: F811
+    form = {"grant_type": "client_credentials", "scope": "infer"}
+    return str(provider.http.post("/token", data=form, auth=("bot", "bot-secret")).json()["access_token"])
+
+
+def test_a_token_of_the_provider_becomes_a_token_of_the_gateway(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    source = provider.token()
+    answer = exchange(running, source)
+    assert answer.status_code == 200 and answer.headers["cache-control"] == "no-store"
+    body = answer.json()
+    assert (body["token_type"], body["issued_token_type"]) == ("Bearer", TYPE) and "scope" not in body
+    said = claims(body["access_token"])
+    assert (said["iss"], said["aud"], said["sub"], said["gh_tenant"]) == (ISSUER, ISSUER, "svc", "acme")
+    assert said["exp"] <= claims(source)["exp"] and 0 < body["expires_in"] <= 600
+    assert chat(running, body["access_token"]).status_code == 200
+    keys = httpx.get(f"{running.url}/.well-known/jwks.json", trust_env=False).json()["keys"]
+    assert len(keys) == 1 and keys[0]["kty"] == "OKP" and "d" not in keys[0]
+    issued = [record for record in running.audit() if record.get("event") == "token_issued"]
+    assert issued[-1]["target"] == said["jti"] and issued[-1]["detail"]["method"] == "exchange"
+    assert body["access_token"].split(".")[2] not in json.dumps(running.audit()) + "".join(running.lines)
+
+
+def test_a_narrowed_token_does_less_and_cannot_be_widened(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    narrow = exchanged(running, provider.token(), scope="infer:chat:model/m1")
+    assert chat(running, narrow, model="m1").status_code == 200
+    refused = chat(running, narrow, model="m2")
+    error(refused, 403, "insufficient_scope")
+    assert 'error="insufficient_scope"' in refused.headers["www-authenticate"]
+    models = httpx.get(f"{running.url}/v1/models", headers={"authorization": f"Bearer {narrow}"}, trust_env=False).json()
+    assert [model["id"] for model in models["data"]] == ["m1"]
+    error(exchange(running, narrow, scope="infer:*"), 400, "invalid_scope")
+    error(exchange(running, narrow, scope="infer:chat"), 400, "invalid_scope")
+    error(exchange(running, narrow, scope="admin:*"), 400, "invalid_scope")
+    again = exchanged(running, narrow)
+    assert claims(again)["scope"] == "infer:chat:model/m1" and claims(again)["exp"] <= claims(narrow)["exp"]
+    assert chat(running, again, model="m2").status_code == 403
+    for nonsense in ("openid", "infer:fly", "admin:", "infer:chat:model/"):
+        error(exchange(running, provider.token(), scope=nonsense), 400, "invalid_scope")
+
+
+def test_an_actor_acts_for_somebody_and_stays_in_the_chain(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    acting = exchanged(running, provider.token(), actor_token=bot(provider), actor_token_type=TYPE)
+    assert claims(acting)["act"] == {"sub": "bot"}
+    assert chat(running, acting).status_code == 200
+    intents = [record for record in running.audit() if record["kind"] == "intent" and record.get("agent") == "bot"]
+    assert intents and intents[-1]["credential"] == "gateway_token" and intents[-1]["principal"] == "svc"
+    assert claims(exchanged(running, acting))["act"] == {"sub": "bot"}, "an exchange without an actor keeps the chain"
+    loop = exchange(running, acting, actor_token=bot(provider), actor_token_type=TYPE)
+    error(loop, 400, "invalid_request")
+    error(exchange(running, provider.token(), actor_token=provider.token(), actor_token_type=TYPE), 400, "invalid_request")
+    error(exchange(running, provider.token(), actor_token=acting, actor_token_type=TYPE), 400, "invalid_request")
+    error(exchange(running, provider.token(), actor_token="nonsense", actor_token_type=TYPE), 401, "invalid_api_key")
+    provider.control("claims", {"tenant": "acme", "groups": ["engineers"], "may_act": {"sub": "another"}})
+    error(exchange(running, provider.token(), actor_token=bot(provider), actor_token_type=TYPE), 400, "invalid_request")
+    provider.control("claims", {"tenant": "globex", "groups": ["engineers"]})
+    stranger = bot(provider)
+    provider.control("claims", {"tenant": "acme", "groups": ["engineers"]})
+    error(exchange(running, provider.token(), actor_token=stranger, actor_token_type=TYPE), 400, "invalid_request")
+
+
+def test_what_is_no_exchange_is_refused(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token = provider.token()
+    error(exchange(running, token, audience="https://elsewhere.example"), 400, "invalid_target")
+    error(exchange(running, token, resource="https://elsewhere.example"), 400, "invalid_target")
+    error(exchange(running, token, subject_token_type="urn:ietf:params:oauth:token-type:id_token"), 400, "invalid_request")
+    error(exchange(running, token, requested_token_type="urn:ietf:params:oauth:token-type:refresh_token"), 400, "invalid_request")
+    error(exchange(running, token, grant_type="password"), 400, "unsupported_grant_type")
+    error(exchange(running, KEY), 400, "invalid_request")
+    url = f"{running.url}/auth/token"
+    twice = f"grant_type={EXCHANGE}&subject_token_type={TYPE}&subject_token={token}&subject_token={token}"
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    error(httpx.post(url, content=twice, headers=form, trust_env=False), 400, "invalid_request")
+    error(httpx.post(url, content="%%%", headers=form, trust_env=False), 400, "invalid_request")
+    error(httpx.post(url, content="a=" + "x" * 70_000, headers=form, trust_env=False), 413, "request_too_large")
+    error(httpx.post(url, json={"grant_type": EXCHANGE}, trust_env=False), 415, "unsupported_media_type")
+    error(httpx.post(url, content=iter([b"a=b"]), headers=form, trust_env=False), 411, "invalid_header")
+    error(httpx.post(url, trust_env=False), 401, "missing_credentials")
+    error(httpx.get(url, trust_env=False), 405, "method_not_allowed")
+    both = {"authorization": f"Bearer {KEY}"}
+    fields = {"grant_type": EXCHANGE, "subject_token": token, "subject_token_type": TYPE}
+    error(httpx.post(url, data=fields, headers=both, trust_env=False), 400, "ambiguous_credentials")
+    answer = httpx.post(url, headers=both, trust_env=False)
+    error(answer, 400, "invalid_request")
+    assert answer.json()["error_description"] == answer.json()["error"]["message"]
+
+
+def test_an_id_token_is_nothing(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token = provider.control("id_token")["id_token"]
+    assert claims(token)["aud"] == "gatehouse"
+    assert chat(running, token).status_code == 401
+    error(exchange(running, token), 401, "invalid_credentials")
+
+
+def test_a_token_ends_when_its_source_does(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    provider.control("ttl", 3)
+    short = provider.token()
+    provider.control("ttl", 600)
+    token = exchanged(running, short)
+    assert claims(token)["exp"] <= claims(short)["exp"]
+    assert chat(running, token).status_code == 200
+    until(lambda: chat(running, token).status_code == 401, what="the end of the token")
+    error(chat(running, token), 401, "expired_token")

@@ -1,0 +1,146 @@
+"""The kill switch on a running gateway: who is stopped, what is under way, restarts, workers, other replicas, no store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e import adminapi
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse, errors_of
+from tests.e2e.replicas import replicas  # noqa: F401 - a fixture
+from tests.e2e.test_streams import events
+from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - a fixture
+from tests.waiting import until
+
+Launch = Callable[..., Gatehouse]
+ENDLESS = "hang:at=mid,chunks=3"
+
+
+def halt(gatehouse: Gatehouse, target: str, role: str = "admin") -> httpx.Response:
+    with adminapi.admin(gatehouse, role) as client:
+        return client.post("/halts?wait=10", json={"target": target, "reason": "a test"})
+
+
+def unhalt(gatehouse: Gatehouse, target: str) -> httpx.Response:
+    with adminapi.admin(gatehouse) as client:
+        return client.delete(f"/halts/{target}")
+
+
+def refused(response: httpx.Response) -> bool:
+    return response.status_code == 403 and errors_of(response)["code"] == "halted"
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["alone", "workers"])
+def halted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Gatehouse]:
+    """A gateway with an administrator."""
+    directory = tmp_path_factory.mktemp("halted")
+    arguments = ["--workers", str(request.param)] if request.param else []
+    config = adminapi.config(directory / "state", engine.port, models=[{"name": "m1", "pool": ["fake"], "aliases": ["m1-latest"]}])
+    with Gatehouse(directory, config, arguments=arguments) as running:
+        yield running
+
+
+@pytest.mark.parametrize("target", ["key/test", "tenant/acme", "model/m1", "all"])
+def test_a_target_is_refused_until_it_may_go_on(halted: Gatehouse, target: str) -> None:
+    assert halted.chat().status_code == 200
+    made = halt(halted, target)
+    assert made.status_code == 201 and made.json()["items"][0]["source"] == "store"
+    try:
+        assert all(refused(halted.chat()) for _ in range(8)), "in every worker"
+        assert refused(halted.chat(model="m1-latest")) and refused(halted.chat(stream=True))
+        if target != "model/m1":
+            with halted.client() as client:
+                assert client.get("/v1/models").status_code == 403
+    finally:
+        assert unhalt(halted, target).status_code == 200
+    until(lambda: halted.chat().status_code == 200, what="the end of the halt")
+    adminapi.problem(unhalt(halted, target), 404, "not_found")
+
+
+def test_a_stream_under_way_ends_with_an_error_and_is_recorded(halted: Gatehouse, engine: EngineThread) -> None:
+    engine.play(ENDLESS)
+    answers: list[httpx.Response] = []
+    asking = threading.Thread(target=lambda: answers.append(halted.chat(stream=True)))
+    before = len(engine.received)
+    asking.start()
+    until(lambda: len(engine.received) > before, what="the stream")
+    began = time.monotonic()
+    assert halt(halted, "key/test").status_code == 201
+    asking.join(10)
+    took = time.monotonic() - began
+    assert unhalt(halted, "key/test").status_code == 200
+    assert answers and took < 5, "it would have gone on for ever"
+    found: list[Any] = events(answers[0].text)
+    if answers[0].status_code == 200:
+        assert found[-1] == "[DONE]" and found[-2]["error"]["code"] == "halted"
+    else:  # it was stopped before its first event
+        assert refused(answers[0])
+    assert halted.outcome(answers[0].headers["x-request-id"])["code"] == "halted"
+
+
+def test_administrators_are_not_locked_out_and_a_halted_key_is(halted: Gatehouse) -> None:
+    assert halt(halted, "tenant/acme").status_code == halt(halted, "key/a-operator").status_code == 201
+    try:
+        with adminapi.admin(halted) as client, adminapi.admin(halted, "operator") as operator:
+            assert [one["target"] for one in client.get("/halts").json()["items"]] == ["key/a-operator", "tenant/acme"]
+            adminapi.problem(operator.get("/halts"), 403, "halted")
+    finally:
+        assert unhalt(halted, "tenant/acme").status_code == unhalt(halted, "key/a-operator").status_code == 200
+
+
+@pytest.mark.parametrize("role", ["tenant-admin", "auditor", "viewer", "none"])
+def test_who_may_not(halted: Gatehouse, role: str) -> None:
+    adminapi.problem(halt(halted, "all", role), 403, "policy_denied")
+
+
+@pytest.mark.parametrize("target", ["everything", "key/", "model", "all/m1", "key/\n", "x" * 300])
+def test_what_cannot_be_a_target(halted: Gatehouse, target: str) -> None:
+    assert halt(halted, target).status_code == 400
+
+
+def test_the_file_counts_within_a_second_and_after_a_restart(launch: Launch, engine: EngineThread, tmp_path: Path) -> None:
+    gatehouse = launch(adminapi.config(tmp_path / "state", engine.port)).start()
+    assert halt(gatehouse, "user/nobody").status_code == 201
+    (gatehouse.state_dir / "halts").write_text("key/test  found on a public page\nnonsense\n")
+    until(lambda: refused(gatehouse.chat()), what="the file's halt", seconds=5)
+    until(lambda: any("halts:2" in line for line in gatehouse.lines), what="the complaint about its second line")
+    gatehouse.stop()
+    gatehouse.start()
+    assert refused(gatehouse.chat()), "from the first request on"
+    with adminapi.admin(gatehouse) as client:
+        assert [(one["target"], one["source"]) for one in client.get("/halts").json()["items"]] == [
+            ("key/test", "file"),
+            ("user/nobody", "store"),
+        ]
+    assert unhalt(gatehouse, "key/test").status_code == 200
+    until(lambda: gatehouse.chat().status_code == 200, what="the end of the halt")
+    assert gatehouse.metric("gatehouse_halts", source="store") == 1
+
+
+def test_another_replica_follows_at_once_and_without_a_store_each_has_its_own(
+    replicas: list[Gatehouse],  # noqa: F811
+    postgres: PostgresServer,  # noqa: F811
+) -> None:
+    first, second = replicas
+    assert first.chat().status_code == second.chat().status_code == 200
+    assert halt(first, "key/test").status_code == 201
+    began = time.monotonic()
+    until(lambda: refused(second.chat()), what="the halt on the other replica")
+    assert time.monotonic() - began < 2
+    assert unhalt(second, "key/test").status_code == 200
+    until(lambda: first.chat().status_code == 200, what="the end of the halt")
+    postgres.stop()
+    try:
+        made = halt(first, "all")
+        assert made.status_code == 201 and made.json()["items"][0]["source"] == "file"
+        assert refused(first.chat()) and second.chat().status_code == 200
+        assert unhalt(first, "all").status_code == 200 and first.chat().status_code == 200
+    finally:
+        postgres.start()

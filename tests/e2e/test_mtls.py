@@ -1,0 +1,253 @@
+"""Login by client certificate over real TLS, in one process and with workers: on both listeners, beside keys, behind a proxy."""
+
+from __future__ import annotations
+
+import ssl
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from cryptography import x509
+from typer.testing import CliRunner
+
+from gateway.app.main import app
+from tests.e2e import adminapi
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, NARROW_KEY, Gatehouse
+from tests.e2e.test_cli import environment
+from tests.pki import DAY, SERVER, Authority, Issued, now
+from tests.waiting import until
+
+BODY = {"model": "m1", "messages": [{"role": "user", "content": "hi"}]}
+WEB = "spiffe://example/ns/web/sa/api"
+PRINCIPALS = [
+    {"match": {"san_uri": "spiffe://example/ns/*/sa/*"}, "tenant": "mesh", "models": ["m*"]},
+    {"match": {"common_name": "ops-*", "issuer": "CN=test CA"}, "tenant": "acme", "id": "{common_name}", "roles": ["admin"]},
+    {"match": {"san_dns": "*.clients.example"}, "tenant": "mesh", "models": ["m*"]},
+]
+
+
+class Site:
+    def __init__(self, folder: Path, engine: EngineThread, workers: int, **parts: Any) -> None:
+        self.folder, self.engine = folder, engine
+        self.authority = Authority(folder / "ca")
+        server = self.authority.server(expires=now() + 9 * DAY)
+        tls = {"cert": server.cert, "key": server.key, "client_ca": self.authority.cert}
+        self.config = adminapi.config(folder / "state", engine.port, **parts)
+        self.config["listen"] |= {"tls": tls, "admin_tls": tls}
+        self.config["identity"]["mtls"] = {"principals": PRINCIPALS, "crl": self.authority.crl()}
+        self.gatehouse = Gatehouse(folder, self.config, arguments=["--workers", str(workers)] if workers else [])
+
+    def client(self, issued: Issued | None, *, admin: bool = False, key: str = "") -> httpx.Client:
+        url = f"{self.gatehouse.admin_url}/admin/v1" if admin else self.gatehouse.url
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        context = self.authority.context(issued)
+        return httpx.Client(base_url=url, headers=headers, verify=context, trust_env=False, timeout=60)
+
+    def ask(self, issued: Issued | None, *, key: str = "", **headers: str) -> httpx.Response:
+        with self.client(issued, key=key) as client:
+            return client.post("/v1/chat/completions", json=BODY, headers=headers)
+
+    def code(self, issued: Issued | None, *, key: str = "", **headers: str) -> tuple[int, str]:
+        answer = self.ask(issued, key=key, **headers)
+        return answer.status_code, "" if answer.status_code == 200 else answer.json()["error"]["code"]
+
+    def revoke(self, issued: Issued) -> None:
+        self.authority.revoke(issued)
+        self.authority.crl()
+
+
+@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "two workers"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Site]:
+    needs_both = 'principal.id == "test" && source.certificate == ""'
+    made = Site(
+        tmp_path_factory.mktemp("mtls"),
+        engine,
+        request.param,
+        roles={"anything": {"permissions": ["infer:*"]}},
+        bindings=[{"effect": "deny", "role": "anything", "subjects": ["key/test"], "when": needs_both}],
+    )
+    with made.gatehouse:
+        yield made
+
+
+def test_a_certificate_is_a_login(site: Site) -> None:
+    assert site.code(site.authority.issue(uris=[WEB])) == (200, "")
+    assert site.code(site.authority.issue(dns=["a.clients.example"])) == (200, "")
+    assert site.code(site.authority.issue("ops-1")) == (404, "model_not_found"), "somebody, but without a model"
+    assert site.code(None) == (401, "missing_credentials")
+    assert site.code(site.authority.issue("nobody")) == (401, "missing_credentials")
+    assert site.code(site.authority.issue(uris=["spiffe://example/ns/web/sa/api/more"])) == (401, "missing_credentials")
+    assert site.code(site.authority.issue("nobody"), key=adminapi.KEYS["none"]) == (200, "")
+
+
+def test_a_certificate_counts_beside_one_credential(site: Site) -> None:
+    issued = site.authority.issue(uris=[WEB])
+    assert site.code(None, key=KEY) == (403, "policy_denied"), "this key needs a certificate too"
+    assert site.code(issued, key=KEY) == (200, "")
+    assert site.code(issued, key=NARROW_KEY) == (404, "model_not_found"), "the key says who it is"
+    assert site.code(issued, key="x" * 40) == (401, "invalid_api_key"), "a bad key is not made good"
+    assert site.code(issued, key=KEY, **{"x-api-key": "y" * 40}) == (400, "ambiguous_credentials")
+
+
+def test_bad_certificates_are_not_let_in(site: Site, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other")
+    alone = Authority(tmp_path / "alone", "alone")
+    constrained = Authority(tmp_path / "constrained", "constrained", parent=site.authority, permitted=[x509.DNSName("good.example")])
+    bad = {
+        "expired": site.authority.issue(uris=[WEB], expires=now() - DAY / 2),
+        "of the future": site.authority.issue(uris=[WEB], begins=now() + DAY / 2),
+        "another authority's": other.issue(uris=[WEB]),
+        "self-signed": alone.issue(uris=[WEB], usage=None),
+        "a server's": site.authority.issue(uris=[WEB], usage=[SERVER]),
+        "with an unknown critical extension": site.authority.issue(uris=[WEB], critical=True),
+        "beyond its authority's names": constrained.issue(dns=["a.clients.example"]),
+    }
+    for what, issued in bad.items():
+        if what == "beyond its authority's names":
+            Path(issued.cert).write_bytes(issued.pem + constrained.pem)
+        with pytest.raises((httpx.HTTPError, ssl.SSLError)):
+            site.ask(issued, key=KEY)
+    for issued in (site.authority.issue(uris=[WEB], usage=None), site.authority.issue(uris=[WEB, "https://x"])):
+        assert site.code(issued) == site.code(issued, key=KEY) == (401, "invalid_credentials")
+
+
+def test_a_revoked_certificate_ends_open_connections(site: Site) -> None:
+    issued, other = site.authority.issue(uris=[WEB]), site.authority.issue(uris=[WEB])
+    with site.client(issued) as client, site.client(issued, key=adminapi.KEYS["none"]) as with_key, site.client(other) as untouched:
+        for one in (client, with_key, untouched):
+            assert one.post("/v1/chat/completions", json=BODY).status_code == 200
+        site.revoke(issued)
+
+        def refused() -> bool:
+            return all(one.post("/v1/chat/completions", json=BODY).status_code == 401 for one in (client, with_key))
+
+        until(refused, what="the refusal on the open connections")
+        assert client.post("/v1/chat/completions", json=BODY).json()["error"]["code"] == "invalid_credentials"
+        assert untouched.post("/v1/chat/completions", json=BODY).status_code == 200
+    until(lambda: all(site.code(issued) == (401, "invalid_credentials") for _ in range(4)), what="the refusal of new connections")
+
+
+def test_a_damaged_list_changes_nothing(site: Site) -> None:
+    file = Path(site.config["identity"]["mtls"]["crl"])
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    before = len([line for line in site.gatehouse.lines if "identity.mtls.crl: " in line])
+    until(lambda: len([line for line in site.gatehouse.lines if "identity.mtls.crl: " in line]) > before, what="the complaint")
+    assert site.code(site.authority.issue(uris=[WEB])) == (200, "")
+    with site.client(None, admin=True, key=adminapi.KEYS["admin"]) as admin:
+        text = {"content-type": "application/yaml"}
+        assert admin.put("/config", content=yaml.safe_dump(site.config), headers=text).status_code == 200
+        assert "gatehouse_crl_expiry_seconds" in admin.get(f"{site.gatehouse.admin_url}/metrics").text
+    file.write_bytes(whole)
+
+
+def test_the_admin_listener_takes_certificates(site: Site) -> None:
+    ops, mesh = site.authority.issue("ops-1"), site.authority.issue(uris=[WEB])
+    with site.client(ops, admin=True) as client:
+        found = client.get("/whoami")
+        assert found.status_code == 200, found.text
+        assert (found.json()["id"], found.json()["tenant"]) == ("ops-1", "acme")
+        assert client.get("/keys").status_code == 200
+    with site.client(mesh, admin=True) as client:
+        assert client.get("/keys").status_code == 403
+    with site.client(None, admin=True) as client:
+        assert client.get("/keys").status_code == 401
+    site.revoke(ops)
+    with site.client(ops, admin=True) as client:
+        until(lambda: client.get("/keys").status_code == 401, what="the refusal")
+
+
+def test_the_command_line_logs_in_with_a_certificate(site: Site, tmp_path: Path) -> None:
+    ops = site.authority.issue("ops-2")
+    home = {**environment(tmp_path), "GATEHOUSE_URL": site.gatehouse.admin_url}
+    tls = ["--ca", site.authority.cert, "--cert", ops.cert, "--cert-key", ops.key]
+    found = CliRunner().invoke(app, ["keys", "list", "--output", "json", *tls], env=home)
+    assert found.exit_code == 0, found.stderr
+    logged_in = CliRunner().invoke(app, ["login", "--url", site.gatehouse.admin_url, *tls], env=environment(tmp_path))
+    assert logged_in.exit_code == 0 and "acme/ops-2 (admin) saved" in logged_in.stdout, logged_in.stderr
+    assert CliRunner().invoke(app, ["status"], env=environment(tmp_path)).exit_code == 0
+    unknown = CliRunner().invoke(app, ["status", "--ca", site.authority.cert, "--cert", ops.cert, "--cert-key", ops.cert], env=home)
+    assert unknown.exit_code == 1 and f"the certificate in {ops.cert} cannot be used" in unknown.stderr
+
+
+class Proxied:
+    """A gateway without TLS behind a proxy, which is this test."""
+
+    def __init__(self, folder: Path, engine: EngineThread) -> None:
+        self.authority, self.engine = Authority(folder / "ca"), engine
+        self.config = adminapi.config(folder / "state", engine.port)
+        self.config["listen"] |= {"trusted_peers": ["127.0.0.1"]}
+        self.config["identity"]["mtls"] = {
+            "principals": PRINCIPALS,
+            "authorities": [self.authority.cert],
+            "crl": self.authority.crl(),
+            "forwarded": {"peers": ["127.0.0.1"]},
+        }
+        self.gatehouse = Gatehouse(folder, self.config)
+
+    def ask(self, *values: bytes, chain: bytes | None = None, source: str = "127.0.0.1") -> tuple[int, str]:
+        headers = [(b"client-cert", value) for value in values]
+        if chain is not None:
+            headers.append((b"client-cert-chain", chain))
+        transport = httpx.HTTPTransport(local_address=source)
+        with httpx.Client(transport=transport, timeout=60) as client:
+            answer = client.post(f"{self.gatehouse.url}/v1/chat/completions", json=BODY, headers=headers)
+        return answer.status_code, "" if answer.status_code == 200 else answer.json()["error"]["code"]
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Proxied]:
+    made = Proxied(tmp_path_factory.mktemp("proxied"), engine)
+    with made.gatehouse:
+        yield made
+
+
+def header(*certificates: Issued) -> bytes:
+    return b", ".join(b":" + b64encode(one.der) + b":" for one in certificates)
+
+
+def test_a_trusted_proxy_forwards_certificates(proxied: Proxied, tmp_path: Path) -> None:
+    before = len(proxied.engine.received)
+    assert proxied.ask(header(proxied.authority.issue(uris=[WEB]))) == (200, "")
+    between = Authority(tmp_path / "between", "between", parent=proxied.authority)
+    below = between.issue(uris=[WEB])
+    chain = b":" + b64encode(between.der) + b":"
+    assert proxied.ask(header(below)) == (401, "invalid_credentials")
+    assert proxied.ask(header(below), chain=chain) == (503, "revocation_unavailable"), "no list of that issuer"
+    assert proxied.ask() == (401, "missing_credentials")
+    (request,) = proxied.engine.received[before:]
+    assert not [name for name, _ in request.headers if name.lower().startswith("client-cert")], "engines get none of it"
+
+
+def test_nobody_else_does(proxied: Proxied) -> None:
+    value = header(proxied.authority.issue(uris=[WEB]))
+    assert proxied.ask(value, source="127.0.0.2") == (401, "missing_credentials")
+    assert proxied.ask(b"junk", source="127.0.0.2") == (401, "missing_credentials"), "it is not even read"
+
+
+def test_hostile_headers_are_refused(proxied: Proxied, tmp_path: Path) -> None:
+    good = header(proxied.authority.issue(uris=[WEB]))
+    stranger = Authority(tmp_path / "stranger")
+    for values in (
+        (good[: len(good) // 2],),
+        (good[: len(good) // 2] + b":",),
+        (b"",),
+        (b":" + b"A" * 12000 + b":",),
+        (b":not base64 at all:",),
+        (good.replace(b"A", b"%", 1),),
+        (good, good),
+        (good + b", " + good,),
+        (header(stranger.issue(uris=[WEB])),),
+        (header(proxied.authority.issue(uris=[WEB], expires=now() - DAY / 2)),),
+        (header(proxied.authority.issue(uris=[WEB], usage=[SERVER])),),
+        (b":" + b64encode(proxied.authority.der) + b":",),
+    ):
+        assert proxied.ask(*values) == (401, "invalid_credentials"), values
+    assert proxied.ask(good, chain=b"junk") == (401, "invalid_credentials")
+    assert proxied.ask(b":" + b"A" * 20000 + b":")[0] == 431
+    assert proxied.ask(good) == (200, "")

@@ -1,0 +1,141 @@
+"""Limits in Redis over running gateways: two replicas, one of them with workers; with Redis frozen and gone."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.servers import RedisServer
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external
+from tests.fakes.hammer import hammer, request_bytes
+from tests.waiting import until
+
+LIMITS = [
+    {"name": "few", "match": {"key": "other"}, "requests": {"rate": 20, "per": "1h"}},
+    {"name": "rate", "match": {"key": "test"}, "requests": {"rate": 100, "per": "1s", "burst": 50}},
+    {"name": "paid", "match": {"key": "narrow"}, "concurrent": 4, "on_failure": "closed"},
+]
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
+        server = RedisServer(Path(name)).start()
+        yield server
+        server.stop()
+
+
+def settings(directory: Path, port: int, server: RedisServer, **more: Any) -> dict[str, Any]:
+    parts: dict[str, Any] = {"redis": {"url": f"unix://{server.socket}"}, "limits": LIMITS, **more}
+    made = configuration(
+        directory / "state", engines=[external("fake", port, slots=256)], models=[{"name": "m1", "pool": ["fake"]}], **parts
+    )
+    for key in made["identity"]["api_keys"]["static"]:
+        key["models"] = ["*"]
+    return made
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, redis: RedisServer) -> Iterator[list[Gatehouse]]:
+    made = []
+    for number, arguments in enumerate(([], ["--workers", "2"])):
+        directory = tmp_path_factory.mktemp(f"shared{number}")
+        made.append(Gatehouse(directory, settings(directory, engine.port, redis), arguments=arguments))
+    for gateway in made:
+        gateway.launch()
+    try:
+        yield [gateway.await_start() for gateway in made]
+    finally:
+        codes = [gateway.stop() for gateway in made]
+    assert codes == [0, 0]
+
+
+def chat(gateway: Gatehouse, key: str) -> httpx.Response:
+    with gateway.client(key) as client:
+        return client.post("/v1/chat/completions", json={"model": "m1", "messages": [{"role": "user", "content": "Hi"}]})
+
+
+def test_a_limit_counts_once_over_replicas_and_workers(gateways: list[Gatehouse]) -> None:
+    statuses = [chat(gateways[number % 2], OTHER_KEY).status_code for number in range(30)]
+    assert statuses.count(200) == 20 and statuses.count(429) == 10
+    refused = chat(gateways[0], OTHER_KEY)
+    assert errors_of(refused)["code"] == "rate_limit_exceeded"
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0" and int(refused.headers["retry-after"]) > 100
+
+
+def hammered(gateways: list[Gatehouse], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, float, set[int]]:
+    """How many were admitted by all, what the limit allows, and the statuses."""
+
+    async def both() -> list[Any]:
+        calls = [hammer(gateway.url, request_bytes(gateway.url, KEY), 16, seconds) for gateway in gateways]
+        return (await asyncio.gather(asyncio.to_thread(meanwhile), *calls))[1:]
+
+    found = asyncio.run(both())
+    began, ended = min(one.began for one in found), max(one.ended for one in found)
+    return sum(len(one.admitted) for one in found), 50 + 100 * (ended - began), {status for one in found for status in one.statuses}
+
+
+def test_a_rate_is_exact_over_replicas_and_workers(gateways: list[Gatehouse]) -> None:
+    admitted, most, statuses = hammered(gateways, 1.5)
+    assert statuses == {200, 429}
+    assert 0.8 * most <= admitted <= most
+
+
+def test_a_frozen_redis_is_survived_within_the_limit(gateways: list[Gatehouse], redis: RedisServer) -> None:
+    def freeze() -> None:
+        time.sleep(0.3)
+        redis.freeze()
+        time.sleep(1.0)
+        redis.thaw()
+
+    admitted, most, statuses = hammered(gateways[1:], 2.5, freeze)  # the replicas of this test share no store, so each thinks it is alone
+    assert statuses == {200, 429}
+    assert 0.7 * most <= admitted <= most + 5, "a worker's part goes on from what it heard last"
+
+
+def test_closed_is_refused_while_redis_is_frozen_and_it_is_told_once(gateways: list[Gatehouse], redis: RedisServer) -> None:
+    for gateway in gateways:
+        until(lambda gateway=gateway: chat(gateway, NARROW_KEY).status_code == 200)
+    redis.freeze()
+    try:
+        for gateway in gateways:
+            began = time.monotonic()
+            answers = [chat(gateway, NARROW_KEY) for _ in range(8)]
+            assert {answer.status_code for answer in answers} == {503} and time.monotonic() - began < 30
+            assert errors_of(answers[0])["code"] == "limits_unavailable" and answers[0].headers["retry-after"] == "1"
+            assert chat(gateway, KEY).status_code == 200, "this limit is a local one"
+    finally:
+        redis.thaw()
+    for gateway in gateways:
+        until(lambda gateway=gateway: chat(gateway, NARROW_KEY).status_code == 200)
+        until(lambda gateway=gateway: told(gateway)[-2:] == ["limits_redis_lost", "limits_redis_back"])
+        until(lambda gateway=gateway: gateway.metric("gatehouse_limits_redis_up") == 1)
+        assert gateway.metric("gatehouse_limits_fallbacks_total", mode="closed") >= 8
+
+
+def told(gateway: Gatehouse) -> list[str]:
+    return [record["event"] for record in gateway.audit() if str(record.get("event", "")).startswith("limits_redis_")]
+
+
+def test_a_start_without_redis(tmp_path: Path, short_path: Path, engine: EngineThread) -> None:
+    missing = RedisServer(short_path)
+    with Gatehouse(
+        tmp_path, settings(tmp_path, engine.port, missing, redis={"url": f"unix://{missing.socket}", "timeout_ms": 40})
+    ) as gateway:
+        assert chat(gateway, KEY).status_code == 200
+        assert chat(gateway, NARROW_KEY).status_code == 503
+        missing.start()
+        try:
+            until(lambda: chat(gateway, NARROW_KEY).status_code == 200)
+        finally:
+            missing.stop()
+        assert sum("limits cannot be counted in redis" in line for line in gateway.lines) in (1, 2), "the start, and the stop"
+        assert any("redis.timeout_ms is an older name" in line for line in gateway.lines)

@@ -1,0 +1,94 @@
+"""Stops: whom each target concerns, on which listener, and who hears of a change."""
+
+import pytest
+
+from gateway.core.errors import ConfigError, PermissionDenied
+from gateway.core.standing import Standing, Stop, check_target, halt
+from gateway.core.types import Principal
+
+KEY = Principal("ci", "acme", "api_key", user="alice", agent="bot")
+PERSON = Principal("alice", "acme", "oidc")
+OTHER = Principal("alice", "globex", "api_key")
+
+
+@pytest.mark.parametrize(
+    ("target", "stopped"),
+    [
+        ("all", [KEY, PERSON, OTHER]),
+        ("tenant/acme", [KEY, PERSON]),
+        ("key/ci", [KEY]),
+        ("key/alice", [OTHER]),
+        ("user/alice", [KEY, PERSON]),
+        ("user/alice@acme", [KEY, PERSON]),
+        ("user/alice@globex", []),
+        ("agent/bot", [KEY]),
+        ("model/m", []),
+    ],
+)
+def test_a_target_concerns_these_callers(target: str, stopped: list[Principal]) -> None:
+    standing = Standing()
+    standing.replace("halts", [halt(target)])
+    assert [who for who in (KEY, PERSON, OTHER) if standing.of(who) is not None] == stopped
+
+
+@pytest.mark.parametrize("target", ["all", "tenant/acme", "model/m"])
+def test_a_halt_that_everybody_shares_does_not_lock_administrators_out(target: str) -> None:
+    standing = Standing()
+    standing.replace("halts", [halt(target)])
+    standing.admit(KEY, admin=True)
+
+
+@pytest.mark.parametrize("target", ["key/ci", "user/alice", "agent/bot"])
+def test_a_halted_caller_cannot_administrate(target: str) -> None:
+    standing = Standing()
+    standing.replace("halts", [halt(target)])
+    with pytest.raises(PermissionDenied) as refused:
+        standing.admit(KEY, admin=True)
+    assert refused.value.code == "halted"
+
+
+def test_what_two_sources_stop_goes_on_only_when_both_allow_it() -> None:
+    standing = Standing()
+    heard: list[str] = []
+    standing.changed.append(heard.append)
+    assert standing.replace("file", [halt("key/ci")])
+    assert standing.replace("store", [halt("key/ci"), Stop("tenant/acme", "suspended", admin=True)])
+    assert not standing.replace("store", [Stop("tenant/acme", "suspended", admin=True), halt("key/ci")]), "no change"
+    standing.replace("file", [])
+    assert standing.of(KEY) == Stop("tenant/acme", "suspended", admin=True)
+    standing.replace("store", [halt("key/ci")])
+    with pytest.raises(PermissionDenied, match="halted"):
+        standing.admit(KEY)
+    standing.replace("store", [])
+    assert (standing.of(KEY), standing.active, standing.sources()) == (None, False, {})
+    assert heard == ["file", "store", "file", "store", "store"]
+
+
+def test_a_model_is_stopped_under_any_of_its_names() -> None:
+    standing = Standing()
+    standing.replace("halts", [halt("model/small")])
+    standing.admit_model("big", "large")
+    with pytest.raises(PermissionDenied):
+        standing.admit_model("tiny", "small")
+
+
+def test_rows_make_equal_stops_in_another_process() -> None:
+    standing, other = Standing(), Standing()
+    standing.replace("halts", [halt("all"), Stop("user/alice", "suspended", interrupts=False, admin=True)])
+    for source, rows in standing.sources().items():
+        other.replace(source, map(Stop.of, rows))
+    assert other.sources() == standing.sources()
+    assert other.of(PERSON) == standing.of(PERSON) == halt("all")
+
+
+@pytest.mark.parametrize(
+    "target", ["", "all/x", "key", "key/", "KEY/x", "keys/x", "key/a\nb", "key/ x", "user/" + "x" * 257, "*", "agent/\0"]
+)
+def test_what_is_no_target_is_refused(target: str) -> None:
+    with pytest.raises(ConfigError):
+        check_target(target)
+
+
+@pytest.mark.parametrize("target", ["all", "key/ci", "user/alice@example.com@acme", "model/org/name:7b", "agent/a b", "tenant/acme"])
+def test_targets(target: str) -> None:
+    assert check_target(target) == target

@@ -1,0 +1,197 @@
+"""Blocks of what the store counts: taken when they are needed, many at once, given back when they lie unused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.core.clock import FakeClock
+from gateway.core.errors import GatehouseError, LimitExceeded, Overloaded, QuotaExceeded, StoreUnavailable
+from gateway.core.ports import Reservation
+from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.waiting import Signal, as_future
+from gateway.core.wire import WireApi
+from gateway.limits.counter import Ask, Given, counted, used
+from gateway.limits.local import LocalLimiter
+from gateway.limits.meter import meters_of
+from gateway.limits.refills import Refills
+from gateway.limits.registry import BucketRegistry
+from gateway.limits.stock import Stock
+from policies.limits import LimitRules, estimate
+
+CALLER = Principal("ci", "t", "api_key", ("*",))
+
+
+class Shelf:
+    """The rows of a store. down: it does not answer."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.rows, self.calls, self.down = clock, {}, 0, False  # type: ignore[var-annotated]
+
+    async def count(self, asks: Sequence[Ask]) -> Sequence[Given]:
+        if self.down:
+            raise StoreUnavailable("away")
+        self.calls += 1
+        answers = []
+        for ask in asks:
+            self.rows[ask.key], given = counted(self.rows.get(ask.key), ask, self.clock.wall())
+            answers.append(given)
+        await asyncio.sleep(0)
+        return answers
+
+
+class Replica:
+    def __init__(self, shelf: Shelf, limits: Sequence[LimitSpec], name: str = "a", replicas: int = 1) -> None:
+        self.shelf = shelf
+        self.refills = Refills(shelf.count, name, TaskOwner("test"), replicas=lambda: replicas, clock=shelf.clock)
+        self.registry = BucketRegistry(durable=True)
+        self.reload(limits)
+
+    def reload(self, limits: Sequence[LimitSpec]) -> None:
+        self.limiter = LocalLimiter(LimitRules(limits), self.registry, estimate=estimate, restock=self.refills, clock=self.shelf.clock)
+
+    async def ask(self, tokens: int = 0, who: Principal = CALLER) -> Reservation:
+        found: Any = self.limiter.reserve(who, InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=tokens))
+        return await as_future(found) if isinstance(found, Signal) else found  # type: ignore[no-any-return]
+
+    async def many(self, count: int, tokens: int = 0) -> int:
+        """How many of so many at once are admitted."""
+        found = await asyncio.gather(*(self.ask(tokens) for _ in range(count)), return_exceptions=True)
+        assert all(not isinstance(one, Exception) or isinstance(one, GatehouseError) for one in found), found
+        return sum(not isinstance(one, Exception) for one in found)
+
+
+def daily(amount: float = 1000, **settings: Any) -> LimitSpec:
+    return LimitSpec(name="day", budget=BudgetSpec(amount=amount, window="day"), **settings)
+
+
+def spent(shelf: Shelf, limit: LimitSpec) -> int:
+    return used(shelf.rows.get(("t", "api_key", "ci")), meters_of(limit)[0], shelf.clock.wall())
+
+
+async def test_a_budget_is_used_to_the_end_and_never_beyond() -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily()])
+    assert await replica.many(300, 10) == 100
+    with pytest.raises(QuotaExceeded, match=r"needs about 10 tokens, and 0 tokens are left") as caught:
+        await replica.ask(10)
+    error = caught.value
+    assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
+    assert ("x-should-retry", "false") in error.headers
+    assert error.retry_after == pytest.approx(86400 - shelf.clock.wall() % 86400, abs=2)
+    shelf.clock.advance(error.retry_after)
+    assert await replica.many(300, 10) == 100
+
+
+async def test_most_requests_need_no_answer_of_the_store() -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily(1_000_000)])
+    for _ in range(2000):
+        (await replica.ask(10)).settle(Usage(5, 5))
+        shelf.clock.advance(0.001)
+    assert shelf.calls < 40
+
+
+async def test_replicas_share_it_and_a_killed_one_loses_what_it_had_in_hand() -> None:
+    shelf = Shelf(FakeClock())
+    one, two = (Replica(shelf, [daily()], name, 2) for name in "ab")
+    first = await one.many(30, 10)
+    again = Replica(shelf, [daily()], "c", 2)
+    rest = await two.many(200, 10) + await again.many(200, 10)
+    assert first == 30 and 40 <= rest <= 70
+    assert spent(shelf, daily()) == 1000
+
+
+async def test_what_lies_unused_goes_back_and_an_end_in_order_loses_nothing() -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily(10_000)])
+    for _ in range(20):
+        (await replica.ask(100)).settle(Usage(50, 0))
+    assert spent(shelf, daily(10_000)) > 1000
+    await replica.refills.aclose()
+    assert spent(shelf, daily(10_000)) == 1000
+    (await replica.ask(100)).settle(Usage(50, 0))
+    shelf.clock.advance(10.0)
+    await replica.refills._look()
+    await asyncio.sleep(0.01)
+    assert spent(shelf, daily(10_000)) == 1050
+    assert (await replica.ask(100)) is not None
+
+
+async def test_more_than_was_reserved_is_owed_and_paid() -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily()])
+    (await replica.ask(100)).settle(Usage(700, 250))
+    assert await replica.many(5, 100) == 0
+    await replica.refills._look()
+    await asyncio.sleep(0.01)
+    assert spent(shelf, daily()) == 950
+
+
+async def test_a_raised_budget_counts_at_once() -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily()])
+    assert await replica.many(200, 10) == 100
+    replica.reload([daily(1500)])
+    assert await replica.many(200, 10) == 50
+    replica.reload([daily(500)])
+    assert await replica.many(200, 10) == 0
+
+
+async def test_a_long_rate_is_durable_and_shows_what_is_left() -> None:
+    shelf = Shelf(FakeClock())
+    twice = LimitSpec(name="twice", requests=RateSpec(rate=2, per=86400.0))
+    replica = Replica(shelf, [twice])
+    assert b"x-ratelimit-remaining-requests: 1\r\n" in (await replica.ask()).headers
+    await replica.refills.aclose()
+    restarted = Replica(shelf, [twice])
+    assert await restarted.many(10) == 1
+    with pytest.raises(LimitExceeded) as caught:
+        await restarted.ask()
+    assert caught.value.code == "rate_limit_exceeded" and caught.value.retry_after == pytest.approx(43200, abs=1)
+
+
+@pytest.mark.parametrize(("mode", "least", "most"), [("closed", 0, 0), ("local", 45, 50), ("open", 200, 200)])
+async def test_while_the_store_is_away_the_limit_says_what_happens(mode: Any, least: int, most: int) -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily(on_failure=mode)], replicas=2)
+    (await replica.ask(10)).settle(Usage(10, 0))
+    shelf.clock.advance(30.0)
+    await replica.refills._look()
+    await asyncio.sleep(0.01)
+    shelf.down = True
+    admitted = await replica.many(200, 10)
+    assert least <= admitted <= most
+    if mode == "closed":
+        with pytest.raises(Overloaded) as caught:
+            await replica.ask(10)
+        assert (caught.value.status, caught.value.code) == (503, "limits_unavailable")
+    shelf.down = False
+    shelf.clock.advance(2.0)
+    await replica.refills._look()
+    await asyncio.sleep(0.01)
+    assert spent(shelf, daily()) == min(1000, 10 + 10 * admitted)
+
+
+async def test_a_client_that_leaves_while_it_waits_takes_nothing() -> None:
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [daily()])
+    for _ in range(100):
+        replica.limiter.reserve(CALLER, InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=10))
+    assert await replica.many(200, 10) == 100
+
+
+def test_a_stock_of_an_earlier_window_is_gone() -> None:
+    stock = Stock("l", "m", ())
+    stock.heard_of(5, 100, 50, 1, 1000, 1000, 100)
+    stock.take(30)
+    stock.heard_of(1000, 20, 50, 2, 2000, 2000, 100)
+    stock.give_back(900, 30)
+    assert stock.hand == 20
+    stock.give_back(1000, 30)
+    assert stock.hand == 50 and not stock.covers(2000, 1)

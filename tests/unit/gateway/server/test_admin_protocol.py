@@ -1,0 +1,118 @@
+"""Who sends a request to the admin listener, and who is not let in: raw bytes through uvicorn's connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway.core.network import Networks
+from gateway.core.types import Peer
+from gateway.server.admin_protocol import PEER
+from gateway.server.listener import admin_server, bind
+from gateway.telemetry.refused import Refused
+from tests.unit.gateway.pipeline.world import World
+from tests.unit.gateway.server.test_proxy_protocol import FOUR
+from tests.waiting import reached
+
+GET = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n%b\r\n"
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with who asks."""
+    peer: Peer = scope["extensions"][PEER]
+    body = f"{peer.address} {peer.trusted}".encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Listener:
+    def __init__(self, networks: tuple[str, ...], **listen: Any) -> None:
+        self.world = World(**listen)
+        self.refused = self.world.plane.refused = Refused()
+        self.world.plane.current().admin_networks = Networks().rules(networks)
+        self.sock = bind("127.0.0.1:0", "listen.admin")
+        self.server = admin_server(application, self.world.plane)
+
+    async def ask(self, data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*self.sock.getsockname())
+        writer.write(data)
+        try:
+            async with asyncio.timeout(30):
+                return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def who(self, headers: bytes = b"", before: bytes = b"") -> str:
+        answer = await self.ask(before + GET % headers)
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        return answer.rpartition(b"\r\n\r\n")[2].decode()
+
+
+@contextlib.asynccontextmanager
+async def listening(*networks: str, **listen: Any) -> AsyncIterator[Listener]:
+    listener = Listener(networks, **listen)
+    running = asyncio.create_task(listener.server.serve(sockets=[listener.sock]))
+    await reached(lambda: listener.server.started)
+    try:
+        yield listener
+    finally:
+        listener.server.end()
+        await running
+        await listener.world.plane.tasks.aclose()
+
+
+LOCAL = ("127.0.0.0/8",)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "headers", "expected"),
+    [
+        ((), b"x-forwarded-for: 203.0.113.5\r\n", "127.0.0.1 False"),
+        (("192.0.2.1",), b"x-forwarded-for: 203.0.113.5\r\n", "127.0.0.1 False"),
+        (LOCAL, b"", "127.0.0.1 True"),
+        (LOCAL, b"x-forwarded-for: 203.0.113.5\r\n", "203.0.113.5 True"),
+        (LOCAL, b"X-Forwarded-For: 6.6.6.6\r\nx-forwarded-for: 203.0.113.5\r\n", "203.0.113.5 True"),
+        (LOCAL, b"x-forwarded-for: 6.6.6.6, 203.0.113.5, 127.0.0.9\r\n", "203.0.113.5 True"),
+        (LOCAL, b"x-forwarded-for: junk\r\n", "127.0.0.1 True"),
+    ],
+)
+async def test_the_client_that_a_trusted_proxy_names(trusted: tuple[str, ...], headers: bytes, expected: str) -> None:
+    async with listening(admin_trusted_peers=trusted) as listener:
+        assert await listener.who(headers) == expected
+
+
+async def test_the_proxy_protocol() -> None:
+    async with listening(admin_trusted_peers=LOCAL, admin_proxy_protocol="required") as listener:
+        assert await listener.who(before=FOUR) == "203.0.113.7 False"
+        assert await listener.who(b"x-forwarded-for: 6.6.6.6\r\n", FOUR) == "203.0.113.7 False"
+        assert await listener.ask(GET % b"") == b""
+        assert listener.refused._totals == {("admin", "proxy_header"): 1}
+
+
+async def test_who_is_not_let_in_gets_no_answer() -> None:
+    async with listening("deny:127.0.0.0/8") as listener:
+        assert await listener.ask(GET % b"") == b""
+        assert listener.refused._totals == {("admin", "network"): 1}
+
+
+async def test_behind_a_proxy_the_client_is_judged_and_the_proxy_only_if_it_is_denied() -> None:
+    async with listening("203.0.113.0/24", admin_trusted_peers=LOCAL) as listener:
+        assert await listener.who(b"x-forwarded-for: 203.0.113.5\r\n") == "203.0.113.5 True"
+        for headers in (b"x-forwarded-for: 198.51.100.1\r\n", b""):
+            assert (await listener.ask(GET % headers)).startswith(b"HTTP/1.1 403")
+    async with listening("203.0.113.0/24", "deny:127.0.0.1", admin_trusted_peers=LOCAL) as listener:
+        assert await listener.ask(GET % b"x-forwarded-for: 203.0.113.5\r\n") == b""
+
+
+async def test_a_client_that_the_proxy_protocol_names_is_judged_before_a_byte_is_read() -> None:
+    async with listening("deny:203.0.113.0/24", admin_trusted_peers=LOCAL, admin_proxy_protocol="required") as listener:
+        assert await listener.ask(FOUR + GET % b"") == b""
+        assert await listener.who(before=b"PROXY TCP4 198.51.100.1 192.0.2.2 1 2\r\n") == "198.51.100.1 False"

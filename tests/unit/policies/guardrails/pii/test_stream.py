@@ -1,0 +1,137 @@
+"""Personal data in streams: cut anywhere the output is the same, no entity leaves in part, and nothing else is held."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.errors import GuardrailViolation
+from policies.guardrails.folding import MAX_HIDDEN
+from policies.guardrails.pii.actions import Actions
+from policies.guardrails.pii.finder import Finder
+from policies.guardrails.pii.normal import as_bytes, fold
+from policies.guardrails.pii.stream import PiiStream
+from policies.guardrails.pii.table import ENTITIES, RECOGNISERS
+from tests.unit.policies.guardrails.pii.finding import ALL
+
+MASK = Actions("g", ALL, dict.fromkeys(ENTITIES, "mask"), b"k")
+BEGINNINGS = [re.compile(one.bounded.start.encode("latin-1"), re.IGNORECASE | re.DOTALL) for one in RECOGNISERS]
+SAMPLES = {
+    "email": "bob@example.com",
+    "phone": "+1 415 555 2671",
+    "card": "4111 1111 1111 1111",
+    "iban": "DE89 3704 0044 0532 0130 00",
+    "ssn": "536-22-1234",
+    "national_id": "RSSMRA85T10A562S",
+    "ip": "2001:db8::8a2e:370:7334",
+    "mac": "00:1B:44:11:3A:B7",
+    "crypto": "0x52908400098527886E0F7030069857D2E4169EE7",
+    "birth_date": "12 March 1984",
+    "passport": "C01X00T47",
+    "plate": "B-MW 1234",
+}
+LEADS = {"birth_date": "born on ", "passport": "Reisepass ", "plate": "Kennzeichen "}
+PIECES = [
+    *SAMPLES.values(),
+    *LEADS.values(),
+    *("４１１１\u200b1111-1111 1111", "12/03/1984", "123456789", " ", "  ", ".", "-", "the", "a", "1", "12", "é", "e\u0301", "\u0301"),
+    *("㎏", "ﬁ", "½", "@", "+", "x.y", "::1", ":", "(030) ", "tel ", "030/1234567", "\n", "\u200b" * 40, "\u200b", "护照", "\ud800", "٤"),
+]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=9).map("".join) | st.text(max_size=40)
+
+
+def run(*pieces: str) -> str:
+    stream = PiiStream(MASK)
+    return "".join([stream.feed(piece) for piece in pieces]) + stream.finish()
+
+
+@given(TEXTS, st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_output_does_not_depend_on_the_cuts(text: str, data: st.DataObject) -> None:
+    whole = run(text)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    assert run(*(text[low:high] for low, high in zip([0, *cuts], [*cuts, len(text)], strict=True))) == whole
+    assert run(*text) == whole
+
+
+@pytest.mark.parametrize("entity", ENTITIES)
+def test_an_entity_cut_at_any_place_never_leaves_in_part(entity: str) -> None:
+    before, after = f"Well, {LEADS.get(entity, '')}", ", yes."
+    text = before + SAMPLES[entity] + after
+    for cut in range(len(text) + 1):
+        stream = PiiStream(MASK)
+        first = stream.feed(text[:cut])
+        assert (before + "[").startswith(first[: len(before) + 1]), first
+        assert first + stream.feed(text[cut:]) + stream.finish() == f"{before}[{entity.upper()}]{after}"
+        assert stream.found == {entity}
+
+
+@pytest.mark.parametrize("entity", ENTITIES)
+def test_the_bytes_of_a_whole_text_one_by_one(entity: str) -> None:
+    text = f"Well, {LEADS.get(entity, '')}{SAMPLES[entity]}, yes."
+    assert SAMPLES[entity] not in run(*text) and f"[{entity.upper()}]" in run(*text)
+
+
+@given(TEXTS)
+@settings(max_examples=200, deadline=None)
+def test_only_the_beginning_of_a_candidate_is_held(text: str) -> None:
+    stream = PiiStream(MASK)
+    released = ""
+    for end, character in enumerate(text, 1):
+        released += stream.feed(character)
+        held = stream.held
+        assert text[:end].endswith(held) or "\u200b" * MAX_HIDDEN in text
+        data = as_bytes(fold(held))
+        assert len(data) <= ALL.longest and len(held) <= ALL.longest * (MAX_HIDDEN + 1)
+        beside = len(fold(held[:1]))  # the first character may fold to several, of which a later one begins the candidate
+        assert not data or any(one.fullmatch(data, place) for one in BEGINNINGS for place in range(beside)), held
+    stream.finish()
+    assert stream.held == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["Hello, world! ", "a sum of 17 apples ", "x = f(y) / 2;\n", "Das ist schön, sagte er. ", "これは本です。", "— “ok” "]
+)
+def test_ordinary_text_leaves_at_once(text: str) -> None:
+    stream = PiiStream(MASK)
+    assert stream.feed(text) == text and stream.held == ""
+
+
+def test_words_are_not_held_where_no_address_is_looked_for() -> None:
+    finder = Finder([one for one in RECOGNISERS if one.entity in ("card", "phone", "ssn", "passport")])
+    stream = PiiStream(Actions("g", finder, dict.fromkeys(("card", "phone", "ssn", "passport"), "mask"), b"k"))
+    for token in ("The", " quick", " brown", " fox", ".", " In", " summer"):
+        assert stream.feed(token) == token
+
+
+def test_a_number_that_needs_a_word_is_held_only_behind_it() -> None:
+    finder = Finder([one for one in RECOGNISERS if one.entity == "passport"])
+    made = Actions("g", finder, {"passport": "mask"}, b"k")
+    assert PiiStream(made).feed("number 1234567") == "number 1234567"
+    assert PiiStream(made).feed("passport 1234567") == "passport "
+
+
+def test_a_blocked_entity_ends_the_stream_when_it_is_complete() -> None:
+    stream = PiiStream(Actions("g", ALL, dict.fromkeys(ENTITIES, "block"), b"k"))
+    assert stream.feed("pay with 4111 1111 1111 1111") == "pay with "
+    with pytest.raises(GuardrailViolation) as refused:
+        stream.feed(", please")
+    assert refused.value.code == "g" and "card" in refused.value.message and "4111" not in refused.value.message
+
+
+def test_the_end_of_a_stream_decides_what_is_held() -> None:
+    stream = PiiStream(MASK)
+    assert stream.feed("write bob@example.com") == "write "
+    assert stream.held == "bob@example.com" and stream.finish() == "[EMAIL]"
+
+
+def test_long_runs_of_invisible_characters_do_not_grow_what_is_held() -> None:
+    stream = PiiStream(MASK)
+    stream.feed("4")
+    for _ in range(100):
+        stream.feed("\u200b" * 100)
+    assert len(stream.held) <= 1 + MAX_HIDDEN
+    assert stream.feed("111 1111 1111 1111") + stream.finish() == "[CARD]"
