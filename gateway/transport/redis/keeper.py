@@ -111,6 +111,7 @@ class Keeper:
                 async with asyncio.timeout(PATIENCE):
                     made = await connect(self.to, at, self.to.sentinel_login, partial(_set, ended), self._heard)
                     await made.must("SUBSCRIBE", "+switch-master")
+                    await self._compare()
                 await ended.wait()
             except (OSError, Unreachable, TimeoutError) as error:
                 log.debug("the Sentinel %s cannot be listened to: %s", at, error)
@@ -118,6 +119,13 @@ class Keeper:
                 if made is not None:
                     made.close()
             await asyncio.sleep(LISTEN_AGAIN * (0.5 + self._entropy.uniform()))
+
+    async def _compare(self) -> None:
+        """What was announced before anybody listened is seen here: a master that froze closes no connection by itself."""
+        found = await locate(self.to)
+        if self._connection is not None and self.address != found:
+            log.info("Sentinel says that %s is at %s", self.to.master, found)
+            self.drop(Unreachable("another server is the master now"))
 
     def _heard(self, message: list[Any]) -> None:
         if len(message) != 3 or message[0] != b"message" or not isinstance(message[2], bytes):

@@ -103,7 +103,7 @@ def test_an_evaluation_is_bounded(text: str) -> None:
     read = facts(tools=["a" * 64] * 128, model="a" * 256)
     began = time.thread_time()
     condition.holds(read, False)
-    assert time.thread_time() - began < 0.05  # it takes 1 to 4 ms
+    assert time.thread_time() - began < 0.2  # it takes 1 to 4 ms
 
 
 def test_an_ipv4_address_in_ipv6_is_that_address() -> None:

@@ -18,8 +18,9 @@ from gateway.pipeline.inspect import Guarded
 from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, Call, Client, World
 
 LARGEST = ListenSpec().max_body_bytes - 1024
-MOST = 0.02
-"""Seconds."""
+MOST = 0.06
+"""Seconds: three times the aim, because processor time on a busy machine counts what others do to its caches. Read at one go, each of these
+texts takes far longer."""
 TEXTS = {
     "matches": "darn thing ",
     "matches among the widest characters": "\ufdfa" * 100 + " darn ",

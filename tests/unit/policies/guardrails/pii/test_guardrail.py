@@ -186,4 +186,4 @@ def test_hostile_texts_take_short_steps(text: str) -> None:
         except StopIteration:
             break
         longest = max(longest, time.process_time() - started)
-    assert longest < 0.1
+    assert longest < 0.3
