@@ -41,6 +41,7 @@ def test_killed_writers_lose_nothing_while_the_others_write(fleet: Fleet, kills:
     assert fleet.kills == kills
     directory = fleet.state_dir / "audit"
     verifier = load_verifier(fleet.state_dir / "keys" / "audit-signing.pub.pem")
+    until(lambda: fleet.acknowledged(WORKERS) > 0, what="something to recover")
     fleet.end(WORKERS, signal.SIGKILL)  # and is not replaced
     for place in places[:-1]:
         until(lambda: fleet.acknowledged(place) > 0, what="an acknowledgement")  # noqa: B023 - called at once
