@@ -12,6 +12,7 @@ import logging
 from base64 import b64encode
 from collections import OrderedDict
 from hashlib import sha256
+from inspect import isdatadescriptor
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -39,6 +40,9 @@ ASK_SECONDS: Final = 5.0
 MAX_ANSWER: Final = 64 * 1024
 _TOKEN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/=")
 """Characters of a bearer token (RFC 6750, 2.1)."""
+_KEPT: Final = frozenset(("expires", "login", "key_salt", "tenant_salt"))
+_CLAIMED: Final = tuple(name for name, field in vars(Principal).items() if isdatadescriptor(field) and name not in _KEPT)
+"""What an issuer's answer decides of a principal. A compiled class has no `__slots__`; its fields are descriptors in either build."""
 
 
 class Worth:
@@ -199,5 +203,4 @@ def build(settings: OidcSpec, context: AuthenticatorContext) -> IntrospectionAut
 
 def _same(one: Principal, other: Principal) -> bool:
     """Whether two principals differ in nothing but the end of their token."""
-    names = [name for name in Principal.__slots__ if name not in ("expires", "login", "key_salt", "tenant_salt")]
-    return all(getattr(one, name, None) == getattr(other, name, None) for name in names)
+    return all(getattr(one, name) == getattr(other, name) for name in _CLAIMED)

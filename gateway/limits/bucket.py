@@ -265,7 +265,8 @@ class Bucket:
         self.refund(taken_at, costs)
 
     def refund(self, taken_at: int, costs: list[int]) -> None:
-        """Puts back what was taken then and not used, unless time has refilled it meanwhile."""
+        """Puts back what was taken then and not used, unless time has refilled it meanwhile. So burst + rate x time bounds what is admitted
+        since it was taken, not what is admitted between two later moments."""
         stocks = self.stocks
         for index, meter in enumerate(self.shape.meters):
             cost = costs[index]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.core.clock import FakeClock
-from gateway.core.errors import GatehouseError
+from gateway.core.errors import GatehouseError, Overloaded
 from gateway.core.messages import Message
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
@@ -63,14 +63,15 @@ class Party:
 
 
 class Try:
-    """A request: pending, then admitted with a reservation, or refused with an error. at: when it was decided, in picoseconds."""
+    """A request: pending, then admitted with a reservation, or refused with an error. at: when it was decided, in picoseconds. abandoned: it
+    failed undecided; what a late decision charges for it is refunded."""
 
     def __init__(self, worker: Worker, who: str, tokens: int) -> None:
         self.worker, self.who, self.tokens = worker, who, tokens
         self.reservation: Any = None
         self.error: GatehouseError | None = None
         self.at = 0
-        self.settled = False
+        self.settled = self.abandoned = False
 
     @property
     def pending(self) -> bool:
@@ -120,6 +121,7 @@ class Worker(Party):
 
             def decided() -> None:
                 found.reservation, found.error = signal.value, signal.error  # type: ignore[assignment]
+                found.abandoned = isinstance(found.error, Overloaded)
                 self._decided(found)
 
             signal.add_callback(decided)
