@@ -53,10 +53,10 @@ class Server:
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-                self.process.wait(10)
+                self.process.wait(60)
 
 
 class RedisServer(Server):
@@ -73,14 +73,14 @@ class RedisServer(Server):
         assert program is not None, "the tests need Redis (Debian: apt-get install redis-server)"
         place = ("--port", str(self.port), "--unixsocket", self.socket, "--bind", "127.0.0.1", "--dir", str(self.directory))
         self.run(program, *place, "--save", "", "--appendonly", "no", *self._settings)
-        until(lambda: self.ready() and self.command("PING") == b"+PONG", 20, "Redis")
+        until(lambda: self.ready() and self.command("PING") == b"+PONG", what="Redis")
         return self
 
     def command(self, *words: str) -> bytes:
         """The first line of the answer to a command; nothing while nobody answers."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(5)
+                connection.settimeout(60)
                 connection.connect(self.socket)
                 parts = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
                 connection.sendall(f"*{len(words)}\r\n{parts}".encode())
@@ -105,7 +105,7 @@ class Sentinel(Server):
             "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
         )
         self.run(program, str(file), "--sentinel")
-        until(lambda: self.ready() and answers(self.port), 20, "the Sentinel")
+        until(lambda: self.ready() and answers(self.port), what="the Sentinel")
         return self
 
 
@@ -119,7 +119,7 @@ class EngineServer(Server):
 
     def start(self) -> EngineServer:
         self.run(sys.executable, "-m", "tests.cluster.engine", "--port", str(self.port))
-        until(lambda: self.ready() and answers(self.port), 20, "the engine")
+        until(lambda: self.ready() and answers(self.port), what="the engine")
         return self
 
 
@@ -138,7 +138,7 @@ class Haproxy(Server):
         file = self.directory / "haproxy.cfg"
         file.write_text(self._configuration(EXAMPLE.read_text()))
         self.run(program, "-db", "-f", str(file))
-        until(lambda: self.ready() and self._socket.exists() and answers(self.port), 20, "haproxy")
+        until(lambda: self.ready() and self._socket.exists() and answers(self.port), what="haproxy")
         return self
 
     def _configuration(self, text: str) -> str:
@@ -158,7 +158,7 @@ class Haproxy(Server):
     def tell(self, words: str) -> str:
         """The answer of the operator's socket to a command, such as `disable server replicas/a`."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.connect(str(self._socket))
             connection.sendall(words.encode() + b"\n")
             answer = b""
@@ -176,7 +176,7 @@ class Haproxy(Server):
 def answers(port: int) -> bool:
     """Whether somebody listens on a port of loopback."""
     with socket.socket() as connection:
-        connection.settimeout(2)
+        connection.settimeout(60)
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
