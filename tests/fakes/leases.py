@@ -63,8 +63,8 @@ class Party:
 
 
 class Try:
-    """A request: pending, then admitted with a reservation, or refused with an error. at: when it was decided, in picoseconds. abandoned: it
-    failed undecided; what a late decision charges for it is refunded."""
+    """A request: pending, then admitted with a reservation, or refused with an error. at: when it was decided, in picoseconds. abandoned:
+    it failed undecided; what a late decision charges for it is refunded."""
 
     def __init__(self, worker: Worker, who: str, tokens: int) -> None:
         self.worker, self.who, self.tokens = worker, who, tokens
