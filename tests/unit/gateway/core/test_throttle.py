@@ -130,10 +130,11 @@ class TestLogins:
             self.guess("alice", f"2001:db8:{number:x}::1")
         assert not self.login("alice", "192.0.2.1")
 
-    def test_a_hundred_thousand_addresses_neither_fill_the_memory_nor_lock_anyone_out(self) -> None:
+    def test_more_addresses_than_are_remembered_neither_fill_the_memory_nor_lock_anyone_out(self) -> None:
         assert self.login("alice", "192.0.2.1")
-        for number in range(100_000):
+        for number in range(12_000):
             self.guess(f"user{number}", f"2001:{number >> 8:x}:{number & 255:x}::1")
         for table in (self.throttle._pairs, self.throttle._accounts, self.throttle._peers, self.throttle._sites):
             assert len(table) <= 10_000
+        assert len(self.throttle._pairs) == 10_000
         assert self.login("alice", "192.0.2.1") and self.login("new", "192.0.2.2")
