@@ -31,7 +31,7 @@ from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
 from gateway.app.shared_limits import SharedLimitsPart
-from gateway.app.shipping import Shipping, recovery
+from gateway.app.shipping import Shipping, obey, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
 from gateway.app.suspensions import Suspensions
@@ -81,8 +81,9 @@ class Gateway:
         self.feed = LocalFeed()
         self.audit = AuditBroker(spec.audit, spec.state_dir, writer=self.replica)
         self._recovery = recovery(spec, self.replica)
-        self.shipping = Shipping(spec, self.audit, plugins.sinks)
+        obey(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
+        self.shipping = Shipping(spec, self.replica, plugins.sinks, self.events.record)
         self.certificates = Certificates(self.events.record)
         self._held: Mapping[str, Material] = {}
         self.countries = Countries(Networks(), self.events.record)
@@ -121,7 +122,7 @@ class Gateway:
         )
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._telemetry = spec.telemetry
-        traffic = TrafficGauges(self.plane, self.fleet.registry, self.audit, self.shipping, self.store_link.keys, parts)
+        traffic = TrafficGauges(self.plane, self.fleet.registry, self.audit, self.shipping.couriers, self.store_link.keys, parts)
         gauges = Gauges(self.fleet.supervisor, self.store_link, self.replica, self.replicas.members, self.usage)
         parts_of_ours = (self.tokens, self.revoked, traffic, gauges, self.replicas.hints, self.halts, self.certificates, self._refused)
         self.metrics.gauges += [part.collect for part in parts_of_ours]

@@ -1,41 +1,87 @@
-"""What stands beside the local audit log: the other sinks, built at the start, fed while the process lives, closed last; and the recovery
-of writers whose processes have ended."""
+"""What stands beside the local audit log: the other sinks, to which one process carries the logs of all; and the recovery of writers whose
+processes have ended."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 from gateway.audit.broker import AuditBroker
+from gateway.audit.courier import Courier
 from gateway.audit.crypto import load_signer
+from gateway.audit.places import PlacesFile
 from gateway.audit.recovery import Recovery
-from gateway.audit.shipping import Shipper
-from gateway.audit.sinks import local_sink, other_sinks
+from gateway.audit.sinks import carried, local_sink, named, other_sinks
+from gateway.audit.spool import Required, SpoolWatch
 from gateway.core.clock import SystemClock
+from gateway.core.errors import ConfigError
 from gateway.core.plugins import Hold, Lives, SinkRow, Table
 from gateway.core.specs import ConfigSpec
 
+Record = Callable[[str, str, dict[str, Any]], None]
+
+
+def obey(spec: ConfigSpec, audit: AuditBroker, sinks: Table[SinkRow]) -> None:
+    """Has a process record nothing while a required sink is too far behind what it has written. Raises ConfigError."""
+    state_dir = Path(spec.state_dir)
+    required = []
+    for _, name, wanted in named(spec.audit):
+        settings = carried(wanted, sinks)
+        if settings.required:
+            required.append(Required(name, PlacesFile(state_dir, name), settings.spool))
+    if required:
+        directory = local_sink(spec.audit, spec.state_dir, audit.writer).directory
+        audit.obey(SpoolWatch(directory, audit.writer, required))
+
 
 class Shipping:
-    """Life: `start` before the audit log's, `aclose` after it. Raises ConfigError, with the path, for settings that make no sink."""
+    """For the process that stands for the whole replica. Life: `start` before the audit log's, `aclose` after it. Raises ConfigError, with
+    the path, for settings that make no sink. record: an audit event of the given name, target and details.
+    """
 
-    def __init__(self, spec: ConfigSpec, audit: AuditBroker, sinks: Table[SinkRow]) -> None:
-        found = list(other_sinks(spec.audit, spec.state_dir, audit.writer, sinks))
+    def __init__(self, spec: ConfigSpec, writer: str, sinks: Table[SinkRow], record: Record) -> None:
+        state_dir = Path(spec.state_dir)
+        directory = local_sink(spec.audit, spec.state_dir, writer).directory
+        wanted = {name: carried(one, sinks) for _, name, one in named(spec.audit)}
+        found = list(other_sinks(spec.audit, spec.state_dir, writer, sinks))
         self._sinks = [(path, sink) for path, _, sink in found]
-        self.shippers = [Shipper(name, sink, timeout=spec.audit.timeout) for _, name, sink in found]
+        self.couriers = [
+            Courier(name, sink, directory, PlacesFile(state_dir, name), history=wanted[name].history, on_fault=self._changed)
+            for _, name, sink in found
+        ]
+        self._record = record
         self._lives = Lives()
         self._hold: Hold | None = None
-        audit.follow(*(shipper.take for shipper in self.shippers))
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Raises ConfigError when a sink does not start."""
+        """Raises ConfigError when a sink does not start, or its place in the log cannot be kept."""
+        self._loop = asyncio.get_running_loop()
         self._hold = await self._lives.hold(self._sinks)
-        for shipper in self.shippers:
-            shipper.start()
+        for (path, _), courier in zip(self._sinks, self.couriers, strict=True):
+            try:
+                await asyncio.to_thread(courier.prepare)
+            except OSError as error:
+                raise ConfigError(f"where it has come to in the log cannot be kept: {error.strerror or error}", path=path) from error
+        for courier in self.couriers:
+            courier.start()
 
     async def aclose(self) -> None:
         """Gives each sink a few seconds to take what waits, and closes it."""
-        for shipper in self.shippers:
-            await shipper.aclose()
+        self._loop = None
+        await asyncio.gather(*(courier.aclose() for courier in self.couriers))
         if self._hold is not None:
             await self._hold.release()
+
+    def _changed(self, name: str, reason: str | None) -> None:
+        """Called in a courier's thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            event, detail = ("audit.sink_failed", {"reason": reason}) if reason else ("audit.sink_recovered", {})
+            loop.call_soon_threadsafe(partial(self._record, event, name, detail))
 
 
 def recovery(spec: ConfigSpec, writer: str) -> Recovery:

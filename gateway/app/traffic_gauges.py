@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.app.parts import PartsBuilder
-from gateway.app.shipping import Shipping
 from gateway.audit.broker import AuditBroker
+from gateway.audit.courier import Courier
 from gateway.identity.stored import StoredKeys
 from gateway.pipeline.plane import DataPlane
 from gateway.routing.registry import EndpointRegistry
@@ -18,9 +18,15 @@ class TrafficGauges:
     """`Metrics.gauges` calls `collect`."""
 
     def __init__(
-        self, plane: DataPlane, registry: EndpointRegistry, audit: AuditBroker, shipping: Shipping, keys: StoredKeys, parts: PartsBuilder
+        self,
+        plane: DataPlane,
+        registry: EndpointRegistry,
+        audit: AuditBroker,
+        couriers: Sequence[Courier],
+        keys: StoredKeys,
+        parts: PartsBuilder,
     ) -> None:
-        self._plane, self._registry, self._audit, self._shipping = plane, registry, audit, shipping
+        self._plane, self._registry, self._audit, self._couriers = plane, registry, audit, couriers
         self._keys, self._parts = keys, parts
 
     def collect(self) -> Iterable[Metric]:
@@ -62,9 +68,18 @@ class TrafficGauges:
         yield CounterMetricFamily("gatehouse_audit_records", "Audit records written", value=audit.records)
         yield CounterMetricFamily("gatehouse_audit_refused", "Intents refused because the audit log took no records", value=audit.refused)
         yield CounterMetricFamily("gatehouse_audit_lost", "Audit records lost", value=audit.lost)
+        yield from self._sinks()
+
+    def _sinks(self) -> Iterable[Metric]:
+        up = GaugeMetricFamily("gatehouse_audit_sink_up", "Whether a sink beside the log takes records", labels=["sink"])
         behind = GaugeMetricFamily("gatehouse_audit_sink_waiting_bytes", "Bytes of the log that a sink has not taken yet", labels=["sink"])
+        sent = CounterMetricFamily("gatehouse_audit_sink_sent", "Records that a sink beside the log has taken", labels=["sink"])
         lost = CounterMetricFamily("gatehouse_audit_sink_lost", "Records that a sink beside the log did not get", labels=["sink"])
-        for shipper in self._shipping.shippers:
-            behind.add_metric([shipper.name], shipper.waiting)
-            lost.add_metric([shipper.name], shipper.lost)
-        yield from (behind, lost)
+        refused = CounterMetricFamily("gatehouse_audit_sink_refused", "Records that a sink's receiver will never take", labels=["sink"])
+        for courier in self._couriers:
+            up.add_metric([courier.name], 1.0 if courier.fault is None and not courier.hangs else 0.0)
+            behind.add_metric([courier.name], courier.waiting)
+            sent.add_metric([courier.name], courier.sent)
+            lost.add_metric([courier.name], courier.lost)
+            refused.add_metric([courier.name], courier.refused)
+        yield from (up, behind, sent, lost, refused)

@@ -92,9 +92,9 @@ class AuditBroker:
         self._closing = False
         self._idle: asyncio.Event | None = None
 
-    def follow(self, *followers: Callable[[bytes], None]) -> None:
-        """Each gets every batch once it is in the chain, in the writer's thread, and must not block. Before `start`."""
-        self._writer.followers = followers
+    def obey(self, spools: Callable[[], str | None]) -> None:
+        """No records are taken while `spools` gives a reason. It is called in the writer's thread, each tick. Before `start`."""
+        self._writer.spools = spools
 
     def configured(self, version: int) -> None:
         """The configuration's version, for the headers of the segments that begin from now on."""
@@ -267,8 +267,8 @@ class AuditBroker:
         gathering = self._gathering
         if self._fault.state == TRYING:
             self._recover()
-        elif self._fault.state != OPEN:  # a write that hung came back
-            if not self._closing:
+        elif self._fault.state != OPEN:  # a write that hung came back, or the sinks were looked at
+            if not self._closing and self._writer.behind is None:
                 self._try()
         elif gathering.signal is not None and not gathering.scheduled:
             self._hand_over()
@@ -320,6 +320,10 @@ class AuditBroker:
         if self._writing.batch is not None:
             if now - self._writing.since >= self._spec.timeout:
                 self._hang(f"a write has been waiting for {self._spec.timeout:g} s")
+        elif self._writer.behind is not None:
+            if self._fault.state == OPEN:
+                self._break(FAILED, self._writer.behind)
+            self._order(self._writer.mind)
         elif self._fault.state != OPEN:
             if not self._closing:
                 self._try()
@@ -351,6 +355,8 @@ class AuditBroker:
         self._worker = Worker(self._loop, self._work, self._done)
         self._fault.happened(STARTED)
         self._make_room()
+        if self._writer.behind is not None:
+            self._break(FAILED, self._writer.behind)
         self._checkpoint_due = self._clock.monotonic() + self._spec.checkpoint.every
         self._ticker = self._loop.call_later(self._tick, self._on_tick)
 

@@ -83,10 +83,11 @@ class Mark(NamedTuple):
 
 
 class LedgerReader:
-    """The logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are passed over."""
+    """The logs of all writers in one directory. counted_from: outcomes before this time were counted by other means and are passed over.
+    verb: what happens to the lines, for messages."""
 
-    def __init__(self, directory: Path, counted_from: float = 0.0) -> None:
-        self._directory, self.counted_from = directory, counted_from
+    def __init__(self, directory: Path, counted_from: float = 0.0, *, verb: str = "counted") -> None:
+        self._directory, self.counted_from, self._verb = directory, counted_from, verb
         self._seen: dict[str, Mark] = {}
 
     def writers(self) -> dict[str, list[tuple[int, Path]]]:
@@ -118,12 +119,12 @@ class LedgerReader:
             return position
         later = [number for number, _ in segments if number > position.segment]
         if path is None and later:
-            log.error("the audit log of %s lacks segments after line %d: their usage is not counted", position.writer, position.seq)
+            log.error("the audit log of %s lacks segments after line %d: they are not %s", position.writer, position.seq, self._verb)
             return Position(position.writer, later[0], 0, position.seq, position.head)
         if path is not None and (found := _beyond(path, position)) is not None:
-            log.error("the audit log of %s was changed before line %d, up to which it is counted", position.writer, position.seq)
+            log.error("the audit log of %s was changed before line %d, up to which it is %s", position.writer, position.seq, self._verb)
             return found
-        log.error("the audit log of %s is not the one that is counted up to line %d: it is counted anew", position.writer, position.seq)
+        log.error("the audit log of %s is not the one that is %s up to line %d: it begins anew", position.writer, self._verb, position.seq)
         return Position(position.writer)
 
     def part(self, position: Position, segments: list[tuple[int, Path]], until: Mark) -> Part:
@@ -145,7 +146,7 @@ class LedgerReader:
                         break
                     self._count(block, sums)
                     read += len(block)
-                    position = _after(position, block)
+                    position = after(position, block)
             if read >= PART or len(sums) >= ROWS:
                 break
         return Part(position, sums)
@@ -247,7 +248,8 @@ def _hash_before(data: bytes, end: int) -> str:
     return line[:64].decode("ascii", "replace") if len(line) == _TAIL - 1 and line.endswith(b'"}\n') else ""
 
 
-def _after(position: Position, block: bytes) -> Position:
+def after(position: Position, block: bytes) -> Position:
+    """The place behind a block of whole lines that begins at `position`."""
     last = block[block.rfind(b"\n", 0, len(block) - 1) + 1 :]
     number = last[7 : last.find(b",", 7)] if last.startswith(b'{"seq":') else b""
     seq = int(number) if number.isdigit() else position.seq

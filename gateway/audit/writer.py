@@ -30,8 +30,9 @@ RESERVE: Final = 64 * 1024 * 1024
 class ChainWriter:
     """Writes batches of records to the local log. A method that raises OSError has written nothing and may be called again.
 
-    `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `followers`: get every batch once
-    it is written; must not block. `look`: set now and then: before the next batch, or with `mind`, the files are looked after.
+    `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
+    the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
+    what it said at the last look.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -39,7 +40,8 @@ class ChainWriter:
         self.chain = Chain()
         self.written = self.batches = 0
         self.roomy = self.look = False
-        self.followers: tuple[Callable[[bytes], None], ...] = ()
+        self.spools: Callable[[], str | None] | None = None
+        self.behind: str | None = None
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -90,6 +92,7 @@ class ChainWriter:
         self._witness.look()
         if not self._witness.alone:
             self.checkpoint()
+        self._look_at_spools()
 
     def make_journal(self) -> Journal | None:
         """A journal for the loop, once the log is open. None, with a warning, when there is no room for one or it cannot be made."""
@@ -168,16 +171,19 @@ class ChainWriter:
             self._journal, self._journaled = None, False
             gone.append("journal")
         self.look = False
+        self._look_at_spools()
         if not gone:
             return []
         log.error("somebody has deleted files of the audit log that are in use: %s; it goes on in segment %d", gone, self.sink.segment)
         return [self._event("audit.broken", {"deleted": gone, "segment": self.sink.segment}, outcome="failed")]
 
+    def _look_at_spools(self) -> None:
+        if self.spools is not None:
+            self.behind = self.spools()
+
     def _put(self, lines: bytes) -> None:
         self.sink.write(lines)
         self.chain.commit()
-        for follow in self.followers:
-            follow(lines)
 
     def _roomy(self) -> bool:
         try:

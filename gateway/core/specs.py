@@ -357,9 +357,11 @@ class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One audit sink. `file` is the local, chained log that all other sinks are fed from."""
+    """One audit sink. `file` is the local, chained log that all other sinks are fed from. name: where a sink has come to in the log is kept
+    by it; by default its type."""
 
     type: str
+    name: Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,62})?$")] = ""
     path: str | None = None
     segment_bytes: Positive = 256 * 1024 * 1024
     settings: dict[str, Any] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,42 +13,96 @@ from typing import Any
 import pytest
 
 from gateway.app.plugins import OURS
-from gateway.audit.sinks.contract import Sink
+from gateway.audit.sinks.contract import Sink, batch_of
 from gateway.core.plugins import SinkContext, built
 from gateway.core.specs import AuditSpec, SinkSpec
+from tests.fakes.http_receiver import HttpReceiver
 
 BATCHES = [b'{"a":1}\n', b'{"b":2}\n{"c":3}\n', b'{"d":"' + b"x" * 100_000 + b'"}\n']
 
 
 @dataclass
 class Opened:
-    """A sink that can be written to, and where its lines are."""
+    """A sink that can be written to, and the records that have arrived."""
 
     sink: Sink
-    directory: Path
-
-    def lines(self) -> bytes:
-        return b"".join(path.read_bytes() for path in sorted(self.directory.rglob("*.jsonl")))
+    arrived: Callable[[], list[Any]]
+    close: Callable[[], None]
 
 
-def open_file(sink: Any) -> None:
+def open_file(make: Callable[..., Any], folder: Path) -> Opened:
     """The local log is opened and begun by the chain's writer."""
+    sink = make()
     sink.open()
     sink.begin(1)
 
+    def arrived() -> list[Any]:
+        return [json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
-IMPLEMENTATIONS = {"file": open_file}
-"""By type: what its owner does before it writes. To add a sink, add one; its lines are somewhere below the state directory."""
+    return Opened(sink, arrived, lambda: None)
+
+
+def open_http(make: Callable[..., Any], folder: Path) -> Opened:
+    receiver = HttpReceiver()
+
+    def arrived() -> list[Any]:
+        found = [json.loads(line) for _, body in receiver.requests for line in body.splitlines()]
+        assert all(record.pop("writer") == "gw" for record in found)
+        return found
+
+    return Opened(make(url=receiver.url), arrived, receiver.close)
+
+
+def open_syslog(make: Callable[..., Any], folder: Path) -> Opened:
+    listener = socket.create_server(("127.0.0.1", 0))
+    data = bytearray()
+    took = threading.Condition()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            while part := connection.recv(65536):
+                with took:
+                    data.extend(part)
+                    took.notify_all()
+
+    def arrived() -> list[Any]:
+        """What is acknowledged is in the kernel, and is read soon."""
+        with took:
+            assert took.wait_for(lambda: data.endswith(b"}"), 60)
+        found, rest = [], bytes(data)
+        while rest:
+            length, _, rest = rest.partition(b" ")
+            message, rest = rest[: int(length)], rest[int(length) :]
+            found.append(json.loads(message.partition(b'"] ')[2]))
+        return found
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+
+    def close() -> None:
+        thread.join(60)
+        listener.close()
+
+    return Opened(make(address=f"tcp://127.0.0.1:{listener.getsockname()[1]}"), arrived, close)
+
+
+IMPLEMENTATIONS = {"file": open_file, "http": open_http, "syslog": open_syslog}
+"""By type: makes one, and a receiver for it. To add a sink, add one."""
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opened]:
     row = OURS.sinks[request.param]
-    context = SinkContext(name=row.name, audit=AuditSpec(), sink=SinkSpec(type=row.name), state_dir=tmp_path, writer="0")
-    sink = built(row.build, row.settings, {}, context)
-    IMPLEMENTATIONS[row.name](sink)
-    yield Opened(sink, tmp_path)
-    await sink.aclose()
+
+    def make(**settings: Any) -> Any:
+        context = SinkContext(name=row.name, audit=AuditSpec(), sink=SinkSpec(type=row.name), state_dir=tmp_path, writer="0")
+        return built(row.build, row.settings, settings, context)
+
+    opened = IMPLEMENTATIONS[row.name](make, tmp_path)
+    yield opened
+    await opened.sink.aclose()
+    opened.close()
 
 
 def test_every_type_is_held_to_this_contract() -> None:
@@ -54,18 +111,19 @@ def test_every_type_is_held_to_this_contract() -> None:
 
 def test_what_is_written_is_there_whole_and_in_order(opened: Opened) -> None:
     for batch in BATCHES:
-        opened.sink.write(batch)
-    assert opened.lines() == b"".join(BATCHES)
+        opened.sink.write(batch_of("gw", batch))
+    assert opened.arrived() == [json.loads(line) for batch in BATCHES for line in batch.splitlines()]
 
 
 def test_a_probe_writes_nothing(opened: Opened) -> None:
-    opened.sink.write(BATCHES[0])
+    opened.sink.write(batch_of("gw", BATCHES[0]))
     opened.sink.probe()
-    assert opened.lines() == BATCHES[0]
+    assert opened.arrived() == [{"a": 1}]
 
 
 async def test_nothing_can_be_written_once_it_is_closed(opened: Opened) -> None:
+    opened.sink.write(batch_of("gw", BATCHES[0]))
     await opened.sink.aclose()
     await opened.sink.aclose()
     with pytest.raises(OSError):
-        opened.sink.write(BATCHES[0])
+        opened.sink.write(batch_of("gw", BATCHES[0]))

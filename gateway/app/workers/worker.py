@@ -19,7 +19,7 @@ from gateway.app.events import Events
 from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
 from gateway.app.shared_limits import SharedLimitsPart
-from gateway.app.shipping import Shipping
+from gateway.app.shipping import obey
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.figures import families
@@ -105,7 +105,7 @@ class Worker:
         self.feed = LocalFeed()
         self.feed.subscribe(self._happened)
         self.audit = AuditBroker(spec.audit, spec.state_dir, sink=claim(spec.audit, spec.state_dir, state.replica, state.worker))
-        self.shipping = Shipping(spec, self.audit, plugins.sinks)
+        obey(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
         self.people = People(self._find_person, self._owner)
@@ -133,7 +133,7 @@ class Worker:
                 spec.redis, self.events.record, lambda: max(state.count, self._facts.processes), self.metrics.not_enforced
             )
             self.metrics.gauges.append(self.shared_limits.collect)
-        traffic = TrafficGauges(self.plane, self.registry, self.audit, self.shipping, self.keys, parts)
+        traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)
         self.metrics.gauges += [traffic.collect, self._refused.collect]
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
@@ -156,7 +156,6 @@ class Worker:
         async with self._building:
             if self.plane.snapshot is None:  # a change may have overtaken it
                 await self._put_into_force(self._first.spec, self._first.version)
-        await self.shipping.start()
         await self.audit.start()
         self.events.open()
         self.countries.watch(self._owner)
@@ -182,7 +181,6 @@ class Worker:
             await self.shared_limits.aclose()
         self.events.record("worker_stopped", self.id, {})
         await self.audit.aclose()
-        await self.shipping.aclose()
         await self._report()
         self._channel.tell(Scraped(families(self.metrics.collect())))
 

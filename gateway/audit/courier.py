@@ -1,0 +1,322 @@
+"""Carries the log to one sink: the lines of all writers in a directory, in their order, each at least once.
+
+The log itself is the sink's queue. Where the sink has come to is in a file of its own (gateway.audit.places), so nothing is lost when the
+process is killed, and a sink that was away for a day gets the day. A sink that is slow or down holds up nobody, unless it is required
+(gateway.audit.spool).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from gateway.audit.ledger import LedgerReader, Mark, after, bytes_behind, end_of, head_at
+from gateway.audit.places import Places, PlacesFile
+from gateway.audit.sinks.contract import Sink, Unacceptable, batch_of
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.ledger import Position
+
+log = logging.getLogger("gatehouse.audit")
+
+BLOCK: Final = 256 * 1024
+"""About the most bytes of a batch."""
+LOOK_SECONDS: Final = 0.2
+"""Between two looks at a log in which nothing was new."""
+SETTLED_SECONDS: Final = 0.05
+"""What is at least this old is sent: a batch whose write failed has been cut off again by then."""
+SAVE_SECONDS: Final = 1.0
+FIRST_PAUSE: Final = 0.25
+LONGEST_PAUSE: Final = 30.0
+UNSURE_SECONDS: Final = 60.0
+"""After which a receiver that confirms nothing is believed to have read what it got."""
+TIMEOUT: Final = 30.0
+"""Seconds after which a call of the sink counts as hanging. A thread cannot be interrupted: the call goes on, and is reported."""
+CLOSE_SECONDS: Final = 5.0
+
+Segments = list[tuple[int, Path]]
+
+
+class Sent(NamedTuple):
+    """A batch that may come again: when it was accepted, whose it is, where it begins, its bytes."""
+
+    at: float
+    place: Position
+    size: int
+
+
+class Courier:
+    """One sink and its thread. Life: `prepare` (blocks), `start`, `aclose`.
+
+    name: of the sink. history: whether a sink that is new gets what was logged before. on_fault(reason or None): called in the thread when
+    the sink begins or ceases to fail. sent, lost, refused: lines since the start: accepted; gone from the log before they were sent; that
+    the receiver will never take. waiting: bytes that the sink has not accepted yet. fault: why it takes nothing now, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        directory: Path,
+        places: PlacesFile,
+        *,
+        history: bool = False,
+        on_fault: Callable[[str, str | None], None] = lambda name, reason: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name, self.sink = name, sink
+        self.sent = self.lost = self.refused = self.waiting = 0
+        self.fault: str | None = None
+        self._directory, self._file, self._history, self._on_fault = directory, places, history, on_fault
+        self._clock = clock or SystemClock()
+        self._reader = LedgerReader(directory, verb="sent")
+        self._at: dict[str, Position] = {}
+        self._marks: dict[str, Mark] = {}
+        self._looked = -1.0
+        self._unsure_bytes = int(getattr(sink, "unsure_bytes", 0))
+        self._unsure: deque[Sent] = deque()
+        self._saved: Places | None = None
+        self._saved_at = 0.0
+        self._pause = 0.0
+        self._wake = threading.Event()
+        self._closing = False
+        self._since: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"audit-{name}", daemon=True)
+
+    # --- life
+
+    def prepare(self) -> None:
+        """Finds the place to go on from, and notes it if it is the first. Blocks; raises OSError."""
+        places = self._file.read()
+        if places is None:
+            places = Places({} if self._history else {writer: _end(writer, of) for writer, of in self._reader.writers().items() if of})
+            self._file.write(places)
+        self._at, self._saved = dict(places.writers), places
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def aclose(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Gives the sink this long to take what waits; the next start goes on with the rest. The sink itself is closed by its owner."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, seconds)
+        if self.waiting:
+            log.warning(
+                "the audit sink %s has not taken the last %d bytes of the log; the next start goes on there", self.name, self.waiting
+            )
+
+    # --- the thread
+
+    def _run(self) -> None:
+        self._call(self.sink.probe)
+        while True:
+            last = self._closing
+            try:
+                moved = self._round(settled=last)
+                self._save()
+            except OSError as error:
+                self._failed(f"the log cannot be read: {error.strerror or error}")
+                moved = False
+            if last and (not moved or self.fault is not None):
+                break
+            if self.fault is not None:
+                self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self._pause))
+                self._wait(self._pause)
+            elif not moved:
+                self._wait(LOOK_SECONDS)
+        self._end_in_order()
+
+    def _wait(self, seconds: float) -> None:
+        if not self._closing:
+            self._wake.wait(seconds)
+
+    def _end_in_order(self) -> None:
+        if self._unsure and self.fault is None and getattr(self.sink, "finish", lambda: False)():
+            self._unsure.clear()
+        try:
+            self._save(now=True)
+        except OSError as error:
+            log.warning("how far the audit sink %s has come cannot be saved (%s): some records will be sent again", self.name, error)
+
+    def _round(self, *, settled: bool) -> bool:
+        """A batch of each writer; whether there was one. settled: everything may be sent, because the writers are closed."""
+        writers = {writer: segments for writer, segments in self._reader.writers().items() if segments}
+        self._look(writers, settled)
+        moved, waiting = False, 0
+        for writer, segments in writers.items():
+            place = self._place(writer, segments)
+            found = self._next(place, segments, self._marks[writer])
+            if found is not None:
+                lines, then = found
+                if not self._carry(writer, lines):
+                    self._go_back()
+                    self.waiting = sum(bytes_behind(self._at[one], writers[one]) for one in writers if one in self._at)
+                    return False
+                if self._unsure_bytes:
+                    self._unsure.append(Sent(self._clock.monotonic(), place, len(lines)))
+                self._at[writer], moved = then, True
+            waiting += bytes_behind(self._at[writer], segments)
+        self.waiting = waiting
+        return moved
+
+    def _look(self, writers: dict[str, Segments], settled: bool) -> None:
+        """How far each log may be sent."""
+        now = self._clock.monotonic()
+        if not settled and now - self._looked < SETTLED_SECONDS and writers.keys() <= self._marks.keys():
+            return
+        self._looked = now
+        for writer, segments in writers.items():
+            mark = self._reader.look(writer, segments, settled=settled)
+            assert mark is not None
+            self._marks[writer] = mark
+
+    def _place(self, writer: str, segments: Segments) -> Position:
+        """Where to go on; where the log is not what was sent, at the beginning of what is there."""
+        place = self._at.get(writer) or Position(writer)
+        path = dict(segments).get(place.segment)
+        if path is None:
+            later = next((number for number, _ in segments if number > place.segment), segments[0][0])
+            if place.segment:
+                self._tell_lost(writer, place, dict(segments)[later])
+            place = Position(writer, later, 0, place.seq, place.head)
+        elif place.offset and head_at(path, place.offset) != place.head:
+            log.error("the audit log of %s was changed before line %d: its segment %d is sent again", writer, place.seq, place.segment)
+            place = Position(writer, place.segment)
+        self._at[writer] = place
+        return place
+
+    def _tell_lost(self, writer: str, place: Position, path: Path) -> None:
+        first = _first_seq(path)
+        missing = max(0, first - 1 - place.seq)
+        if missing:
+            self.lost += missing
+            log.error("the audit sink %s lacks %d lines of %s: they were removed before they could be sent", self.name, missing, writer)
+
+    def _next(self, place: Position, segments: Segments, until: Mark) -> tuple[bytes, Position] | None:
+        """The next lines and the place behind them."""
+        for number, path in segments:
+            if number < place.segment:
+                continue
+            if number > until.segment:
+                return None
+            if number > place.segment:
+                place = Position(place.writer, number, 0, place.seq, place.head)
+            end = until.offset if number == until.segment else path.stat().st_size
+            if place.offset >= end:
+                continue
+            with path.open("rb") as file:
+                file.seek(place.offset)
+                block = file.read(min(BLOCK, end - place.offset))
+            if block := block[: block.rfind(b"\n") + 1]:
+                return block, after(place, block)
+        return None
+
+    # --- the sink
+
+    def _carry(self, writer: str, lines: bytes) -> bool:
+        """Whether the sink has accepted the lines, those apart that its receiver will never take."""
+        try:
+            if not self._call(partial(self.sink.write, batch_of(writer, lines))):
+                return False
+        except Unacceptable as refusal:
+            several = lines.splitlines(keepends=True)
+            if len(several) > 1:
+                half = len(several) // 2
+                return self._carry(writer, b"".join(several[:half])) and self._carry(writer, b"".join(several[half:]))
+            if not self.refused:
+                log.error("the audit sink %s refuses a record (%s); it stays in the log", self.name, refusal)
+            self.refused += 1
+            return True
+        self.sent += lines.count(b"\n")
+        return True
+
+    def _go_back(self) -> None:
+        """What a receiver that confirms nothing may not have read is sent again."""
+        for one in reversed(self._unsure):
+            self._at[one.place.writer] = one.place
+        self._unsure.clear()
+
+    def _call(self, call: Callable[[], Any]) -> bool:
+        """Calls the sink; whether it succeeded. Raises Unacceptable."""
+        self._since = self._clock.monotonic()
+        failure: Exception | None = None
+        try:
+            call()
+        except Unacceptable:
+            self._succeeded()
+            raise
+        except Exception as error:  # noqa: BLE001 - boundary: a sink that fails is tried again
+            failure = error
+        finally:
+            self._since = None
+        if failure is None:
+            self._succeeded()
+        else:
+            self._failed(str(failure) or type(failure).__name__)
+        return failure is None
+
+    def _succeeded(self) -> None:
+        self._pause = 0.0
+        if self.fault is not None:
+            log.warning("the audit sink %s takes records again", self.name)
+            self.fault = None
+            self._on_fault(self.name, None)
+
+    def _failed(self, reason: str) -> None:
+        if self.fault is None:
+            log.error("the audit sink %s takes no records: %s", self.name, reason)
+            self._on_fault(self.name, reason)
+        self.fault = reason
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call of the sink does not come back."""
+        since = self._since
+        return since is not None and self._clock.monotonic() - since >= TIMEOUT
+
+    # --- how far it has come
+
+    def _save(self, *, now: bool = False) -> None:
+        moment = self._clock.monotonic()
+        while self._unsure and (moment - self._unsure[0].at > UNSURE_SECONDS or sum(one.size for one in self._unsure) > self._unsure_bytes):
+            self._unsure.popleft()
+        if not now and moment - self._saved_at < SAVE_SECONDS:
+            return
+        places = dict(self._at)
+        for one in reversed(self._unsure):
+            places[one.place.writer] = one.place
+        found = Places(places)
+        if found != self._saved:
+            self._file.write(found)
+            self._saved = found
+        self._saved_at = moment
+
+
+def _end(writer: str, segments: Segments) -> Position:
+    number, path = segments[-1]
+    mark = end_of(number, path)
+    if not mark.offset:
+        return Position(writer, number)
+    line = _last_line(path, mark.offset)
+    return after(Position(writer, number, mark.offset - len(line)), line)
+
+
+def _last_line(path: Path, end: int) -> bytes:
+    with path.open("rb") as file:
+        begin = max(0, end - 2 * BLOCK)
+        file.seek(begin)
+        data = file.read(end - begin)
+    return data[data.rfind(b"\n", 0, len(data) - 1) + 1 :]
+
+
+def _first_seq(path: Path) -> int:
+    with path.open("rb") as file:
+        number = file.readline(64)[7:].split(b",", 1)[0]
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,47 @@
+"""Settings of the audit sinks beside the log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from gateway.core.secret import Secret
+from gateway.core.spec import ClientTlsSpec, Positive, Spec, Timeout
+
+GIB = 1024**3
+
+
+class CarriedSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every sink beside the log has. required: requests are refused while more than `spool` bytes of a process's log wait for it.
+    history: a new sink gets what was logged before, too."""
+
+    required: bool = False
+    spool: Positive = GIB
+    history: bool = False
+
+
+class SyslogSinkSpec(CarriedSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Syslog (RFC 5424). address: `tls://HOST:PORT`, `tcp://HOST:PORT` or `udp://HOST:PORT`; without a port 6514 for TLS, else 514.
+    facility: a number (13: log audit). host: what is said to be the source, else the machine's name. enterprise: the number in the name of
+    the structured data (32473 is that of documentation). timeout: until the other side has taken a batch."""
+
+    address: str
+    tls: ClientTlsSpec | None = None
+    facility: Annotated[int, Meta(ge=0, le=23)] = 13
+    host: Annotated[str, Meta(pattern=r"^[!-~]{0,255}$")] = ""
+    enterprise: Annotated[int, Meta(ge=1, le=2**31)] = 32473
+    timeout: Timeout = 10.0
+
+
+class HttpSinkSpec(CarriedSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Records by POST. format: how the body is made. token: sent as `Authorization`, in the manner of the format. headers: sent as they
+    are. index: of Elasticsearch (a data stream) or Splunk. timeout: of a whole request."""
+
+    url: str
+    format: Literal["ndjson", "splunk_hec", "elastic_bulk", "otlp", "ocsf"] = "ndjson"
+    token: Secret | None = None
+    headers: dict[str, Secret] = {}
+    index: str = ""
+    tls: ClientTlsSpec | None = None
+    timeout: Timeout = 10.0
