@@ -31,7 +31,7 @@ def obey(spec: ConfigSpec, audit: AuditBroker, sinks: Table[SinkRow]) -> None:
     for _, name, wanted in named(spec.audit):
         settings = carried(wanted, sinks)
         if settings.required:
-            required.append(Required(name, PlacesFile(state_dir, name), settings.spool))
+            required.append(Required(name, PlacesFile(state_dir, name), settings.spool_bytes))
     if required:
         directory = local_sink(spec.audit, spec.state_dir, audit.writer).directory
         audit.obey(SpoolWatch(directory, audit.writer, required))

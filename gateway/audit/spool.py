@@ -39,7 +39,7 @@ class SpoolWatch:
             most = sink.spool * 9 // 10 if sink.name in self._full else sink.spool  # not refusing and accepting in turns
             if behind > most:
                 self._full.add(sink.name)
-                return f"the required sink {sink.name} is {behind} bytes behind; {sink.spool} may wait (audit.sinks[].settings.spool)"
+                return f"the required sink {sink.name} is {behind} bytes behind; {sink.spool} may wait (audit.sinks[].settings.spool_bytes)"
             self._full.discard(sink.name)
         return None
 

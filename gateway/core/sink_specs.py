@@ -13,11 +13,11 @@ GIB = 1024**3
 
 
 class CarriedSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every sink beside the log has. required: requests are refused while more than `spool` bytes of a process's log wait for it.
+    """What every sink beside the log has. required: requests are refused while more than `spool_bytes` of a process's log wait for it.
     history: a new sink gets what was logged before, too."""
 
     required: bool = False
-    spool: Positive = GIB
+    spool_bytes: Positive = GIB
     history: bool = False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.identity.jwks import COOLDOWN
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import KEY, Gatehouse, configuration, external
 from tests.waiting import until
@@ -123,11 +125,11 @@ def test_a_rotation_of_the_providers_key_fails_no_request(running: Gatehouse, pr
 
 def test_unknown_keys_cost_the_provider_next_to_nothing(running: Gatehouse, provider: Provider) -> None:
     _, payload, signature = provider.token().split(".")
-    fetches = provider.control("fetches")["fetches"]
+    fetches, began = provider.control("fetches")["fetches"], time.monotonic()
     for number in range(200):
         forged = base64.urlsafe_b64encode(json.dumps({"alg": "RS256", "kid": f"unknown-{number}"}).encode()).rstrip(b"=").decode()
         assert chat(running, f"{forged}.{payload}.{signature}").status_code == 401
-    assert provider.control("fetches")["fetches"] - fetches <= 1
+    assert provider.control("fetches")["fetches"] - fetches <= 1 + (time.monotonic() - began) // COOLDOWN
 
 
 def test_a_token_is_refused_once_it_has_expired(running: Gatehouse, provider: Provider) -> None:

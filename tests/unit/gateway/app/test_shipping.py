@@ -70,7 +70,7 @@ async def test_a_required_sink_that_is_behind_stops_every_process(tmp_path: Path
     class Settings(CarriedSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
         pass
 
-    settings = {"required": True, "spool": 1}
+    settings = {"required": True, "spool_bytes": 1}
     audit = AuditSpec(sinks=(SinkSpec(type="file"), SinkSpec(type="lines", settings=settings)))
     spec = ConfigSpec(version=1, audit=audit, state_dir=str(tmp_path))
     sinks = Table(SinkRow, (SinkRow(name="lines", settings=Settings, build=lambda settings, context: Lines()),))
