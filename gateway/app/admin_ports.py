@@ -23,6 +23,7 @@ from gateway.pipeline.plane import DataPlane
 from gateway.routing.mirror import Mirror
 from gateway.routing.registry import EndpointRegistry
 from gateway.wire.table import APIS
+from policies.callers import concerning
 from policies.limits import LimitRules
 from policies.patterns import matches
 
@@ -104,7 +105,12 @@ class PolicyTrial:
                 "limits": [],
                 "guardrails": [],
             }
-        reading = [g.name for g in snapshot.spec.guardrails if any(matches(pattern, name) for pattern in g.models)]
+        reading = [
+            g.name
+            for g in snapshot.spec.guardrails
+            if any(matches(pattern, name) for pattern in g.models)
+            and ((concerns := concerning(g.tenants, g.roles)) is None or concerns(principal))
+        ]
         return {
             "allow": decision.allow,
             "reason": decision.reason,

@@ -23,8 +23,8 @@ from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
 from gateway.identity.chain import chain
 from gateway.identity.networked import Networked
+from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.hooks import HookedAudit
-from gateway.pipeline.inspect import Guarded
 from gateway.routing.build import router_steps
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
@@ -113,7 +113,7 @@ class Assembler:
         for model in spec.models:
             if model.fallbacks:
                 entry = entries[model.name]
-                entry.fallbacks = tuple(entries[name].in_place_of(entry) for name in model.fallbacks)
+                entry.stand_by(tuple(entries[name].in_place_of(entry) for name in model.fallbacks))
                 yield
         authorizer = yield from self._access.steps(spec)
         depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes

@@ -69,6 +69,7 @@ MODULES = (
     "gateway.limits.stock",
     "gateway.pipeline.attempt",
     "gateway.pipeline.exchange",
+    "gateway.pipeline.guarded",
     "gateway.pipeline.held",
     "gateway.pipeline.inspect",
     "gateway.pipeline.memory",

@@ -20,7 +20,8 @@ from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
 from gateway.identity.people import People
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
-from gateway.pipeline.inspect import Guarded
+from gateway.pipeline.guarded import Guarded, Tally
+from policies.callers import concerning
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class PartsBuilder:
         self._turns = Turns()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
         """By name and `fail_mode`."""
+        self.guardrail_tallies: dict[str, Tally] = {}
+        """By name."""
         self.login_gauges: dict[str, float] = {}
         """What authenticators measure, by name."""
 
@@ -98,7 +101,17 @@ class PartsBuilder:
 
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
-            return Guarded(self._plugins.guardrail(spec, self._read_text), spec.fail_mode == "open", self._failed, self._turns)
+            guardrail = self._plugins.guardrail(spec, self._read_text)
+        return Guarded(
+            guardrail,
+            spec.fail_mode == "open",
+            self._failed,
+            self._turns,
+            monitor=spec.mode == "monitor",
+            budget=spec.budget,
+            tally=self.guardrail_tallies.setdefault(spec.name, Tally()),
+            concerns=concerning(spec.tenants, spec.roles),
+        )
 
     def _hooks(self, spec: ConfigSpec, before: Parts) -> dict[bytes, tuple[str, Hook]]:
         found: dict[bytes, tuple[str, Hook]] = {}

@@ -37,6 +37,16 @@ class TrafficGauges:
         for (name, mode), count in self._parts.guardrail_failures.items():
             failures.add_metric([name, mode], count)
         yield failures
+        verdicts = CounterMetricFamily(
+            "gatehouse_guardrail_verdicts", "What guardrails found, and what was done", labels=["guardrail", "verdict", "action"]
+        )
+        seconds = CounterMetricFamily("gatehouse_guardrail_seconds", "Time spent in guardrails", labels=["guardrail"])
+        for name, tally in self._parts.guardrail_tallies.items():
+            verdicts.add_metric([name, "allow", "pass"], tally.allowed)
+            for (verdict, action), count in tally.verdicts.items():
+                verdicts.add_metric([name, verdict, action], count)
+            seconds.add_metric([name], tally.ns * 1e-9)
+        yield from (verdicts, seconds)
         if (ends := self._parts.login_gauges.get("crl")) is not None:
             yield GaugeMetricFamily(
                 "gatehouse_crl_expiry_seconds",

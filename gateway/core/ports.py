@@ -103,7 +103,11 @@ class Guardrail(Protocol):
 
 
 class StreamMatcher(Protocol):
-    """Sees the text of one choice as it grows. Holds back only what could still become part of a match."""
+    """Sees the text of one choice as it grows. Holds back only what could still become part of a match.
+
+    It may have `findings`, a list of Finding that grows, with places in the text that came in; and with them `verdict` ("rewrite" or
+    "annotate") and `reason`, for the audit record.
+    """
 
     @property
     def held(self) -> str:

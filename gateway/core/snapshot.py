@@ -6,16 +6,17 @@ settings; a Snapshot only refers to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from gateway.core.isolation import Salts
 from gateway.core.network import Rules
-from gateway.core.ports import AuditLog, Authenticator, Authorizer, Guardrail, Limiter, Route
+from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Route, StreamMatcher
 from gateway.core.prices import LineUp
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
-from gateway.core.types import Headers, InferenceRequest, Usage
+from gateway.core.types import Headers, InferenceRequest, Principal, Usage, Verdict
+from gateway.core.waiting import Maybe
 
 
 class Meter(Protocol):
@@ -28,15 +29,48 @@ class Meter(Protocol):
     def first_chunk(self, seconds: float) -> None: ...
 
 
+class Inspector(Protocol):
+    """A guardrail as a model's entry has it: behind its failure boundary (gateway.pipeline.guarded.Guarded). Nothing here raises but
+    errors that interrupt the request.
+
+    monitor: its verdicts are recorded and nothing is done. holds: it cannot follow a stream. concerns: whether it reads a caller's
+    requests; None: everybody's.
+    """
+
+    name: str
+    monitor: bool
+    holds: bool
+    concerns: Callable[[Principal], bool] | None
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]: ...
+
+    def done_with(self, verdict: str) -> str:
+        """What is done after a verdict: pass, rewrite, block or hold."""
+        ...
+
+    def note(self, where: str, hash_body: Callable[[bytes], str]) -> Any:
+        """A note (gateway.pipeline.guarded.Note) for the audit record. where: request or response."""
+        ...
+
+    def stream(self, note: Any = None, text: int = 0) -> StreamMatcher | None:
+        """A matcher behind the same boundary. note: takes what it finds in the text with this number."""
+        ...
+
+
+_MOST_SEEN: Final = 4096
+
+
 class ModelEntry:
     """One public model, ready to serve, with everything that the pipeline needs.
 
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
-    reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price.
+    reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
+    guardrails read only some callers' requests (`seen_by`).
     """
 
     __slots__ = (
+        "_seen",
         "fallbacks",
         "header",
         "holds",
@@ -47,6 +81,7 @@ class ModelEntry:
         "response_guardrails",
         "route",
         "routing_header",
+        "scoped",
         "spec",
     )
 
@@ -55,8 +90,8 @@ class ModelEntry:
         spec: ModelSpec,
         route: Route,
         meter: Meter,
-        request_guardrails: tuple[Guardrail, ...] = (),
-        response_guardrails: tuple[Guardrail, ...] = (),
+        request_guardrails: tuple[Inspector, ...] = (),
+        response_guardrails: tuple[Inspector, ...] = (),
         fallbacks: tuple[ModelEntry, ...] = (),
         *,
         holds: bool = False,
@@ -66,11 +101,35 @@ class ModelEntry:
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
         self.request_guardrails, self.response_guardrails = request_guardrails, response_guardrails
         self.fallbacks, self.holds, self.prices = fallbacks, holds, prices
+        self.scoped: bool = any([guardrail.concerns is not None for guardrail in (*request_guardrails, *response_guardrails)]) or any(
+            [fallback.scoped for fallback in fallbacks]
+        )
+        self._seen: dict[tuple[str, tuple[str, ...]], ModelEntry] = {}
         key = spec.routing.key
         if key == "session":
             self.routing_header: bytes | None = b"x-session-id"
         else:
             self.routing_header = key[7:].lower().encode() if key.startswith("header:") else None
+
+    def stand_by(self, fallbacks: tuple[ModelEntry, ...]) -> None:
+        """Sets the fallbacks, each as `in_place_of` makes it."""
+        self.fallbacks = fallbacks
+        self.scoped = self.scoped or any([fallback.scoped for fallback in fallbacks])
+
+    def seen_by(self, principal: Principal) -> ModelEntry:
+        """The entry with the guardrails that concern this caller; made once for each tenant and set of roles."""
+        key = (principal.tenant, principal.roles)
+        found = self._seen.get(key)
+        if found is None:
+            request = tuple([g for g in self.request_guardrails if g.concerns is None or g.concerns(principal)])
+            response = tuple([g for g in self.response_guardrails if g.concerns is None or g.concerns(principal)])
+            fallbacks = tuple([fallback.seen_by(principal) for fallback in self.fallbacks])
+            holds = any([g.holds for g in response])
+            found = ModelEntry(self.spec, self.route, self.meter, request, response, fallbacks, holds=holds, prices=self.prices)
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            self._seen[key] = found
+        return found
 
     def in_place_of(self, asked: ModelEntry) -> ModelEntry:
         """This model as a fallback for the one asked for. Answers pass the guardrails of both models. Requests have already passed those of

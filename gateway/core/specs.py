@@ -338,12 +338,20 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One guardrail: its type (a file of policies/guardrails or gateway/guardrails), where it looks and its own settings."""
+    """One guardrail: its type (a file of policies/guardrails or gateway/guardrails), where it looks and its own settings.
+
+    tenants, roles: of the callers whose requests it reads. mode: `monitor` counts and records, and does nothing. budget: seconds that one
+    request, answer or piece of a stream may take; more is a failure.
+    """
 
     name: Name
     type: str
     on: tuple[Literal["request", "response"], ...] = ("request", "response")
     models: tuple[str, ...] = ("*",)
+    tenants: tuple[str, ...] = ("*",)
+    roles: tuple[str, ...] = ("*",)
+    mode: Literal["enforce", "monitor"] = "enforce"
+    budget: Timeout = 30.0
     fail_mode: Literal["closed", "open"] = "closed"
     settings: dict[str, Any] = {}
 

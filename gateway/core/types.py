@@ -6,15 +6,17 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.core.values import Headers, Login, Peer, Principal, Priority, ResponseHead, Scope, Usage
+from gateway.core.values import MOST_FINDINGS, Finding, Headers, Login, Peer, Principal, Priority, ResponseHead, Scope, Usage
 from gateway.core.wire import InferenceRequest
 
 __all__ = [
     "ALLOW",
+    "MOST_FINDINGS",
     "NARROWED",
     "AuditRecord",
     "Decision",
     "EventRecord",
+    "Finding",
     "Headers",
     "InferenceRequest",
     "IntentRecord",
@@ -44,12 +46,14 @@ NARROWED: Final = Decision(False, "The token's scope does not cover this request
 
 
 class Verdict(Struct, frozen=True):
-    """A guardrail's verdict on texts: allow, rewrite (with `texts`, one for each that was read), block or hold."""
+    """A guardrail's verdict on texts: allow, annotate (pass, but the record says what was found), rewrite (with `texts`, one for each that
+    was read), block or hold. error: it failed (only the failure boundary says so). findings: what led to it."""
 
-    action: Literal["allow", "rewrite", "block", "hold"]
+    action: Literal["allow", "annotate", "rewrite", "block", "hold", "error"]
     guardrail: str = ""
     reason: str = ""
     texts: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 ALLOW = Verdict("allow")

@@ -7,7 +7,7 @@ cannot be compiled and stay in gateway.core.types, from where all of them are im
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Literal
+from typing import Final, Literal
 
 Headers = dict[bytes, bytes]
 """Request headers: names in lower case, one value each (repeated ones joined by ", "; repeated sensitive ones are refused)."""
@@ -277,3 +277,20 @@ class ResponseHead:
             if key == name or key.lower() == name:
                 return value
         return None
+
+
+MOST_FINDINGS: Final = 64
+"""That one guardrail keeps of one text; what it does with further ones is the same."""
+
+
+class Finding:
+    """What a guardrail found in a text, from `start` up to `end`. text: the text's number. score: how sure it is, 0.0 if it does not say.
+    value: what stands there, from which only a keyed hash is made; no description of a Finding has it."""
+
+    __slots__ = ("end", "entity", "score", "start", "text", "value")
+
+    def __init__(self, entity: str, start: int, end: int, value: str = "", text: int = 0, score: float = 0.0) -> None:
+        self.entity, self.start, self.end, self.value, self.text, self.score = entity, start, end, value, text, score
+
+    def __repr__(self) -> str:
+        return f"Finding({self.entity!r}, {self.start}, {self.end}, text={self.text})"

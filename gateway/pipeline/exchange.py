@@ -27,6 +27,7 @@ from gateway.core.prices import Price, written
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
+from gateway.pipeline.guarded import Note
 from gateway.pipeline.phases import UNTIMED, PhaseClock, SampledPhases
 from gateway.pipeline.plane import DataPlane
 from gateway.wire.table import error_body
@@ -109,6 +110,7 @@ class Exchange:
         "headers",
         "intended",
         "keep_alive",
+        "notes",
         "path",
         "peer",
         "plane",
@@ -164,6 +166,8 @@ class Exchange:
         self.answer_bytes = 0
         self.answer_hash = ""
         self.guardrail = ""
+        self.notes: list[Note] = []
+        """What guardrails found, and did."""
         self.detail: dict[str, Any] | None = None
         self.cors = b""
         self.usage: Usage | None = None
@@ -292,6 +296,10 @@ class Exchange:
             return
         outcome = outcome_of(error)
         self.refused = isinstance(error, GuardrailViolation | PermissionDenied | ApprovalPending | ModelNotFound)
+        if isinstance(error, GuardrailViolation):
+            self.guardrail = self.guardrail or error.code
+            if self.principal is not None:
+                self.plane.metrics.guardrail_refused(self.principal.tenant, self.principal.id)
         if self.head_sent:
             self.client.send(chunked(self.request.api.error_event(error)) + LAST_CHUNK)  # type: ignore[union-attr]
         else:
@@ -343,6 +351,8 @@ class Exchange:
                 self.detail = {**(self.detail or {}), "limits_not_enforced": list(self.reservation.not_enforced)}
         now_ns = perf_counter_ns()
         seconds = (now_ns - self.started_ns) * 1e-9
+        if self.notes:
+            self._add_notes()
         if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
             self._record(outcome, status, code, usage, endpoint, seconds)
         if entry is not None and request is not None:
@@ -355,6 +365,13 @@ class Exchange:
         self.driver = None
         self.relay = None
         self.client.finished(self.keep_alive)
+
+    def _add_notes(self) -> None:
+        """What guardrails found goes into the record, and is counted."""
+        for note in self.notes:
+            note.counted()
+        if shown := [note.shown() for note in self.notes if note.verdict != "allow"]:
+            self.detail = {**(self.detail or {}), "guardrails": shown}
 
     def _record(self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float) -> None:
         principal, request, entry = self.principal, self.request, self.entry

@@ -46,7 +46,7 @@ class HeldRelay(StreamRelay):
         events = data.split(b"\n\n")[:-1]
         found = Gathering()
         data = b"".join([reader.inspected(event, found) for event in events])
-        replaced = await checked(x, x.entry.response_guardrails, found.texts())
+        replaced = await checked(x, x.entry.response_guardrails, found.texts(), "response")
         if replaced is not None:
             if len(replaced) != len(found.places):
                 raise GuardrailViolation("The content could not be inspected.", code=self._guardrail())

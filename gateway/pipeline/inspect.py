@@ -7,20 +7,20 @@ the same output.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from gateway.core.errors import ApprovalPending, EngineError, GatehouseError, GuardrailViolation
-from gateway.core.ports import Guardrail, StreamMatcher
-from gateway.core.slices import Steps, Turns, at_once
+from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation
+from gateway.core.ports import StreamMatcher
+from gateway.core.slices import Steps
+from gateway.core.snapshot import Inspector
 from gateway.core.types import ALLOW, ResponseHead, Verdict
-from gateway.core.waiting import Driver, Maybe, check
+from gateway.core.waiting import Driver, check
 from gateway.core.wire import Path, TextFilter
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.guarded import UNREADABLE, Note
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 
-log = logging.getLogger("gatehouse.guardrails")
 LARGE_REQUEST: Final = 16 * 1024
 """Estimated tokens of a prompt above which its texts are read in turns of the loop."""
 LARGE_READ: Final = 16 * 1024
@@ -31,105 +31,10 @@ HOLD_LIMIT: Final = 1024 * 1024
 """Most characters of one choice that a guardrail which cannot work on streams may hold."""
 
 
-class Guarded:
-    """A guardrail behind its failure boundary: an exception inside becomes a violation (`closed`) or a counted pass (`open`).
-
-    turns: shared by all guardrails of the process, for long work. holds: it cannot follow a stream, which is therefore held.
-    """
-
-    def __init__(self, guardrail: Guardrail, fail_open: bool, on_failure: Callable[[str, str], None], turns: Turns | None = None) -> None:
-        self.name = guardrail.name
-        self._turns = turns or Turns()
-        self.holds = self._cannot_follow(guardrail)
-        self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open, on_failure
-
-    def _cannot_follow(self, guardrail: Guardrail) -> bool:
-        try:
-            return guardrail.stream() is None
-        except Exception:  # noqa: BLE001 - boundary: it is asked again for each stream, and denies then
-            return False
-
-    def _failed(self, error: Exception) -> None:
-        log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
-        self._on_failure(self.name, "open" if self._fail_open else "closed")
-        if not self._fail_open:
-            raise GuardrailViolation("The content could not be inspected.", code=self.name) from error
-
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
-        try:
-            verdict = self.guardrail.check(texts)
-        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
-            self._failed(error)
-            return ALLOW
-        return verdict if isinstance(verdict, Verdict) else self._waited(verdict)
-
-    async def _waited(self, verdict: Awaitable[Verdict] | Steps[Verdict]) -> Verdict:
-        try:
-            return await (self._turns.run(verdict) if isinstance(verdict, Generator) else verdict)
-        except Exception as error:  # boundary: a failing guardrail denies
-            if isinstance(error, GatehouseError) and error.interrupts:
-                raise
-            self._failed(error)
-            return ALLOW
-
-    def stream(self) -> StreamMatcher | None:
-        try:
-            matcher = self.guardrail.stream()
-        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
-            self._failed(error)
-            return _Passing()
-        return _GuardedMatcher(self, matcher) if matcher is not None else None
-
-
-class _GuardedMatcher:
-    """A stream's matcher behind the same boundary."""
-
-    def __init__(self, owner: Guarded, matcher: StreamMatcher) -> None:
-        self._owner, self._matcher = owner, matcher
-
-    @property
-    def held(self) -> str:
-        return self._matcher.held
-
-    def feed(self, text: str) -> str:
-        held = self._matcher.held
-        try:
-            return self._matcher.feed(text)
-        except GatehouseError:
-            raise
-        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
-            self._owner._failed(error)
-            self._matcher = _Passing()  # it may have lost its place
-            return held + text
-
-    def finish(self) -> str:
-        held = self._matcher.held
-        try:
-            return self._matcher.finish()
-        except GatehouseError:
-            raise
-        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
-            self._owner._failed(error)
-            self._matcher = _Passing()
-            return held
-
-
-class _Passing:
-    """Replaces a matcher that could not be made, or has failed, when the fail mode is `open`."""
-
-    @property
-    def held(self) -> str:
-        return ""
-
-    def feed(self, text: str) -> str:
-        return text
-
-    def finish(self) -> str:
-        return ""
-
-
 def raise_verdict(verdict: Verdict, name: str) -> bool:
-    """Raises for block and hold; otherwise returns whether to replace the texts."""
+    """Raises for error, block and hold; otherwise returns whether to replace the texts."""
+    if verdict.action == "error":
+        raise GuardrailViolation(UNREADABLE, code=name)
     if verdict.action == "block":
         raise GuardrailViolation(verdict.reason or "The content violates a policy.", code=verdict.guardrail or name)
     if verdict.action == "hold":
@@ -137,25 +42,33 @@ def raise_verdict(verdict: Verdict, name: str) -> bool:
     return verdict.action == "rewrite"
 
 
-async def checked(x: Exchange, guardrails: Sequence[Guardrail], texts: Sequence[str]) -> Sequence[str] | None:
-    """The texts after every guardrail, or None when none changed them."""
+async def checked(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str], where: str) -> Sequence[str] | None:
+    """The texts after every guardrail, or None when none changed them. where: request or response."""
     changed = False
     for guardrail in guardrails:
         found = guardrail.check(texts)
         if found is ALLOW:
             continue
-        if isinstance(found, Awaitable):
-            found = await found
-        verdict = found if isinstance(found, Verdict) else at_once(found)
-        if verdict is ALLOW:
+        verdict = found if isinstance(found, Verdict) else await found
+        if verdict is ALLOW or not judged(x, guardrail, verdict, where):
             continue
-        x.guardrail = guardrail.name
         if raise_verdict(verdict, guardrail.name):
             texts, changed = verdict.texts, True
     return texts if changed else None
 
 
-async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
+def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> bool:
+    """Notes a verdict for the audit record. Whether it is to be acted upon."""
+    note = guardrail.note(where, x.snapshot.audit.hash_body)
+    note.add(verdict.action, verdict.reason, verdict.findings)
+    x.notes.append(note)
+    if note.action == "pass":
+        return False
+    x.guardrail = guardrail.name
+    return True
+
+
+async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:
     """Phase 6: reads the request's texts and puts back those that a guardrail rewrites. The parsed request can be read in only one way, so
     the engine reads the same texts."""
     inference = x.request
@@ -167,13 +80,13 @@ async def request(x: Exchange, guardrails: Sequence[Guardrail]) -> None:
         found = await x.plane.turns.run(api.texts_steps(inference))
     else:
         found = api.texts(inference)
-    replaced = await checked(x, guardrails, found.texts)
+    replaced = await checked(x, guardrails, found.texts, "request")
     if replaced is not None:
         found.replace(replaced)
         found.write()
 
 
-async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:
+async def answer(x: Exchange, guardrails: Sequence[Inspector], head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:
     """Phase 10 for a whole answer: its bytes, with guardrails' rewrites, and the part of them that the record's body hash covers.
 
     An answer that guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash.
@@ -185,7 +98,7 @@ async def answer(x: Exchange, guardrails: Sequence[Guardrail], head: ResponseHea
         if guardrails:
             raise
         return body, body
-    replaced = await checked(x, guardrails, found.texts) if guardrails else None
+    replaced = await checked(x, guardrails, found.texts, "response") if guardrails else None
     if replaced is not None:
         try:
             body = found.replaced(replaced)
@@ -209,7 +122,10 @@ class InspectedRelay(StreamRelay):
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
         assert exchange.entry is not None
-        self._texts = StreamTexts(exchange.entry.response_guardrails)
+        guardrails = exchange.entry.response_guardrails
+        notes = [guardrail.note("response", exchange.snapshot.audit.hash_body) for guardrail in guardrails]
+        exchange.notes += notes
+        self._texts = StreamTexts(guardrails, notes)
         self._backlog: list[bytes] | None = None
         """What has come and is inspected in turns, or waits for it; None while nothing is."""
         self._ends = False
@@ -277,8 +193,9 @@ class InspectedRelay(StreamRelay):
 class StreamTexts(TextFilter):
     """The texts of one stream, each with a matcher of every guardrail."""
 
-    def __init__(self, guardrails: Sequence[Guardrail]) -> None:
-        self._guardrails = guardrails
+    def __init__(self, guardrails: Sequence[Inspector], notes: Sequence[Note]) -> None:
+        self._guardrails, self._notes = guardrails, notes
+        self._opened = 0
         self._channels: dict[tuple[Any, Path], _Channel] = {}
 
     def feed(self, choice: Any, path: Path, text: str) -> str:
@@ -303,8 +220,9 @@ class StreamTexts(TextFilter):
 
     def _channel(self) -> _Channel:
         matchers = []
-        for guardrail in self._guardrails:
-            matcher = guardrail.stream()
+        number, self._opened = self._opened, self._opened + 1
+        for guardrail, note in zip(self._guardrails, self._notes, strict=True):
+            matcher = guardrail.stream(note, number)
             if matcher is None:  # such a stream is held (gateway.pipeline.held)
                 raise GuardrailViolation("The content could not be inspected.", code=guardrail.name)
             matchers.append(matcher)

@@ -67,6 +67,8 @@ async def serve(x: Exchange) -> None:
     if entry is None:
         await _charge_refusal(x, principal, request)
         raise _taken(x)
+    if entry.scoped:
+        entry = entry.seen_by(principal)
     x.entry = entry
     x.clock.mark("authorise")
 

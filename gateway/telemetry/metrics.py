@@ -34,6 +34,9 @@ OVERHEAD_BOUNDS: Final[tuple[float, ...]] = (
 """Microseconds inside the gateway."""
 DURATION_BOUNDS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds from the first byte of a request to its settlement; also for the time to the first token."""
+MOST_REFUSED: Final = 256
+"""Callers whose refusals are counted one by one."""
+OTHERS: Final = ("other", "other")
 PHASES = (
     "receive",
     "authenticate",
@@ -151,6 +154,7 @@ class Metrics(Collector):
         self.models: dict[str, ModelMeter] = {}
         self.denials: dict[tuple[int, str], int] = {}
         self.would_refuse: dict[str, int] = {}
+        self.refusals: dict[tuple[str, str], int] = {}
         self.phases = {phase: Histogram(PHASE_BOUNDS) for phase in PHASES}
         self.in_flight: Callable[[], int] = int
         self.connections: Callable[[], int] = int
@@ -176,6 +180,13 @@ class Metrics(Collector):
     def not_enforced(self, limit: str) -> None:
         """Counts a request that a limit would have refused if it were enforced."""
         self.would_refuse[limit] = self.would_refuse.get(limit, 0) + 1
+
+    def guardrail_refused(self, tenant: str, principal: str) -> None:
+        """Counts a request that a guardrail refused. So many callers have a count of their own; all others have one together."""
+        key = (tenant, principal)
+        if key not in self.refusals and len(self.refusals) >= MOST_REFUSED:
+            key = OTHERS
+        self.refusals[key] = self.refusals.get(key, 0) + 1
 
     def scrape(self) -> bytes:
         """The Prometheus text format, version 0.0.4."""
@@ -216,7 +227,12 @@ class Metrics(Collector):
         )
         for name, count in list(self.would_refuse.items()):
             would.add_metric([name], count)
-        yield from (requests, retries, denials, would)
+        refusals = CounterMetricFamily(
+            "gatehouse_guardrail_refusals", "Requests that a guardrail refused, by caller", labels=["tenant", "principal"]
+        )
+        for (tenant, principal), count in list(self.refusals.items()):
+            refusals.add_metric([tenant, principal], count)
+        yield from (requests, retries, denials, would, refusals)
 
     def _tokens(self) -> Iterable[Metric]:
         tokens = CounterMetricFamily("gatehouse_tokens", "Tokens by model and kind", labels=["model", "kind"])

@@ -8,14 +8,14 @@ How the text was cut into pieces makes no difference to what is released.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 from unicodedata import combining
 
 from gateway.core.errors import GuardrailViolation
 from gateway.core.plugins import Context
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
-from gateway.core.types import ALLOW, Verdict
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from policies.guardrails.folding import (
     ASCII_FOLD,
     ASCII_WORD,
@@ -71,9 +71,10 @@ class DenyList:
             return self._steps(texts)
         if not self._suspect(text):
             return ALLOW
-        if not self._mask:
-            return self._blocked
-        return at_once(self._steps(texts)) if len(text) <= _AT_ONCE else self._steps(texts)
+        if len(text) > _AT_ONCE:
+            return self._steps(texts)
+        verdict = at_once(self._steps(texts))
+        return self._blocked if verdict is ALLOW and not self._mask else verdict
 
     def stream(self) -> DenyListStream:
         return DenyListStream(self.name, self._phrases, self._replacement if self._mask else None)
@@ -85,6 +86,7 @@ class DenyList:
     def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
         """The same verdict in steps of a few milliseconds at the worst: short texts together, long ones in pieces."""
         passed: list[str] = []
+        findings: list[Finding] = []
         batch: list[str] = []
         size, changed = 0, False
         try:
@@ -94,32 +96,38 @@ class DenyList:
                 if size > WINDOW or number == len(texts) - 1:
                     yield
                     if size > 2 * WINDOW or self._suspect("\x00".join(batch)):
-                        found = yield from self._each(batch)
+                        found = yield from self._each(batch, len(passed), findings)
                         changed = changed or found != batch
                         batch = found
                     passed += batch
                     batch, size = [], 0
         except GuardrailViolation:
-            return self._blocked
-        return Verdict("rewrite", self.name, REASON, tuple(passed)) if changed else ALLOW
+            return Verdict("block", self.name, REASON, (), tuple(findings))
+        return Verdict("rewrite", self.name, REASON, tuple(passed), tuple(findings)) if changed else ALLOW
 
-    def _each(self, texts: list[str]) -> Steps[list[str]]:
-        """The texts, masked. Raises GuardrailViolation."""
+    def _each(self, texts: list[str], first: int, findings: list[Finding]) -> Steps[list[str]]:
+        """The texts, masked. first: the number of the first one. Raises GuardrailViolation."""
         passed = []
-        for text in texts:
+        for number, text in enumerate(texts, first):
             if len(text) > WINDOW or self._suspect(text):
-                text = yield from self._long(text)
+                text = yield from self._long(text, number, findings)
             passed.append(text)
         return passed
 
-    def _long(self, text: str) -> Steps[str]:
+    def _long(self, text: str, number: int, findings: list[Finding]) -> Steps[str]:
         matcher = self.stream()
         passed = []
         piece = self._phrases.window
-        for start in range(0, len(text), piece):
-            passed.append(matcher.feed(text[start : start + piece]))
-            yield
-        passed.append(matcher.finish())
+        try:
+            for start in range(0, len(text), piece):
+                passed.append(matcher.feed(text[start : start + piece]))
+                yield
+            passed.append(matcher.finish())
+        finally:
+            if len(findings) < MOST_FINDINGS:
+                for finding in matcher.findings:
+                    finding.text = number
+                    findings.append(finding)
         return "".join(passed)
 
 
@@ -158,7 +166,9 @@ class DenyListStream:
         "_replacement",
         "_root",
         "_word",
+        "findings",
     )
+    reason = REASON
 
     def __init__(self, name: str, phrases: PhraseSet, replacement: str | None) -> None:
         self._name, self._phrases, self._replacement = name, phrases, replacement
@@ -175,6 +185,7 @@ class DenyListStream:
         self._long_run = False
         self._hidden = 0  # invisible characters at the end of the text so far
         self._replaced = 0  # phrases in the piece that is fed
+        self.findings: list[Finding] = []
 
     @property
     def held(self) -> str:
@@ -277,9 +288,9 @@ class DenyListStream:
             if node is None:
                 continue
             if node.end and boundary:
-                if self._replacement is None:
-                    raise GuardrailViolation(REASON, code=self._name)
                 candidate.best = self._end
+                if self._replacement is None:
+                    self._refuse(candidate.start, self._end)
             candidate.node = node.step(folded)
             if candidate.node is None:
                 settled = True
@@ -295,7 +306,8 @@ class DenyListStream:
             if best is None:
                 continue
             if self._replacement is None:
-                raise GuardrailViolation(REASON, code=self._name)
+                self._refuse(first.start, best)
+            self._noted(first.start, best)
             self._replaced += 1
             if self._replaced > MOST_AT_ONCE:
                 raise GuardrailViolation(REASON, code=self._name)
@@ -303,6 +315,15 @@ class DenyListStream:
             self._out.append(self._replacement)
             self._done = best - self._base
             active[:] = [candidate for candidate in active if candidate.start >= best]
+
+    def _noted(self, start: int, end: int) -> None:
+        if len(self.findings) < MOST_FINDINGS:
+            value = self._held[start - self._base : end - self._base]
+            self.findings.append(Finding("phrase", start, end, value))
+
+    def _refuse(self, start: int, end: int) -> NoReturn:
+        self._noted(start, end)
+        raise GuardrailViolation(REASON, code=self._name)
 
     def _released(self, end: int) -> str:
         if self._active:

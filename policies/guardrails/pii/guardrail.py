@@ -13,13 +13,13 @@ from gateway.core.plugins import Context
 from gateway.core.secret import Secret
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import Spec
-from gateway.core.types import ALLOW, Verdict
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
 from policies.guardrails.folding import HIDDEN_RUN, IGNORABLE, MAX_HIDDEN, has_hidden
 from policies.guardrails.pii.actions import MAX_ALLOWED, Actions
 from policies.guardrails.pii.finder import Finder
 from policies.guardrails.pii.normal import as_bytes, escapes, fold
 from policies.guardrails.pii.recogniser import CONTEXT, Recogniser
-from policies.guardrails.pii.stream import PiiStream
+from policies.guardrails.pii.stream import PiiStream, replaced
 from policies.guardrails.pii.table import ENTITIES, RECOGNISERS
 
 ACTIONS: Final = ("block", "mask", "hash", "allow")
@@ -76,21 +76,21 @@ class Pii:
         """The same verdict in steps of a few milliseconds at the worst."""
         passed: list[str] = []
         found: set[str] = set()
+        findings: list[Finding] = []
         done = 0
         try:
-            for text in texts:
+            for number, text in enumerate(texts):
                 done += len(text) + _EACH
                 if done >= _FOLLOWED:
                     yield
                     done = 0
                 suspect = yield from self._suspect(text)
-                passed.append((yield from self._followed(text, found)) if suspect else text)
+                passed.append((yield from self._followed(text, number, found, findings)) if suspect else text)
         except GuardrailViolation as error:
-            return Verdict("block", self.name, error.message)
+            return Verdict("block", self.name, error.message, (), tuple(findings))
         if all(after == before for after, before in zip(passed, texts, strict=True)):
             return ALLOW
-        reason = f"Personal data was replaced: {', '.join(sorted(found))}." if found else "Invisible characters were removed."
-        return Verdict("rewrite", self.name, reason, tuple(passed))
+        return Verdict("rewrite", self.name, replaced(found), tuple(passed), tuple(findings))
 
     def _suspect(self, text: str) -> Steps[bool]:
         """Whether anything in a text looks like an entity. Long texts are read in windows that overlap by all that one needs."""
@@ -109,15 +109,21 @@ class Pii:
                 return True
         return False
 
-    def _followed(self, text: str, found: set[str]) -> Steps[str]:
+    def _followed(self, text: str, number: int, found: set[str], findings: list[Finding]) -> Steps[str]:
         """The text after the actions. Raises GuardrailViolation."""
         matcher = self.stream()
         pieces = []
-        for start in range(0, len(text), _FOLLOWED):
-            if start:
-                yield
-            pieces.append(matcher.feed(text[start : start + _FOLLOWED]))
-        pieces.append(matcher.finish())
+        try:
+            for start in range(0, len(text), _FOLLOWED):
+                if start:
+                    yield
+                pieces.append(matcher.feed(text[start : start + _FOLLOWED]))
+            pieces.append(matcher.finish())
+        finally:
+            if len(findings) < MOST_FINDINGS:
+                for finding in matcher.findings:
+                    finding.text = number
+                    findings.append(finding)
         found |= matcher.found
         return "".join(pieces)
 

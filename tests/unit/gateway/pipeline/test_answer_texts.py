@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.pipeline.inspect import Guarded
+from gateway.pipeline.guarded import Guarded
 from gateway.wire.openai.answers import MAX_DEPTH
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet

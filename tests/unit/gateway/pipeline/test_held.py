@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
 from gateway.core.errors import ClientGone
-from gateway.core.ports import Guardrail
 from gateway.core.slices import Steps
 from gateway.core.types import ALLOW, Verdict
 from gateway.core.waiting import Signal
+from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.held import HOLD_BYTES
-from gateway.pipeline.inspect import Guarded
 from tests.unit.gateway.pipeline.test_inspect import Scripted, documents, stream, text_of
 from tests.unit.gateway.pipeline.world import DONE, SSE_HEAD, STREAM_BODY, World, chunk
 
@@ -55,7 +55,7 @@ def test_a_blocked_stream_ends_with_an_error_and_without_its_texts() -> None:
     assert world.outcome.completion_tokens > 0, "what was generated is charged"
 
 
-def test_a_guardrail_that_must_ask_somebody_is_waited_for_and_the_engine_is_free() -> None:
+async def test_a_guardrail_that_must_ask_somebody_is_waited_for_and_the_engine_is_free() -> None:
     verdict: Signal[Verdict] = Signal()
     client, world = stream([guarded(verdict)], HELLO)
     assert text_of(client) == "" and world.route.attempts[-1].results == ["success"]
@@ -72,7 +72,7 @@ def test_one_that_fails_denies_unless_it_may_fail(fail_open: bool) -> None:
     assert (b"guardrail_violation" in client.body) is not fail_open
 
 
-def test_a_client_that_leaves_meanwhile_gets_nothing_more() -> None:
+async def test_a_client_that_leaves_meanwhile_gets_nothing_more() -> None:
     verdict: Signal[Verdict] = Signal()
     world = World(response=[guarded(verdict)])
     exchange, client = world.start(STREAM_BODY)
@@ -92,7 +92,7 @@ def test_a_stream_is_held_up_to_a_bound() -> None:
     assert world.outcome.code == "scripted" and text_of(client) == ""
 
 
-def test_the_other_guardrails_read_the_whole_text_too() -> None:
+async def test_the_other_guardrails_read_the_whole_text_too() -> None:
     class Following(Scripted):
         def stream(self) -> None:
             raise AssertionError("the stream is held")
@@ -107,8 +107,10 @@ def test_the_other_guardrails_read_the_whole_text_too() -> None:
         def stream(self) -> None:
             return None
 
-    guardrails: list[Guardrail] = [guarded(), Stepping()]
-    client, _ = stream(guardrails, HELLO)
+    guardrails = [guarded(), Guarded(Stepping(), False, lambda *event: None)]
+    client, world = stream(guardrails, HELLO)
+    while not world.audit.outcomes:
+        await asyncio.sleep(0)
     assert text_of(client) == "HELLO"
 
 
@@ -118,7 +120,9 @@ def test_a_verdict_for_another_number_of_texts_passes_nothing() -> None:
 
 
 def test_without_a_matcher_a_stream_that_is_not_held_passes_nothing() -> None:
-    client, _ = stream([Scripted()], HELLO)  # its entry does not know that it reads whole texts only
+    unaware = guarded()
+    unaware.holds = False  # its entry does not know that it reads whole texts only
+    client, _ = stream([unaware], HELLO)
     assert text_of(client) == "" and b"guardrail_violation" in client.body
 
 

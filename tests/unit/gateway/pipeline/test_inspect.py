@@ -14,7 +14,8 @@ from gateway.core.errors import GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.types import ALLOW, Usage, Verdict
 from gateway.core.waiting import Maybe, Signal
-from gateway.pipeline.inspect import Guarded, raise_verdict
+from gateway.pipeline.guarded import Guarded
+from gateway.pipeline.inspect import raise_verdict
 from gateway.wire.table import parse
 from policies.guardrails.denylist import DenyList
 from policies.guardrails.phrases import PhraseSet
@@ -292,7 +293,7 @@ def test_a_guardrail_that_fails_open_passes_requests() -> None:
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-def test_a_guardrail_that_fails_after_waiting(fail_open: bool) -> None:
+async def test_a_guardrail_that_fails_after_waiting(fail_open: bool) -> None:
     verdict: Signal[Verdict] = Signal()
     world = World(request=[Guarded(Scripted(verdict), fail_open, lambda *event: None)])
     _, client = world.start()
@@ -302,7 +303,7 @@ def test_a_guardrail_that_fails_after_waiting(fail_open: bool) -> None:
 
 
 @pytest.mark.parametrize("fail_open", [True, False])
-def test_a_client_that_leaves_while_a_guardrail_waits_is_no_failure_of_the_guardrail(fail_open: bool) -> None:
+async def test_a_client_that_leaves_while_a_guardrail_waits_is_no_failure_of_the_guardrail(fail_open: bool) -> None:
     """With `fail_mode: open` the request went on to the engine."""
     verdict: Signal[Verdict] = Signal()
     failures: list[tuple[str, str]] = []
@@ -313,7 +314,7 @@ def test_a_client_that_leaves_while_a_guardrail_waits_is_no_failure_of_the_guard
     assert (world.outcome.outcome, world.outcome.code) == ("cancelled", "client_gone")
 
 
-def test_a_guardrail_that_must_wait_is_waited_for() -> None:
+async def test_a_guardrail_that_must_wait_is_waited_for() -> None:
     verdict: Signal[Verdict] = Signal()
     world = World(request=[Guarded(Scripted(verdict), False, lambda *event: None)])
     world.start()
@@ -382,7 +383,7 @@ def test_a_name_of_a_field_is_inspected_and_never_rewritten() -> None:
 
 
 def test_a_request_that_is_held_says_so() -> None:
-    world = World(request=[Scripted(Verdict("hold", "scripted", "ask-7"))])
+    world = World(request=[Guarded(Scripted(Verdict("hold", "scripted", "ask-7")), False, lambda *event: None)])
     _, client = world.start()
     assert client.status == 409
     assert client.headers["x-should-retry"] == "false"

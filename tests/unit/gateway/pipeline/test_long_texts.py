@@ -14,7 +14,7 @@ from gateway.core.errors import ClientGone, EngineError
 from gateway.core.plugins import no_files
 from gateway.core.specs import GuardrailSpec, ListenSpec
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.inspect import Guarded
+from gateway.pipeline.guarded import Guarded
 from tests.unit.gateway.pipeline.world import ANSWER, DONE, SSE_HEAD, STREAM_BODY, Call, Client, World
 
 LARGEST = ListenSpec().max_body_bytes - 1024

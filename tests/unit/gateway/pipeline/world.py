@@ -383,7 +383,7 @@ class World:
             other = ModelSpec(name="n", pool=("b",), max_tokens=fallback_max_tokens)
             meter, holds = self.metrics.meter("n"), holding(fallback_response)
             models["n"] = ModelEntry(other, self.other, meter, tuple(fallback_request), tuple(fallback_response), holds=holds)
-            self.entry.fallbacks = (models["n"].in_place_of(self.entry),)
+            self.entry.stand_by((models["n"].in_place_of(self.entry),))
         spec = ConfigSpec(version=1, listen=ListenSpec(**listen), stream=StreamSpec(keep_alive=keep_alive))
         self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, table.parse, Salts(b"secret"))
         self.plane.snapshot = self.snapshot
