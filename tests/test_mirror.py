@@ -143,6 +143,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/core/specs.py": ("tests/unit/gateway/config/test_load.py", "spec"),
     "gateway/core/storage.py": ("tests/contract/store/test_resources.py", "gateway.core.storage"),
     "gateway/core/tokens.py": ("tests/unit/gateway/identity/test_gateway_tokens.py", "gateway.core.tokens"),
+    "gateway/core/tools.py": ("tests/unit/gateway/pipeline/test_tools.py", "gateway.core.tools"),
     "gateway/core/types.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/values.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/wire.py": ("tests/contract/test_limiter.py", "wire"),
@@ -192,6 +193,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
     "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_passages.py", "texts"),
+    "policies/guardrails/tool_conditions.py": ("tests/unit/policies/guardrails/test_tool_calls.py", "tool_conditions"),
 }
 # What made the demo models and runs at no other time: the artefacts are tested (tests/integration/test_demo_model.py, test_onnx_demo.py).
 RUN_ONCE = {"engines/demo/export.py", "engines/demo/train.py", "engines/demo/transformer.py"}

@@ -21,6 +21,7 @@ from gateway.core.prices import LineUp
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
+from gateway.core.tools import ToolGuard
 from gateway.identity.chain import chain
 from gateway.identity.networked import Networked
 from gateway.pipeline.guarded import Guarded
@@ -97,7 +98,8 @@ class Assembler:
 
     def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
         router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
-        reading = [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails]
+        built = [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails]
+        reading = [(guard, guarded, self._parts.judge(guard, guarded)) for guard, guarded in built]
         prices = of_models(spec.prices, [model.name for model in spec.models])
         for pattern in unmatched(spec.prices, [model.name for model in spec.models]):
             hint = nearest(pattern, [model.name for model in spec.models])
@@ -136,8 +138,12 @@ class Assembler:
         )
         return Assembled(snapshot, router, parts)
 
-    def _entry(self, reading: list[tuple[GuardrailSpec, Guarded]], model: ModelSpec, route: Route, prices: LineUp | None) -> ModelEntry:
-        mine = [(spec, guarded) for spec, guarded in reading if any(matches(pattern, model.name) for pattern in spec.models)]
+    def _entry(
+        self, reading: list[tuple[GuardrailSpec, Guarded, ToolGuard | None]], model: ModelSpec, route: Route, prices: LineUp | None
+    ) -> ModelEntry:
+        here = [each for each in reading if any(matches(pattern, model.name) for pattern in each[0].models)]
+        mine = [(spec, guarded) for spec, guarded, judge in here if judge is None]
+        judges = [(spec, judge) for spec, _, judge in here if judge is not None]
         response = tuple(guarded for spec, guarded in mine if "response" in spec.on)
         return ModelEntry(
             model,
@@ -147,4 +153,6 @@ class Assembler:
             response,
             holds=any(guarded.holds for guarded in response),
             prices=prices,
+            request_tools=tuple(judge for spec, judge in judges if "request" in spec.on),
+            response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
         )

@@ -78,6 +78,7 @@ MODULES = (
     "gateway.pipeline.pipeline",
     "gateway.pipeline.plane",
     "gateway.pipeline.stream",
+    "gateway.pipeline.tools",
     "gateway.routing.admission",
     "gateway.routing.endpoints",
     "gateway.routing.keys",

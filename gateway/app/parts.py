@@ -17,10 +17,12 @@ from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
 from gateway.core.slices import Turns
 from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
+from gateway.core.tools import ToolGuard
 from gateway.identity.people import People
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.guarded import Guarded, Tally
+from gateway.pipeline.tools import GuardedTools
 from policies.callers import concerning
 
 
@@ -111,6 +113,20 @@ class PartsBuilder:
             budget=spec.budget,
             tally=self.guardrail_tallies.setdefault(spec.name, Tally()),
             concerns=concerning(spec.tenants, spec.roles),
+        )
+
+    def judge(self, spec: GuardrailSpec, guarded: Guarded) -> ToolGuard | None:
+        """The guardrail as one that judges tools; None if it reads texts."""
+        if not self._plugins.guardrails[spec.type].judges:
+            return None
+        return GuardedTools(
+            spec.name,
+            guarded.guardrail,
+            spec.fail_mode == "open",
+            self._failed,
+            monitor=guarded.monitor,
+            concerns=guarded.concerns,
+            tally=guarded.tally,
         )
 
     def _hooks(self, spec: ConfigSpec, before: Parts) -> dict[bytes, tuple[str, Hook]]:

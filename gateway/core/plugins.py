@@ -132,8 +132,11 @@ class AuthenticatorRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRow(Row):
+    """judges: what is built is a `ToolGuard` (gateway.core.tools), which judges tools, and its texts' part lets everything pass."""
+
     kind: ClassVar[str] = "guardrail"
     build: Callable[[Any, Context], Guardrail]
+    judges: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

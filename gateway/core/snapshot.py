@@ -15,6 +15,7 @@ from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Rou
 from gateway.core.prices import LineUp
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
+from gateway.core.tools import ToolGuard
 from gateway.core.types import Headers, InferenceRequest, Principal, Usage, Verdict
 from gateway.core.waiting import Maybe
 
@@ -66,7 +67,7 @@ class ModelEntry:
     header: `x-gatehouse-model: NAME\\r\\n`. routing_header: name of the header that the routing key is read from, or None.
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
-    guardrails read only some callers' requests (`seen_by`).
+    guardrails read only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
     """
 
     __slots__ = (
@@ -78,7 +79,9 @@ class ModelEntry:
         "name",
         "prices",
         "request_guardrails",
+        "request_tools",
         "response_guardrails",
+        "response_tools",
         "route",
         "routing_header",
         "scoped",
@@ -96,6 +99,8 @@ class ModelEntry:
         *,
         holds: bool = False,
         prices: LineUp | None = None,
+        request_tools: tuple[ToolGuard, ...] = (),
+        response_tools: tuple[ToolGuard, ...] = (),
     ) -> None:
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
@@ -105,6 +110,7 @@ class ModelEntry:
             [fallback.scoped for fallback in fallbacks]
         )
         self._seen: dict[tuple[str, tuple[str, ...]], ModelEntry] = {}
+        self.request_tools, self.response_tools = request_tools, response_tools
         key = spec.routing.key
         if key == "session":
             self.routing_header: bytes | None = b"x-session-id"
@@ -125,7 +131,18 @@ class ModelEntry:
             response = tuple([g for g in self.response_guardrails if g.concerns is None or g.concerns(principal)])
             fallbacks = tuple([fallback.seen_by(principal) for fallback in self.fallbacks])
             holds = any([g.holds for g in response])
-            found = ModelEntry(self.spec, self.route, self.meter, request, response, fallbacks, holds=holds, prices=self.prices)
+            found = ModelEntry(
+                self.spec,
+                self.route,
+                self.meter,
+                request,
+                response,
+                fallbacks,
+                holds=holds,
+                prices=self.prices,
+                request_tools=self.request_tools,
+                response_tools=self.response_tools,
+            )
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
             self._seen[key] = found
@@ -142,6 +159,8 @@ class ModelEntry:
             (*asked.response_guardrails, *(g for g in self.response_guardrails if g not in asked.response_guardrails)),
             holds=self.holds or asked.holds,
             prices=self.prices,
+            request_tools=tuple(g for g in self.request_tools if g not in asked.request_tools),
+            response_tools=(*asked.response_tools, *(g for g in self.response_tools if g not in asked.response_tools)),
         )
 
 

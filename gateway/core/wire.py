@@ -15,6 +15,7 @@ from msgspec import Raw
 from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.prices import Price
 from gateway.core.slices import Steps
+from gateway.core.tools import CallReader, ToolUse
 from gateway.core.values import Headers, ResponseHead, Usage
 
 HashBody = Callable[[bytes | memoryview], str]
@@ -291,6 +292,10 @@ class WireApi:
         """The names of the tools that the request offers to the model, all that an engine may read as one; the type of one without."""
         return []
 
+    def tool_uses(self, request: InferenceRequest) -> Sequence[ToolUse]:
+        """The tools that a request offers, and the results that it brings. Raises RequestError."""
+        return ()
+
     def label(self, request: InferenceRequest) -> str:
         """The label that the client gives the request's data; "" without one. Raises RequestError for one that cannot be read."""
         return ""
@@ -316,6 +321,14 @@ class WireApi:
         """A whole answer for the audit record and, when it is `inspected`, for guardrails: then with its texts. Raises EngineError when it
         cannot be read."""
         raise NotImplementedError
+
+    def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
+        """A whole answer as every client reads it the same way, and the tools that it calls. Raises EngineError."""
+        return body, ()
+
+    def call_reader(self) -> CallReader | None:
+        """What follows the calls in one stream; None where a stream has none."""
+        return None
 
     def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
         """The body of an error. headers: the request's."""

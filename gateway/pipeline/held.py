@@ -39,6 +39,10 @@ class HeldRelay(StreamRelay):
 
     async def release(self) -> None:
         """Raises GuardrailViolation, or any error of the guardrails, before any of the answer has passed."""
+        self.send(await self.passed())
+
+    async def passed(self) -> bytes:
+        """The events that may pass. Raises GuardrailViolation, or any error of the guardrails."""
         x = self.exchange
         assert x.entry is not None
         reader, data = self._reader, self.body()
@@ -52,10 +56,15 @@ class HeldRelay(StreamRelay):
                 raise GuardrailViolation("The content could not be inspected.", code=self._guardrail())
             passing = Replacing(found.places, replaced)
             data = b"".join([reader.inspected(event, passing) for event in events])
+        return data
+
+    def send(self, data: bytes) -> None:
+        """Sends the events and ends the client's body."""
+        x = self.exchange
         if data:
             x.answer_bytes += len(data)
             x.client.send(chunked(data))
-        super().finish_stream()
+        StreamRelay.finish_stream(self)
 
     def _guardrail(self) -> str:
         entry = self.exchange.entry

@@ -86,16 +86,18 @@ async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:
         found.write()
 
 
-async def answer(x: Exchange, guardrails: Sequence[Inspector], head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:
+async def answer(
+    x: Exchange, guardrails: Sequence[Inspector], head: ResponseHead, body: bytes, insist: bool = False
+) -> tuple[bytes, bytes | memoryview]:
     """Phase 10 for a whole answer: its bytes, with guardrails' rewrites, and the part of them that the record's body hash covers.
 
-    An answer that guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash.
+    An answer that guardrails cannot read is not passed on. Without guardrails it is, recorded by one hash. insist: it must be readable.
     """
     assert x.request is not None
     try:
-        found = x.request.api.answer(head, body, bool(guardrails))
+        found = x.request.api.answer(head, body, insist or bool(guardrails))
     except EngineError:
-        if guardrails:
+        if insist or guardrails:
             raise
         return body, body
     replaced = await checked(x, guardrails, found.texts, "response") if guardrails else None

@@ -24,7 +24,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Signal
 from gateway.core.wire import WireApi
-from gateway.pipeline import attempt, inspect
+from gateway.pipeline import attempt, inspect, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
@@ -78,8 +78,8 @@ async def serve(x: Exchange) -> None:
     x.reservation = reservation
     x.clock.mark("reserve")
 
-    if entry.request_guardrails:  # 6
-        await inspect.request(x, entry.request_guardrails)
+    if entry.request_guardrails or entry.request_tools:  # 6
+        await _inspected(x, entry)
         x.clock.mark("inspect")
 
     ticket = _intent(x, principal, request, body)  # 7
@@ -93,8 +93,8 @@ async def serve(x: Exchange) -> None:
     if not relay.started:
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
-        if entry.response_guardrails or request.api.describes:
-            body, evidence = await inspect.answer(x, entry.response_guardrails, head, body)
+        if entry.response_guardrails or entry.response_tools or request.api.describes:
+            body, evidence = await _passed(x, entry, head, body)
         _send(x, head, body, evidence)
     elif relay.held:
         await relay.release()
@@ -177,6 +177,23 @@ async def _charge_refusal(x: Exchange, principal: Principal, request: InferenceR
     if isinstance(reservation, WAITS):
         reservation = await reservation
     x.reservation = reservation
+
+
+async def _inspected(x: Exchange, entry: ModelEntry) -> None:
+    """Phase 6. Raises GuardrailViolation."""
+    if entry.request_guardrails:
+        await inspect.request(x, entry.request_guardrails)
+    if entry.request_tools:
+        await tools.request(x, entry.request_tools)
+
+
+async def _passed(x: Exchange, entry: ModelEntry, head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:
+    """Phase 10 for a whole answer: what may pass of it, and the part that the record's body hash covers. Raises GuardrailViolation."""
+    judges = bool(entry.response_tools) and x.request.api.generates  # type: ignore[union-attr]
+    body, evidence = await inspect.answer(x, entry.response_guardrails, head, body, judges)
+    if judges:
+        body = evidence = await tools.answer(x, entry.response_tools, body)
+    return body, evidence
 
 
 def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: bytes) -> Signal[None]:
@@ -265,9 +282,9 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
         return False
     if x.plane.standing.active and x.plane.standing.of_model(fallback.name) is not None:
         return False
-    if fallback.request_guardrails:
+    if fallback.request_guardrails or fallback.request_tools:
         try:
-            await inspect.request(x, fallback.request_guardrails)
+            await _inspected(x, fallback)
         except GatehouseError as error:
             log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
             return False
@@ -282,6 +299,8 @@ def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
 
 
 def _stream_relay(entry: ModelEntry) -> type[StreamRelay]:
+    if entry.response_tools:
+        return tools.HeldToolRelay if entry.holds else tools.ToolRelay
     if entry.holds:
         return HeldRelay
     return inspect.InspectedRelay if entry.response_guardrails else StreamRelay

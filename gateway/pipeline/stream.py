@@ -193,11 +193,15 @@ class StreamRelay(AnswerRelay):
             raise reader.error
 
     def _forward(self, data: bytes) -> None:
-        exchange = self.exchange
         if events := self._reader.forwarded(data):
             if not self._events:
                 self._begun()
             self._events += events
+        self.emit(data)
+
+    def emit(self, data: bytes) -> None:
+        """Sends what may pass to the client."""
+        exchange = self.exchange
         exchange.answer_bytes += len(data)
         self._last_write = exchange.plane.now
         self._send(b"%x\r\n%b\r\n" % (len(data), data))

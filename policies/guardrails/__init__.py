@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.plugins import GuardrailRow
-from policies.guardrails import denylist
+from policies.guardrails import denylist, tool_calls
 from policies.guardrails.pii import guardrail as pii
 
 ROWS: Final = (
     GuardrailRow(name="denylist", settings=denylist.DenyListSettings, build=denylist.build),
     GuardrailRow(name="pii", settings=pii.PiiSettings, build=pii.build),
+    GuardrailRow(name="tool_calls", settings=tool_calls.ToolCallsSettings, build=tool_calls.build, judges=True),
 )

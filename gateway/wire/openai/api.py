@@ -10,9 +10,11 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error, unreadable
+from gateway.wire.openai import calls
 from gateway.wire.openai.answers import OpenAiAnswer, is_json
 from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
@@ -171,6 +173,12 @@ class OpenAiApi(WireApi):
     def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return OpenAiAnswer(body, self.generates)
 
+    def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
+        return calls.of_answer(body) if self.generates and calls.suspicious(body) else (body, ())
+
+    def call_reader(self) -> CallReader | None:
+        return calls.OpenAiCalls() if self.generates else None
+
     # --- event streams
 
     def reader(self, request: InferenceRequest) -> EventReader:
@@ -218,6 +226,9 @@ class ChatApi(OpenAiApi):
     def messages(self, request: InferenceRequest) -> Sequence[Any] | None:
         messages: list[Any] = request.view.messages
         return messages
+
+    def tool_uses(self, request: InferenceRequest) -> Sequence[ToolUse]:
+        return calls.in_request(request.fields)
 
 
 class CompletionsApi(OpenAiApi):

@@ -11,6 +11,7 @@ from gateway.core.isolation import Salts
 from gateway.core.ports import AttemptResult, Guardrail, Receiver
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, ListenSpec, ModelSpec, RoutingSpec, StreamSpec
+from gateway.core.tools import ToolGuard
 from gateway.core.types import Decision, Headers, InferenceRequest, IntentRecord, OutcomeRecord, Peer, Principal, ResponseHead, Usage
 from gateway.core.waiting import Maybe, Signal
 from gateway.pipeline.exchange import Exchange
@@ -361,6 +362,9 @@ class World:
         *,
         request: Sequence[Guardrail] = (),
         response: Sequence[Guardrail] = (),
+        request_tools: Sequence[ToolGuard] = (),
+        response_tools: Sequence[ToolGuard] = (),
+        fallback_response_tools: Sequence[ToolGuard] = (),
         fallback: bool = False,
         fallback_request: Sequence[Guardrail] = (),
         fallback_response: Sequence[Guardrail] = (),
@@ -377,12 +381,16 @@ class World:
         self.route, self.other = Route(self.engine), Route(self.engine)
         self.limiter, self.audit, self.identity, self.authorizer = Limiter(), Audit(), Identity(), Authorizer()
         model = ModelSpec(name="m", pool=("a",), routing=RoutingSpec(key=key), max_tokens=max_tokens)
-        self.entry = ModelEntry(model, self.route, self.metrics.meter("m"), tuple(request), tuple(response), holds=holding(response))
+        judges = {"request_tools": tuple(request_tools), "response_tools": tuple(response_tools)}
+        self.entry = ModelEntry(
+            model, self.route, self.metrics.meter("m"), tuple(request), tuple(response), holds=holding(response), **judges
+        )
         models = {"m": self.entry, "alias": self.entry}
         if fallback:
             other = ModelSpec(name="n", pool=("b",), max_tokens=fallback_max_tokens)
             meter, holds = self.metrics.meter("n"), holding(fallback_response)
             models["n"] = ModelEntry(other, self.other, meter, tuple(fallback_request), tuple(fallback_response), holds=holds)
+            models["n"].response_tools = tuple(fallback_response_tools)
             self.entry.stand_by((models["n"].in_place_of(self.entry),))
         spec = ConfigSpec(version=1, listen=ListenSpec(**listen), stream=StreamSpec(keep_alive=keep_alive))
         self.snapshot = Snapshot(7, spec, self.identity, self.authorizer, self.limiter, self.audit, models, table.parse, Salts(b"secret"))

@@ -1,0 +1,222 @@
+"""Phases 6 and 10 for tools: judges what a request offers and brings, and what an answer calls, whole or in a stream.
+
+Of a stream everything before the first call passes as it comes. From there on nothing does until the stream is whole and its calls are
+judged: a call never leaves in part.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+from gateway.core.errors import EngineError, GuardrailViolation
+from gateway.core.tools import SEVERITY, CallReader, ToolFinding, ToolGuard, ToolUse
+from gateway.core.types import Principal
+from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.guarded import Tally
+from gateway.pipeline.held import HOLD_BYTES, HeldRelay
+from gateway.pipeline.inspect import InspectedRelay
+from gateway.pipeline.stream import StreamRelay
+
+log = logging.getLogger("gatehouse.guardrails")
+SHOWN_NAME: Final = 64
+"""Characters of a tool's name that a caller is told."""
+SHOWN: Final = 16
+"""Findings in a record."""
+
+
+def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse]) -> tuple[ToolGuard, ToolFinding] | None:
+    """What must be held, with the guardrail that says so; None: all may pass. Raises GuardrailViolation for what is not allowed."""
+    if not uses:
+        return None
+    principal: Principal = x.principal  # type: ignore[assignment]
+    model = x.entry.name  # type: ignore[union-attr]
+    held: tuple[ToolGuard, ToolFinding] | None = None
+    for guard in guards:
+        if guard.concerns is not None and not guard.concerns(principal):
+            continue
+        findings = guard.judge(uses, principal, model)
+        noted = [finding for finding in findings if finding.action != "allow"]
+        if not noted:
+            continue
+        noted.sort(key=_severity)
+        note(x, guard.name, noted)
+        if guard.monitor:
+            continue
+        worst = noted[-1]
+        x.guardrail = guard.name
+        if worst.action == "block":
+            raise GuardrailViolation(_refusal(worst), code=guard.name)
+        if held is None:
+            held = (guard, worst)
+    return held
+
+
+def refuse(held: tuple[ToolGuard, ToolFinding] | None) -> None:
+    """Raises GuardrailViolation for what would have to be held."""
+    if held is not None:
+        raise GuardrailViolation(_refusal(held[1]), code=held[0].name)
+
+
+def _severity(finding: ToolFinding) -> int:
+    return SEVERITY[finding.action]
+
+
+def note(x: Exchange, guardrail: str, findings: Sequence[ToolFinding]) -> None:
+    """Puts what was found into the audit record: names, rules and hashes, never arguments."""
+    rows = [
+        {
+            "guardrail": guardrail,
+            "tool": finding.use.name[:SHOWN_NAME],
+            "of": finding.use.kind,
+            "action": finding.action,
+            "rule": finding.rule,
+            "sha256": finding.sha256,
+        }
+        for finding in findings[-SHOWN:]
+    ]
+    before: dict[str, Any] = x.detail or {}
+    x.detail = {**before, "tools": [*before.get("tools", ()), *rows]}
+
+
+def _refusal(finding: ToolFinding) -> str:
+    name = finding.use.name[:SHOWN_NAME]
+    if finding.use.kind == "definition":
+        return f"The tool {name!r} is not allowed here."
+    if finding.use.kind == "result":
+        return f"A result of the tool {name!r} is not allowed here."
+    return f"The answer calls the tool {name!r} in a way that is not allowed here."
+
+
+async def request(x: Exchange, guards: Sequence[ToolGuard]) -> None:
+    """Phase 6: the tools that a request offers, and the results that it brings."""
+    inference = x.request
+    assert inference is not None
+    refuse(judged(x, guards, inference.api.tool_uses(inference)))
+
+
+async def answer(x: Exchange, guards: Sequence[ToolGuard], body: bytes) -> bytes:
+    """Phase 10 for a whole answer, after the guardrails that read texts: the answer as it may be passed on."""
+    assert x.request is not None
+    body, uses = x.request.api.tool_calls(body)
+    refuse(judged(x, guards, uses))
+    return body
+
+
+class Gate:
+    """Keeps back a stream's events from the first that holds a part of a call."""
+
+    __slots__ = ("_reader", "_size", "begun", "kept")
+
+    def __init__(self, x: Exchange) -> None:
+        assert x.request is not None
+        self._reader: CallReader | None = x.request.api.call_reader()
+        self.begun = False
+        self.kept: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Whole events; returns what may pass now."""
+        reader = self._reader
+        if reader is None:
+            return data
+        passing: list[bytes] = []
+        for event in data.split(b"\n\n")[:-1]:
+            read, found = reader.feed(event)
+            self.begun = self.begun or found
+            if self.begun:
+                self.kept.append(read)
+                self._size += len(read)
+                if self._size > HOLD_BYTES:
+                    raise EngineError("The engine's answer is too long behind a call of a tool.")
+            else:
+                passing.append(read)
+        return b"".join(passing)
+
+    def uses(self) -> Sequence[ToolUse]:
+        return () if self._reader is None else self._reader.uses()
+
+
+def _release(relay: StreamRelay, gate: Gate) -> bytes:
+    """The events that were kept, once their calls are judged."""
+    x = relay.exchange
+    assert x.entry is not None
+    if gate.begun:
+        refuse(judged(x, x.entry.response_tools, gate.uses()))
+    return b"".join(gate.kept)
+
+
+class ToolRelay(InspectedRelay):
+    """A stream whose calls are judged when it is whole."""
+
+    __slots__ = ("_gate",)
+    held: ClassVar[bool] = True
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._gate = Gate(exchange)
+
+    def emit(self, data: bytes) -> None:
+        if passing := self._gate.feed(data):
+            super().emit(passing)
+
+    def finish_stream(self) -> None:
+        """Does nothing yet: `release` ends the client's body."""
+
+    async def release(self) -> None:
+        """Raises GuardrailViolation before any part of a call has passed."""
+        if rest := _release(self, self._gate):
+            StreamRelay.emit(self, rest)
+        StreamRelay.finish_stream(self)
+
+
+class HeldToolRelay(HeldRelay):
+    """The same for a stream that guardrails hold until it is whole."""
+
+    __slots__ = ()
+
+    async def release(self) -> None:
+        """Raises GuardrailViolation, or any error of the guardrails, before any of the answer has passed."""
+        gate = Gate(self.exchange)
+        passing = gate.feed(await self.passed())
+        self.send(passing + _release(self, gate))
+
+
+class GuardedTools:
+    """A guardrail on tools behind its failure boundary: an exception inside denies (`closed`), or counts and passes (`open`)."""
+
+    def __init__(
+        self,
+        name: str,
+        guard: Any,
+        fail_open: bool,
+        on_failure: Callable[[str, str], None],
+        *,
+        monitor: bool = False,
+        concerns: Callable[[Principal], bool] | None = None,
+        tally: Tally | None = None,
+    ) -> None:
+        self.name, self._guard = name, guard
+        self.monitor, self.concerns, self.tally = monitor, concerns, tally or Tally()
+        self.may_hold: bool = guard.may_hold
+        self.expires: float = guard.expires
+        self.approvers: tuple[str, ...] = guard.approvers
+        self._fail_open, self._on_failure = fail_open or monitor, on_failure
+
+    def judge(self, uses: Sequence[ToolUse], caller: Principal, model: str) -> Sequence[ToolFinding]:
+        try:
+            found: Sequence[ToolFinding] = self._guard.judge(uses, caller, model)
+        except Exception as error:  # boundary: a guardrail that fails denies
+            log.error("guardrail %s failed: %r", self.name, error, exc_info=error)
+            self._on_failure(self.name, "open" if self._fail_open else "closed")
+            if not self._fail_open:
+                raise GuardrailViolation("The tools could not be inspected.", code=self.name) from error
+            return ()
+        worst = max([SEVERITY[finding.action] for finding in found], default=0)
+        if worst:
+            action = "block" if worst > 1 else "hold"
+            self.tally.count(action, "pass" if self.monitor else action)
+        else:
+            self.tally.allowed += 1
+        return found
