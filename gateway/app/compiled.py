@@ -67,6 +67,7 @@ MODULES = (
     "gateway.limits.share",
     "gateway.limits.shares",
     "gateway.limits.stock",
+    "gateway.limits.ticker",
     "gateway.pipeline.attempt",
     "gateway.pipeline.exchange",
     "gateway.pipeline.guarded",

@@ -16,6 +16,7 @@ from gateway.limits.bucket import Bucket
 from gateway.limits.counter import Ask, counted
 from gateway.limits.meter import MONEY, NANO, SECOND, Meter, meters_of
 from gateway.limits.registry import BucketRegistry
+from gateway.limits.ticker import Ticker
 from gateway.pipeline.plane import DataPlane
 from policies.limits import LimitRules
 
@@ -29,6 +30,7 @@ class LimitStates:
 
     def __init__(self, plane: DataPlane, registry: BucketRegistry, store: ControlStore) -> None:
         self._plane, self._registry, self._store = plane, registry, store
+        self._ticker = Ticker()
 
     async def state(self, limit: str) -> list[dict[str, Any]]:
         spec = self._spec(limit)
@@ -62,7 +64,7 @@ class LimitStates:
         else:
             for key in chosen:
                 await self._store.forget_counters(limit, key)
-        now = int(time.monotonic() * SECOND)
+        now = self._ticker.now()
         for key, bucket in self._registry.all():
             if bucket.shape.name == limit and key in chosen:
                 if isinstance(bucket, Account):
@@ -84,7 +86,7 @@ class LimitStates:
         return found
 
     def _view(self, spec: LimitSpec, key: Key, bucket: Bucket | None, stored: dict[str, Any]) -> dict[str, Any]:
-        now, wall = int(time.monotonic() * SECOND), time.time()
+        now, wall = self._ticker.now(), time.time()
         if isinstance(bucket, Account):
             bucket.settle(now)
         amounts = []

@@ -9,7 +9,11 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """`monotonic()` in seconds for durations and deadlines; `wall()` in seconds since the epoch for records."""
+    """`monotonic()` in seconds for durations and deadlines; `wall()` in seconds since the epoch for records. epoch: a moment of `monotonic`
+    before anything happened here, for those who count in small units from it; in whole seconds."""
+
+    @property
+    def epoch(self) -> float: ...
 
     def monotonic(self) -> float: ...
 
@@ -17,8 +21,9 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock. Bound C functions: no Python frame per call."""
+    """The machine's clock. Bound C functions: no Python frame per call. epoch: the start of this process."""
 
+    epoch = float(int(time.monotonic()))
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
 
@@ -26,8 +31,8 @@ class SystemClock:
 class FakeClock:
     """A clock that moves only when told to."""
 
-    def __init__(self, monotonic: float = 1000.0, wall: float = 1_800_000_000.0) -> None:
-        self._monotonic, self._wall = monotonic, wall
+    def __init__(self, monotonic: float = 1000.0, wall: float = 1_800_000_000.0, epoch: float = 0.0) -> None:
+        self._monotonic, self._wall, self.epoch = monotonic, wall, epoch
 
     def monotonic(self) -> float:
         return self._monotonic

@@ -38,11 +38,10 @@ class Account(Bucket):
     """A bucket and its leases. `in_use`: slots that workers hold. out: what they hold of each amount. undecided: requests that are being
     decided. begun: when the window of each stock began, as far as what is out counts in it. Times in picoseconds."""
 
-    __slots__ = ("begun", "contended_until", "key", "leases", "out", "undecided")
+    __slots__ = ("begun", "contended_until", "leases", "out", "undecided")
 
     def __init__(self, shape: Shape, key: tuple[str, ...], now: int = 0) -> None:
         super().__init__(shape, key, now)
-        self.key = key
         self.leases: dict[str, Lease] = {}
         self.out: list[int] = [0] * len(shape.meters)
         self.begun: list[int] = [0] * len(shape.meters)
@@ -69,20 +68,20 @@ class Account(Bucket):
                 self._cut(when)
                 self.used_up(lease, lease.amounts)
             self._cut(now)
-        if self.stocks is not None:
+        if self.shape.durable:
             self._follow_windows()
 
     def _cut(self, now: int) -> None:
         for index, meter in enumerate(self.shape.meters):
             if self.out[index] and not meter.frozen:
-                least = now + self.out[index] * meter.unit
-                if self.full[index] < least:
-                    self.full[index], self.idle_at[index] = least, now
+                cell, least = self.cells[index], now + self.out[index] * meter.unit
+                if cell.full < least:
+                    cell.full, cell.idle_at = least, now
 
     def _follow_windows(self) -> None:
         """What is out when a new window begins may be used in it."""
-        assert self.stocks is not None
-        for index, stock in enumerate(self.stocks):
+        for index, cell in enumerate(self.cells):
+            stock = cell.stock
             if stock is not None and stock.begun != self.begun[index]:
                 self.begun[index] = stock.begun
                 stock.take(self.out[index])
@@ -99,9 +98,10 @@ class Account(Bucket):
         """The worker has not used this much of its lease, and will not."""
         self.used_up(lease, amounts)
         for index, amount in enumerate(amounts):
-            self.full[index] -= amount * self.shape.meters[index].unit
-            if self.stocks is not None and (stock := self.stocks[index]) is not None:
-                stock.hand += amount
+            cell = self.cells[index]
+            cell.full -= amount * self.shape.meters[index].unit
+            if cell.stock is not None:
+                cell.stock.hand += amount
 
     def put_back_slots(self, lease: Lease, slots: int) -> None:
         lease.slots -= slots
@@ -118,10 +118,11 @@ class Account(Bucket):
     def short_of_amounts(self, now: int, costs: list[int]) -> bool:
         """Whether an amount refuses what costs this, however many are under way."""
         for index, meter in enumerate(self.shape.meters):
-            if self.stocks is not None and (stock := self.stocks[index]) is not None:
-                if not stock.covers(now, costs[index]):
+            cell = self.cells[index]
+            if cell.stock is not None:
+                if not cell.stock.covers(now, costs[index]):
                     return True
-            elif self.full[index] + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+            elif cell.full + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
                 return True
         return False
 
@@ -129,20 +130,20 @@ class Account(Bucket):
         """Whole units of each amount, and slots, that can be handed out now; slots are -1 where they are not limited."""
         amounts: list[int] = []
         for index, meter in enumerate(self.shape.meters):
-            if self.stocks is not None and (stock := self.stocks[index]) is not None:
-                amounts.append(max(0, stock.hand) if now < stock.until else 0)
+            cell = self.cells[index]
+            if cell.stock is not None:
+                amounts.append(max(0, cell.stock.hand) if now < cell.stock.until else 0)
             else:
-                amounts.append(meter.level(self.full[index] if meter.frozen else self.full[index] - now))
+                amounts.append(meter.level(cell.full if meter.frozen else cell.full - now))
         return amounts, max(0, self.shape.concurrent - self.in_use) if self.shape.concurrent else -1
 
     def good_until(self, until: int) -> int:
         """How long what is handed out now may be used: no longer than the session, or than what it comes from."""
         if self.shape.wall_ps:
             until = min(until, self.since + self.shape.wall_ps)
-        if self.stocks is not None:
-            for stock in self.stocks:
-                if stock is not None and stock.until < until:
-                    until = stock.until
+        for cell in self.cells:
+            if cell.stock is not None and cell.stock.until < until:
+                until = cell.stock.until
         return until
 
     def hand_out(self, lease: Lease, now: int, amounts: list[int], slots: int) -> None:

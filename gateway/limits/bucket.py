@@ -127,10 +127,6 @@ class Shape:
         self.weights: Weights | None = None if plain else Weights(spec)
         self.wall_ps = int(spec.session.wall_time * SECOND) if spec.session is not None and spec.session.wall_time is not None else 0
 
-    def shown_at(self, shown: bytes) -> int:
-        """Which amount is shown in headers under this name; -1 for none."""
-        return self.requests_at if shown == b"requests" else self.tokens_at
-
     def costs(self, amounts: Amounts) -> list[int]:
         """What a request takes of each amount. An estimate beyond the burst takes the whole burst; the rest is charged at settlement.
 
@@ -163,20 +159,19 @@ class Shape:
 
     def charges(self, usage: Usage, costs: list[int], currency: str) -> list[int]:
         """What an exchange that took `costs` has cost."""
-        found: list[int] = []
-        for index, meter in enumerate(self.meters):
-            what = meter.what
-            if what == TOKENS:
-                if self.weights is not None:
-                    found.append(self.weights.of(usage))
-                else:
-                    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-                    found.append((prompt if prompt > 0 else 0) + (completion if completion > 0 else 0))
-            elif what == MONEY:
-                found.append(usage.cost if meter.currency == currency else 0)
-            else:
-                found.append(costs[index])
-        return found
+        return [self.charge(meter, usage, costs[index], currency) for index, meter in enumerate(self.meters)]
+
+    def charge(self, meter: Meter, usage: Usage, cost: int, currency: str) -> int:
+        """The same of one amount."""
+        what = meter.what
+        if what == TOKENS:
+            if self.weights is not None:
+                return self.weights.of(usage)
+            prompt, completion = usage.prompt_tokens, usage.completion_tokens
+            return (prompt if prompt > 0 else 0) + (completion if completion > 0 else 0)
+        if what == MONEY:
+            return usage.cost if meter.currency == currency else 0
+        return cost
 
 
 def layout_of(spec: LimitSpec) -> tuple[str, ...]:
@@ -184,42 +179,65 @@ def layout_of(spec: LimitSpec) -> tuple[str, ...]:
     return tuple(meter.name for meter in meters_of(spec))
 
 
+class Cell:
+    """One amount of one bucket. full: when it would be full again (picoseconds; for one that time does not refill, how much is used).
+    idle_at: the last time at which a charge found it full: a reservation made before that was refilled already, and must not be refunded
+    again. stock: the block in hand, where the store counts the amount."""
+
+    __slots__ = ("full", "idle_at", "stock")
+
+    def __init__(self, stock: Stock | None = None) -> None:
+        self.full = self.idle_at = 0
+        self.stock = stock
+
+
 class Bucket:
     """The state of one limit for one key.
 
-    full: of each amount, when it would be full again (picoseconds; for one that time does not refill, how much is used). idle: the last
-    time at which a charge found it full: a reservation made before that was refilled already, and must not be refunded again. in_use:
-    exchanges under way. units: what a unit of each cost when these numbers were made. since, used: first and last use of a session.
-    stocks: blocks of the amounts that the store counts, None for the others; None where it counts none.
+    cells: of each amount. in_use: exchanges under way. units: what a unit of each cost when these numbers were made. since, used: first and
+    last use of a session. key: whose it is.
     """
 
-    __slots__ = ("full", "idle_at", "in_use", "shape", "since", "stocks", "units", "used")
+    __slots__ = ("cells", "in_use", "key", "shape", "since", "units", "used")
 
     def __init__(self, shape: Shape, key: tuple[str, ...] = (), now: int = 0) -> None:
-        self.shape = shape
+        self.shape, self.key = shape, key
         self.in_use = 0
         self.units = shape.units
-        count = len(shape.meters)
-        self.full: list[int] = [0] * count
-        self.idle_at: list[int] = [0] * count
         self.since = self.used = now
-        self.stocks: list[Stock | None] | None = None
-        if shape.durable:
-            self.stocks = [Stock(shape.name, meter.name, key) if meter.durable else None for meter in shape.meters]
+        stored = shape.durable
+        self.cells: list[Cell] = [Cell(Stock(shape.name, meter.name, key) if stored and meter.durable else None) for meter in shape.meters]
+
+    @property
+    def full(self) -> list[int]:
+        """Of each amount, when it would be full again."""
+        return [cell.full for cell in self.cells]
+
+    @full.setter
+    def full(self, times: list[int]) -> None:
+        for cell, time in zip(self.cells, times, strict=True):
+            cell.full = time
 
     def adapt(self) -> None:
-        """The limit's settings have changed: what was used then stays used."""
+        """The limit's settings have changed: what was used then stays used, wherever it is counted from now on."""
         now = self.shape.changed
+        stored = self.shape.durable
         before, self.units = self.units, self.shape.units
         for index, meter in enumerate(self.shape.meters):
             unit, burst = before[index]
-            if self.stocks is not None and (stock := self.stocks[index]) is not None:
-                stock.adapt(meter.burst - burst)
+            cell = self.cells[index]
+            if cell.stock is not None:
+                cell.stock.adapt(meter.burst - burst)
             if meter.frozen:
                 continue
-            debt = self.full[index] - now
+            debt = cell.full - now
             if debt > 0 and unit != meter.unit:
-                self.full[index] = now + -(-debt * meter.unit // unit)
+                cell.full = now + -(-debt * meter.unit // unit)
+            if not (stored and meter.durable):
+                cell.stock = None  # what was in hand goes back by itself
+            elif cell.stock is None:
+                cell.stock = Stock(self.shape.name, meter.name, self.key)
+                cell.stock.hand = min(0, (now - cell.full) // meter.unit)  # owed to the store
 
     def admits(self, now: int, costs: list[int]) -> bool:
         """Whether a request that costs this fits now. Changes nothing."""
@@ -230,12 +248,14 @@ class Bucket:
             return False
         if shape.wall_ps and now - self.since > shape.wall_ps:
             return False
-        stocks, full = self.stocks, self.full
+        cells = self.cells
         for index, meter in enumerate(shape.meters):
-            if stocks is not None and (stock := stocks[index]) is not None:
+            cell = cells[index]
+            stock = cell.stock
+            if stock is not None:
                 if not stock.covers(now, costs[index]):
                     return False
-            elif full[index] + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+            elif cell.full + costs[index] * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
                 return False
         return True
 
@@ -247,17 +267,19 @@ class Bucket:
 
     def charge(self, now: int, costs: list[int]) -> None:
         """Takes this much of each amount, whether it is there or not."""
-        stocks, full = self.stocks, self.full
+        cells = self.cells
         for index, meter in enumerate(self.shape.meters):
-            cost = costs[index]
-            if stocks is not None and (stock := stocks[index]) is not None:
+            cost, cell = costs[index], cells[index]
+            stock = cell.stock
+            if stock is not None:
                 stock.take(cost)
             if meter.frozen:
-                full[index] += cost
+                cell.full += cost
             else:
-                if full[index] <= now:
-                    full[index] = self.idle_at[index] = now
-                full[index] += cost * meter.unit
+                full = cell.full
+                if full <= now:
+                    full = cell.idle_at = now
+                cell.full = full + cost * meter.unit
 
     def give_back(self, taken_at: int, costs: list[int]) -> None:
         """Undoes the `take` of `taken_at`."""
@@ -267,50 +289,54 @@ class Bucket:
     def refund(self, taken_at: int, costs: list[int]) -> None:
         """Puts back what was taken then and not used, unless time has refilled it meanwhile. So burst + rate x time bounds what is admitted
         since it was taken, not what is admitted between two later moments."""
-        stocks = self.stocks
+        cells = self.cells
         for index, meter in enumerate(self.shape.meters):
-            cost = costs[index]
+            cost, cell = costs[index], cells[index]
             if cost:
-                if stocks is not None and (stock := stocks[index]) is not None:
+                stock = cell.stock
+                if stock is not None:
                     stock.give_back(taken_at, cost)
-                if self.idle_at[index] <= taken_at:
-                    self.full[index] -= cost * meter.unit
+                if cell.idle_at <= taken_at:
+                    cell.full -= cost * meter.unit
 
     def correct(self, taken_at: int, now: int, costs: list[int], charges: list[int]) -> None:
         """Ends a `take` of `costs` that turned out to cost `charges`."""
         self.in_use -= 1
         self.settle_up(taken_at, now, costs, charges)
 
+    def finish(self, taken_at: int, now: int, costs: list[int], usage: Usage, currency: str) -> None:
+        """The same for what was used; `Shape.charges` says what that costs."""
+        self.in_use -= 1
+        shape = self.shape
+        if self.units is not shape.units:
+            self.adapt()
+        cells = self.cells
+        for index, meter in enumerate(shape.meters):
+            cost = costs[index]
+            more = shape.charge(meter, usage, cost, currency) - cost
+            if more != 0:
+                _settle(cells[index], meter, taken_at, now, more)
+
     def settle_up(self, taken_at: int, now: int, costs: list[int], charges: list[int]) -> None:
         """Charges what was used beyond the reservation of `taken_at`, and puts back what was not used of it."""
         if self.units is not self.shape.units:
             self.adapt()
-        stocks, full, idle_at = self.stocks, self.full, self.idle_at
+        cells = self.cells
         for index, meter in enumerate(self.shape.meters):
             more = charges[index] - costs[index]
-            if more == 0:
-                continue
-            if stocks is not None and (stock := stocks[index]) is not None:
-                if more > 0:
-                    stock.take(more)
-                else:
-                    stock.give_back(taken_at, -more)
-            if more > 0:
-                if not meter.frozen and full[index] <= now:
-                    full[index] = idle_at[index] = now
-                full[index] += more * meter.unit
-            elif idle_at[index] <= taken_at:
-                full[index] += more * meter.unit
+            if more != 0:
+                _settle(cells[index], meter, taken_at, now, more)
 
     def lacking(self, now: int, costs: list[int], needs: list[Need]) -> bool:
         """Adds what the store could help with. False: something else refuses this, too, or the store cannot help."""
-        shape, stocks = self.shape, self.stocks
-        if stocks is None or self.crowded() or self.over(now):
+        shape = self.shape
+        if not shape.durable or self.crowded() or self.over(now):
             return False
         for index, meter in enumerate(shape.meters):
-            stock, cost = stocks[index], costs[index]
+            cell, cost = self.cells[index], costs[index]
+            stock = cell.stock
             if stock is None:
-                if self.full[index] + cost * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
+                if cell.full + cost * meter.unit > (meter.burst_ps if meter.frozen else now + meter.burst_ps):
                     return False
             elif not stock.covers(now, cost):
                 if not stock.may_have(now, cost):
@@ -321,10 +347,11 @@ class Bucket:
     def reset(self, now: int) -> None:
         """Makes everything full again, apart from what is under way: that is not charged when it ends, and frees its slot."""
         for index, meter in enumerate(self.shape.meters):
-            self.full[index] = self.outside(index) if meter.frozen else now + self.outside(index) * meter.unit
-            self.idle_at[index] = now
-            if self.stocks is not None and (stock := self.stocks[index]) is not None:
-                stock.reset(now)
+            cell = self.cells[index]
+            cell.full = self.outside(index) if meter.frozen else now + self.outside(index) * meter.unit
+            cell.idle_at = now
+            if cell.stock is not None:
+                cell.stock.reset(now)
         self.since = self.used = now
 
     def outside(self, index: int) -> int:
@@ -333,10 +360,11 @@ class Bucket:
 
     def debt(self, index: int, now: int) -> int:
         """How far an amount is from full: picoseconds, or units of one that time does not refill."""
-        meter = self.shape.meters[index]
-        if self.stocks is not None and (stock := self.stocks[index]) is not None and stock.heard:
+        meter, cell = self.shape.meters[index], self.cells[index]
+        stock = cell.stock
+        if stock is not None and stock.heard:
             return max(0, meter.burst - stock.hand - stock.left) * meter.unit
-        return self.full[index] if meter.frozen else self.full[index] - now
+        return cell.full if meter.frozen else cell.full - now
 
     def wait(self, index: int, now: int) -> int:
         """Picoseconds until an amount that time does not refill is there again: never, as far as this bucket knows."""
@@ -355,12 +383,29 @@ class Bucket:
         if self.in_use:
             return False
         for index, meter in enumerate(self.shape.meters):
-            if self.stocks is not None and (stock := self.stocks[index]) is not None:
-                if not stock.empty():
+            cell = self.cells[index]
+            if cell.stock is not None:
+                if not cell.stock.empty():
                     return False
             elif meter.frozen:
-                if self.full[index] and now - self.used < FORGET:
+                if cell.full and now - self.used < FORGET:
                     return False
-            elif self.full[index] > now:
+            elif cell.full > now:
                 return False
         return not self.shape.wall_ps or now - self.used >= FORGET
+
+
+def _settle(cell: Cell, meter: Meter, taken_at: int, now: int, more: int) -> None:
+    """Charges so much beyond the reservation of `taken_at`; less than 0: puts it back, unless time has refilled it meanwhile."""
+    stock = cell.stock
+    if more > 0:
+        if stock is not None:
+            stock.take(more)
+        if not meter.frozen and cell.full <= now:
+            cell.full = cell.idle_at = now
+        cell.full += more * meter.unit
+        return
+    if stock is not None:
+        stock.give_back(taken_at, -more)
+    if cell.idle_at <= taken_at:
+        cell.full += more * meter.unit

@@ -41,13 +41,14 @@ def shortages(bucket: Bucket, costs: list[int], now: int) -> list[Short]:
     shape = bucket.shape
     for index, meter in enumerate(shape.meters):
         cost = costs[index]
-        stock = None if bucket.stocks is None else bucket.stocks[index]
+        cell = bucket.cells[index]
+        stock = cell.stock
         if stock is not None:
             if not stock.covers(now, cost):
                 away = now < stock.down_until and shape.on_failure == "closed"
                 found.append(Short(bucket, meter, meter.code, max(MILLISECOND, stock.wait_until - now), cost, away))
             continue
-        over = bucket.full[index] + cost * meter.unit - meter.burst_ps
+        over = cell.full + cost * meter.unit - meter.burst_ps
         if not meter.frozen:
             over -= now
         if over > 0:

@@ -36,20 +36,41 @@ def _meter_lines(meter: Meter, debt_ps: int) -> bytes:
     )
 
 
+class Gauges:
+    """Which of several buckets have something to show. It stays so while they apply, so it is found once."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self, buckets: Sequence[Bucket]) -> None:
+        self.requests = [bucket for bucket in buckets if bucket.shape.requests_at >= 0]
+        self.tokens = [bucket for bucket in buckets if bucket.shape.tokens_at >= 0]
+
+    def lines(self, now: int) -> bytes:
+        """The header lines of all of them: the tightest for requests, the tightest for tokens."""
+        if not self.tokens:
+            return _tightest(self.requests, True, now) if self.requests else b""
+        if not self.requests:
+            return _tightest(self.tokens, False, now)
+        return _tightest(self.requests, True, now) + _tightest(self.tokens, False, now)
+
+
 def lines(buckets: Sequence[Bucket], now: int) -> bytes:
     """The header lines of several buckets together: the tightest for requests, the tightest for tokens."""
-    return _tightest(buckets, b"requests", now) + _tightest(buckets, b"tokens", now)
+    listed = list(buckets)
+    return _tightest(listed, True, now) + _tightest(listed, False, now)
 
 
-def _tightest(buckets: Sequence[Bucket], shown: bytes, now: int) -> bytes:
-    """The lines of the rate with the least left. Of equals, the one that is full again first. b"" without any rate."""
+def _tightest(buckets: list[Bucket], requests: bool, now: int) -> bytes:
+    """The lines of the rate with the least left, of requests or else of tokens. Of equals, the one that is full again first. b"" without
+    any rate."""
     chosen: Meter | None = None
     chosen_debt = least = 0
     for bucket in buckets:
-        index = bucket.shape.shown_at(shown)
+        shape = bucket.shape
+        index = shape.requests_at if requests else shape.tokens_at
         if index < 0:
             continue
-        meter = bucket.shape.meters[index]
+        meter = shape.meters[index]
         debt = bucket.debt(index, now)
         left = meter.level(debt)
         if chosen is None or left < least or (left == least and debt < chosen_debt):

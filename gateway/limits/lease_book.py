@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from gateway.core.clock import Clock, SystemClock
+from gateway.core.clock import Clock
 from gateway.core.messages import Message
 from gateway.core.specs import LimitSpec
 from gateway.limits.account import Account, Lease
@@ -39,6 +39,7 @@ from gateway.limits.lease_parties import Party, Waiting
 from gateway.limits.lease_state import BucketView, level, restore, state, view
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.stock import Need, Restock
+from gateway.limits.ticker import Ticker
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -58,8 +59,6 @@ SWEEP: Final = 0.25
 """Seconds between two looks at leases that may have expired."""
 REFILLS: Final = 5
 """How often the store is asked for one request: others may take what it said is there."""
-NANO: Final = 1000
-"""Picoseconds in a nanosecond."""
 
 
 class LeaseBook:
@@ -76,7 +75,7 @@ class LeaseBook:
         restock: Restock | None = None,
     ) -> None:
         self._send, self._later, self._restock = send, later, restock
-        self._monotonic = (clock or SystemClock()).monotonic
+        self._ticker = Ticker(clock)
         self.registry = BucketRegistry(capacity, Account, durable=restock is not None)
         self._workers: dict[str, Party] = {}
         self._waiting: dict[Waiting, None] = {}
@@ -94,7 +93,7 @@ class LeaseBook:
 
     def now(self) -> int:
         """In whole nanoseconds, as times are told: otherwise a refund could seem to be older than its own charge."""
-        return int(self._monotonic() * 1_000_000_000) * NANO
+        return self._ticker.now_in_nanos()
 
     # --- workers
 
@@ -233,7 +232,7 @@ class LeaseBook:
     def _corrected(self, worker: Party, corrected: Corrected, now: int) -> None:
         account = self._account(worker, corrected.limit, corrected.key, now)
         if len(corrected.reserved) == len(corrected.actual) == len(account.out):
-            account.adjust(corrected.taken_at * NANO, now, corrected.reserved, corrected.actual)
+            account.adjust(self._ticker.heard(corrected.taken_at), now, corrected.reserved, corrected.actual)
 
     # --- decisions
 
@@ -328,7 +327,7 @@ class LeaseBook:
         levels = [level(account, now, charged is None or charged[index]) for index, account in enumerate(waiting.accounts)]
         for account in waiting.accounts:
             account.undecided -= 1
-        waiting.worker.decided.append(Decided(waiting.wanted.id, admitted, now // NANO, levels))
+        waiting.worker.decided.append(Decided(waiting.wanted.id, admitted, self._ticker.told(now), levels))
 
     def _recall(self, waiting: Waiting, now: int) -> None:
         """Recalls from the other workers what a request is short of; nothing, if that cannot be all of it."""
@@ -447,7 +446,7 @@ class LeaseBook:
             lease.number = self._next_lease
         lease.expires = account.good_until(now + LEASE)
         account.hand_out(lease, now, amounts, slots)
-        worker.granted.append(Granted(id, part, lease.number, lease.expires // NANO, amounts, slots))
+        worker.granted.append(Granted(id, part, lease.number, self._ticker.told(lease.expires), amounts, slots))
 
     # --- to be seen, and handed over
 
@@ -475,15 +474,15 @@ class LeaseBook:
             account.settle(now)
             if not account.idle(now):
                 accounts.append(state(account, key, now))
-                for stock in account.stocks or ():
-                    if stock is not None:
-                        stock.hand = 0  # it is the next one's now, even if this process goes on
+                for cell in account.cells:
+                    if cell.stock is not None:
+                        cell.stock.hand = 0  # it is the next one's now, even if this process goes on
         workers = {worker.name: [(number, shape.spec) for number, shape in worker.limits.items()] for worker in self._workers.values()}
-        return BookState(now // NANO, self._next_lease, accounts, workers)
+        return BookState(self._ticker.told(now), self._next_lease, accounts, workers)
 
     def take_over(self, handed: BookState) -> None:
         """Goes on where another book ended. Before any worker has joined this one; its workers are known afterwards."""
-        at = handed.at * NANO
+        at = self._ticker.heard(handed.at)
         self._next_lease = handed.next_lease
         for name, limits in handed.workers.items():
             self.joined(name)

@@ -46,7 +46,7 @@ def level(account: Account, now: int, charged: bool) -> Level:
     for index, meter in enumerate(account.shape.meters):
         debts.append(max(0, min(account.debt(index, now), MAX_DEBT)))
         wait = MAX_DEBT
-        if account.stocks is not None and (stock := account.stocks[index]) is not None:
+        if (stock := account.cells[index].stock) is not None:
             wait = max(0, min(stock.wait_until - now, MAX_DEBT))
             away = away or (now < stock.down_until and account.shape.on_failure == "closed")
         waits.append(wait if meter.frozen else 0)
@@ -55,20 +55,20 @@ def level(account: Account, now: int, charged: bool) -> Level:
 
 def state(account: Account, key: tuple[str, ...], now: int) -> AccountState:
     """A bucket of the book, to be handed over."""
-    meters, stocks = account.shape.meters, account.stocks or ()
+    meters, cells = account.shape.meters, account.cells
     return AccountState(
         account.shape.spec,
         key,
-        [_near(full if meters[index].frozen else full - now) for index, full in enumerate(account.full)],
-        [_near(idle - now) for idle in account.idle_at],
+        [_near(cell.full if meters[index].frozen else cell.full - now) for index, cell in enumerate(cells)],
+        [_near(cell.idle_at - now) for cell in cells],
         [
             LeaseState(lease.worker, lease.number, list(lease.amounts), lease.slots, _near(lease.expires - now), lease.size)
             for lease in account.leases.values()
         ],
         {
             index: StockState(stock.hand, stock.left, stock.window, _near(stock.until - now), _near(stock.begun - now))
-            for index, stock in enumerate(stocks)
-            if stock is not None
+            for index, cell in enumerate(cells)
+            if (stock := cell.stock) is not None
         },
         _near(account.since - now),
         _near(account.used - now),
@@ -78,11 +78,12 @@ def state(account: Account, key: tuple[str, ...], now: int) -> AccountState:
 def restore(account: Account, given: AccountState, at: int, leases: dict[str, Lease]) -> None:
     """Makes a new bucket what `state` has noted at `at`. leases: one for each of its leases, still empty, by worker."""
     for index, meter in enumerate(account.shape.meters):
-        account.full[index] = given.debts[index] if meter.frozen else at + given.debts[index]
-        account.idle_at[index] = at + given.idle[index]
+        cell = account.cells[index]
+        cell.full = given.debts[index] if meter.frozen else at + given.debts[index]
+        cell.idle_at = at + given.idle[index]
     account.since, account.used = at + given.since, at + given.used
-    for index, stock in enumerate(account.stocks or ()):
-        if stock is not None and (kept := given.stocks.get(index)) is not None:
+    for index, cell in enumerate(account.cells):
+        if (stock := cell.stock) is not None and (kept := given.stocks.get(index)) is not None:
             stock.hand, stock.left, stock.window = kept.hand, kept.left, kept.window
             stock.until, stock.begun = at + kept.good_for, at + kept.begun
             stock.heard = stock.window >= 0

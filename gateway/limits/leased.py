@@ -13,9 +13,9 @@ from typing import cast
 from gateway.core.ports import Reservation
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Maybe
-from gateway.limits import headers
 from gateway.limits.bucket import Amounts
-from gateway.limits.local import MEMO_SIZE, UNLIMITED, Loop, Rules
+from gateway.limits.headers import Gauges
+from gateway.limits.local import MEMO_SIZE, NOTHING, UNLIMITED, Loop, Rules
 from gateway.limits.share import Share
 from gateway.limits.shares import LeasedHeld, Shares
 
@@ -23,10 +23,10 @@ from gateway.limits.shares import LeasedHeld, Shares
 class LeasedApplying:
     """What applies to one caller, model and operation."""
 
-    __slots__ = ("loops", "shares")
+    __slots__ = ("gauges", "loops", "shares")
 
     def __init__(self, shares: tuple[Share, ...], loops: Sequence[Loop]) -> None:
-        self.shares, self.loops = shares, tuple(loops)
+        self.shares, self.loops, self.gauges = shares, tuple(loops), Gauges(shares)
 
 
 class LeasedLimiter:
@@ -42,7 +42,7 @@ class LeasedLimiter:
         version: int = 0,
     ) -> None:
         self._rules, self._shares, self._registry, self._estimate = rules, shares, shares.registry, estimate
-        self._monotonic = shares.monotonic
+        self._ticker = shares.ticker
         self._memo: dict[tuple[Principal, str, str], LeasedApplying] = {}
         self._memo_size = memo_size
         self._generation = self._registry.generation
@@ -55,12 +55,12 @@ class LeasedLimiter:
             self._memo.clear()
             self._generation = self._registry.generation
         applying = self._memo.get((principal, request.model, request.operation))
-        now = int(self._monotonic() * 1_000_000_000_000)
+        now = self._ticker.now()
         if applying is None:
             applying = self._resolve(principal, request.model, request.operation, now)
-        would: list[str] = []
+        would = NOTHING
         if applying.loops:
-            would = self._rules.check_loops(applying.loops, request)
+            would = tuple(self._rules.check_loops(applying.loops, request))
         shares = applying.shares
         if not shares and not would:
             return UNLIMITED
@@ -77,14 +77,13 @@ class LeasedLimiter:
         if not here:
             return self._shares.ask(shares, costs, now, amounts, would)
         turns: list[int] = []
-        for share, cost in zip(shares, costs, strict=True):
-            share.use(now, cost)
+        for index, share in enumerate(shares):
+            share.use(now, costs[index])
             turns.append(share.turn)
         if would and self._shares.noted is not None:
             for name in would:
                 self._shares.noted(name)
-        shown = headers.line(shares[0], now) if len(shares) == 1 else headers.lines(shares, now)
-        return LeasedHeld(self._shares, amounts, shares, costs, turns, now, shown, tuple(would))
+        return LeasedHeld(self._shares, amounts, shares, costs, turns, now, applying.gauges.lines(now), would)
 
     def _resolve(self, principal: Principal, model: str, operation: str, now: int) -> LeasedApplying:
         scopes = self._rules.applying(principal, model, operation)

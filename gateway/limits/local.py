@@ -11,23 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from gateway.core.clock import Clock, SystemClock
+from gateway.core.clock import Clock
 from gateway.core.errors import Overloaded
 from gateway.core.ports import Reservation
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Maybe, Signal
-from gateway.limits import headers
 from gateway.limits.bucket import Amounts, Bucket
 from gateway.limits.exceeded import exceeded
+from gateway.limits.headers import Gauges, lines
 from gateway.limits.meter import SECOND
 from gateway.limits.registry import BucketRegistry, Scope
 from gateway.limits.stock import Need, Restock
+from gateway.limits.ticker import Ticker
 
 MEMO_SIZE: Final = 16384
 MAX_WAITING: Final = 10_000
 """Requests that may wait for the store at once."""
 WAIT: Final = 3 * SECOND
 """How long a request waits for the store in all: others may take what it was told is there."""
+NOTHING: Final[tuple[str, ...]] = ()
 Loop = tuple[str, int, int, bool]
 """A bound on conversations: the limit's name, calls of tools in a row, the same call of a tool, whether it is enforced. 0: no bound."""
 
@@ -43,14 +45,12 @@ class Rules(Protocol):
 
 
 class Applying:
-    """What applies to one caller, model and operation. all_enforced: none of the buckets only counts."""
+    """What applies to one caller, model and operation."""
 
-    __slots__ = ("all_enforced", "buckets", "loops")
+    __slots__ = ("buckets", "gauges", "loops")
 
     def __init__(self, buckets: tuple[Bucket, ...], loops: Sequence[Loop]) -> None:
-        self.buckets = buckets
-        self.loops = tuple(loops)
-        self.all_enforced = all(bucket.shape.enforce for bucket in buckets)
+        self.buckets, self.loops, self.gauges = buckets, tuple(loops), Gauges(buckets)
 
 
 class LocalLimiter:
@@ -72,7 +72,7 @@ class LocalLimiter:
     ) -> None:
         self._rules, self._registry, self._estimate = rules, registry, estimate
         self._learn, self._restock, self._noted = learn, restock, noted
-        self._monotonic = (clock or SystemClock()).monotonic
+        self._ticker = Ticker(clock)
         self._memo: dict[tuple[Principal, str, str], Applying] = {}
         self._memo_size = memo_size
         self._generation = registry.generation
@@ -85,12 +85,12 @@ class LocalLimiter:
             self._memo.clear()
             self._generation = self._registry.generation
         applying = self._memo.get((principal, request.model, request.operation))
-        now = int(self._monotonic() * 1_000_000_000_000)
+        now = self._ticker.now()
         if applying is None:
             applying = self._resolve(principal, request.model, request.operation, now)
-        would: list[str] = []
+        would = NOTHING
         if applying.loops:
-            would = self._rules.check_loops(applying.loops, request)
+            would = tuple(self._rules.check_loops(applying.loops, request))
         buckets = applying.buckets
         if not buckets and not would:
             return UNLIMITED
@@ -103,17 +103,17 @@ class LocalLimiter:
             if fits and not bucket.admits(now, cost) and bucket.shape.enforce:
                 fits = False
         if not fits:
-            return self._without(buckets, costs, now, amounts, would)
-        return self._admitted(buckets, costs, now, amounts, would)
+            return self._without(applying, costs, now, amounts, would)
+        return self._admitted(applying, costs, now, amounts, would)
 
     def _amounts(self, request: InferenceRequest) -> Amounts:
         raw = request.prompt_tokens
         prompt, completion = self._estimate(request)
         return Amounts(request, raw, prompt, completion)
 
-    def _admitted(self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: list[str]) -> Held:
+    def _admitted(self, applying: Applying, costs: list[list[int]], now: int, asked: Amounts, would: tuple[str, ...]) -> Held:
         """Charges what fits; from limits that are not enforced, only where it does."""
-        enforced = True
+        buckets, enforced = applying.buckets, True
         for index, bucket in enumerate(buckets):
             if bucket.shape.enforce:
                 bucket.take(now, costs[index])
@@ -121,38 +121,36 @@ class LocalLimiter:
                 enforced = False
         if not enforced or would:
             return self._partly(buckets, costs, now, asked, would)
-        shown = headers.line(buckets[0], now) if len(buckets) == 1 else headers.lines(buckets, now)
-        return Held(self, buckets, costs, now, asked, shown)
+        return Held(self, buckets, costs, now, asked, applying.gauges.lines(now))
 
-    def _partly(self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: list[str]) -> Held:
+    def _partly(self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: tuple[str, ...]) -> Held:
         """Enforced limits are charged already; the others are now, where it fits."""
+        noted = list(would)
         taken: list[Bucket] = []
         taken_costs: list[list[int]] = []
         for bucket, cost in zip(buckets, costs, strict=True):
             if not bucket.shape.enforce:
                 if not bucket.admits(now, cost):
-                    would.append(bucket.shape.name)
+                    noted.append(bucket.shape.name)
                     continue
                 bucket.take(now, cost)
             taken.append(bucket)
             taken_costs.append(cost)
         if self._noted is not None:
-            for name in would:
+            for name in noted:
                 self._noted(name)
-        shown = headers.line(taken[0], now) if len(taken) == 1 else headers.lines(taken, now)
-        return Held(self, taken, taken_costs, now, asked, shown, tuple(would))
+        return Held(self, taken, taken_costs, now, asked, lines(taken, now), tuple(noted))
 
-    def _without(
-        self, buckets: tuple[Bucket, ...], costs: list[list[int]], now: int, asked: Amounts, would: list[str]
-    ) -> Maybe[Reservation]:
+    def _without(self, applying: Applying, costs: list[list[int]], now: int, asked: Amounts, would: tuple[str, ...]) -> Maybe[Reservation]:
         """There is too little: asks the store where that can help, and refuses otherwise."""
+        buckets = applying.buckets
         needs = self._needs(buckets, costs, now)
         if not needs or self._restock is None:
             raise exceeded(buckets, costs, now)
         if self._waiting >= MAX_WAITING:
             raise Overloaded("Too many requests wait for their limits.", code="limits_unavailable", retry_after=1.0)
         signal: Signal[Reservation] = Signal()
-        waiting = _Waiting(self, buckets, costs, asked, would, signal, now + WAIT)
+        waiting = _Waiting(self, applying, costs, asked, would, signal, now + WAIT)
         self._waiting += 1
         self._restock.ask(needs, waiting.again)
         return signal
@@ -166,8 +164,8 @@ class LocalLimiter:
 
     def retry(self, waiting: _Waiting) -> None:
         """The store has answered for a request that waits."""
-        now = int(self._monotonic() * 1_000_000_000_000)
-        signal, buckets, costs = waiting.signal, waiting.buckets, waiting.costs
+        now = self._ticker.now()
+        signal, buckets, costs = waiting.signal, waiting.applying.buckets, waiting.costs
         if not signal.awaited:  # the client has left
             self._waiting -= 1
             return
@@ -177,7 +175,7 @@ class LocalLimiter:
                 fits = False
         if fits:
             self._waiting -= 1
-            signal.set(self._admitted(buckets, costs, now, waiting.asked, waiting.would))
+            signal.set(self._admitted(waiting.applying, costs, now, waiting.asked, waiting.would))
             return
         needs = self._needs(buckets, costs, now)
         if needs and now < waiting.until and self._restock is not None:
@@ -204,29 +202,29 @@ class LocalLimiter:
             return
         if self._learn is not None:
             self._learn(held.asked.model, held.asked.raw, usage)
-        now = int(self._monotonic() * 1_000_000_000_000)
+        now = self._ticker.now()
         currency = held.asked.currency
+        taken_at, costs = held.taken_at, held.costs
         for index, bucket in enumerate(held.buckets):
-            costs = held.costs[index]
-            bucket.correct(held.taken_at, now, costs, bucket.shape.charges(usage, costs, currency))
+            bucket.finish(taken_at, now, costs[index], usage, currency)
 
 
 class _Waiting:
     """A request that waits for the store."""
 
-    __slots__ = ("_limiter", "asked", "buckets", "costs", "signal", "until", "would")
+    __slots__ = ("_limiter", "applying", "asked", "costs", "signal", "until", "would")
 
     def __init__(
         self,
         limiter: LocalLimiter,
-        buckets: tuple[Bucket, ...],
+        applying: Applying,
         costs: list[list[int]],
         asked: Amounts,
-        would: list[str],
+        would: tuple[str, ...],
         signal: Signal[Reservation],
         until: int,
     ) -> None:
-        self._limiter, self.buckets, self.costs, self.asked, self.would = limiter, buckets, costs, asked, would
+        self._limiter, self.applying, self.costs, self.asked, self.would = limiter, applying, costs, asked, would
         self.signal, self.until = signal, until
 
     def again(self) -> None:

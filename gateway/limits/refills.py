@@ -11,12 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from gateway.core.clock import Clock, SystemClock
+from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError
 from gateway.core.tasks import TaskOwner
 from gateway.limits.counter import Ask, Given
 from gateway.limits.meter import SECOND, Meter
 from gateway.limits.stock import Need, Stock
+from gateway.limits.ticker import Ticker
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -61,13 +62,13 @@ class Refills:
     ) -> None:
         self._alert = alert
         self._count, self._holder, self._tasks, self._replicas = count, holder, tasks, replicas
-        self._monotonic = (clock or SystemClock()).monotonic
+        self._ticker = Ticker(clock)
         self._queue: dict[Stock, tuple[Need, list[_Wait]]] = {}
         self._known: dict[Stock, tuple[Meter, str]] = {}
         self._running = self._down = False
 
     def now(self) -> int:
-        return int(self._monotonic() * SECOND)
+        return self._ticker.now()
 
     def start(self) -> None:
         self._tasks.every(LOOK, self._look, name="limits in hand")

@@ -26,7 +26,6 @@ class Share(Bucket):
         "ended",
         "expires",
         "generous_until",
-        "key",
         "lease",
         "listed",
         "out",
@@ -42,7 +41,6 @@ class Share(Bucket):
 
     def __init__(self, shape: Shape, key: tuple[str, ...], now: int = 0) -> None:
         super().__init__(shape, key, now)
-        self.key = key
         count = len(shape.meters)
         self.lease = self.expires = self.slots = 0
         self.amounts: list[int] = [0] * count

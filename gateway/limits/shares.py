@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.core.clock import Clock, SystemClock
+from gateway.core.clock import Clock
 from gateway.core.errors import GatehouseError, Overloaded
 from gateway.core.messages import Message
 from gateway.core.ports import Reservation
@@ -30,6 +30,7 @@ from gateway.limits.lease_messages import Corrected, Decided, Granted, LeaseCall
 from gateway.limits.meter import REQUESTS
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.share import Share
+from gateway.limits.ticker import Ticker
 
 log = logging.getLogger("gatehouse.limits")
 
@@ -47,7 +48,6 @@ GENEROUS: Final = 1 * SECOND
 HINT: Final = SECOND // 50
 CROWDED_HINT: Final = SECOND // 200
 """For so long at most after a refusal, the same is refused without asking again."""
-NANO: Final = 1000
 CENTRAL: Final = -1
 """The `turn` of what the control process has charged itself."""
 
@@ -92,7 +92,7 @@ class _Asked:
         signal: Signal[Reservation],
         until: int,
         amounts: Amounts,
-        would: list[str],
+        would: tuple[str, ...],
     ) -> None:
         self.shares, self.costs, self.until, self.amounts, self.would = shares, costs, until, amounts, would
         self.signal: Signal[Reservation] | None = signal
@@ -115,7 +115,7 @@ class Shares:
         noted: Callable[[str], None] | None = None,
     ) -> None:
         self._send, self._soon, self._later = send, soon, later
-        self.monotonic = (clock or SystemClock()).monotonic
+        self.ticker = Ticker(clock)
         self.registry = BucketRegistry(capacity, _share)
         self.learn, self.noted = learn, noted
         self._generation = self.registry.generation
@@ -139,11 +139,13 @@ class Shares:
         return len(self._asked) + len(self._late)
 
     def now(self) -> int:
-        return int(self.monotonic() * 1_000_000_000_000)
+        return self.ticker.now()
 
     # --- asking
 
-    def ask(self, shares: tuple[Share, ...], costs: list[list[int]], now: int, amounts: Amounts, would: list[str]) -> Signal[Reservation]:
+    def ask(
+        self, shares: tuple[Share, ...], costs: list[list[int]], now: int, amounts: Amounts, would: tuple[str, ...]
+    ) -> Signal[Reservation]:
         """Completes with the reservation. Raises or fails with LimitExceeded, Overloaded. would: limits that are not enforced and would
         refuse this."""
         hinted = False
@@ -228,10 +230,11 @@ class Shares:
         now = self.now()
         if usage is not None and self.learn is not None:
             self.learn(held.asked.model, held.asked.raw, usage)
-        for share, costs, turn in zip(held.shares, held.costs, held.turns, strict=True):
+        for index, share in enumerate(held.shares):
+            costs, turn = held.costs[index], held.turns[index]
             charges = [0] * len(costs) if usage is None else share.shape.charges(usage, costs, held.asked.currency)
             if share.end(turn, held.taken_at, now, costs, charges):
-                self._corrected.append(Corrected(self._number(share.shape), share.key, held.taken_at // NANO, costs, charges))
+                self._corrected.append(Corrected(self._number(share.shape), share.key, self.ticker.told(held.taken_at), costs, charges))
                 self._note()
             if share.shape.concurrent and now < share.generous_until and share.slots > share.in_use:
                 self._give(share, [0] * len(share.amounts), share.slots - share.in_use)
@@ -279,7 +282,7 @@ class Shares:
                     reservation.settle(None)  # the client has left meanwhile
 
     def _decided(self, asked: _Asked, decided: Decided) -> tuple[LeasedHeld | None, GatehouseError | None]:
-        at = decided.at * NANO
+        at = self.ticker.heard(decided.at)
         taken: list[Share] = []
         costs: list[list[int]] = []
         for share, cost, level in zip(asked.shares, asked.costs, decided.levels, strict=True):
@@ -288,7 +291,7 @@ class Shares:
             if not decided.admitted:
                 continue
             if not level.charged:
-                asked.would.append(share.shape.name)
+                asked.would = (*asked.would, share.shape.name)
                 continue
             taken.append(share)
             costs.append(cost)
@@ -302,7 +305,7 @@ class Shares:
                 if self.noted is not None:
                     self.noted(name)
             found = headers.line(taken[0], at) if len(taken) == 1 else headers.lines(taken, at)
-            return LeasedHeld(self, asked.amounts, taken, costs, [CENTRAL] * len(taken), at, found, tuple(asked.would)), None
+            return LeasedHeld(self, asked.amounts, taken, costs, [CENTRAL] * len(taken), at, found, asked.would), None
         for share, cost in zip(asked.shares, asked.costs, strict=True):
             self._hint(share, cost, at)
         return None, exceeded(asked.shares, asked.costs, at)
@@ -330,7 +333,7 @@ class Shares:
         share.amounts = [amount + one for amount, one in zip(share.amounts, granted.amounts, strict=True)]
         share.out = [amount + one for amount, one in zip(share.out, granted.amounts, strict=True)]
         share.slots += granted.slots
-        share.expires = granted.expires * NANO
+        share.expires = self.ticker.heard(granted.expires)
         self._list(share, share.expires - BEFORE)
 
     def recalled(self, message: LeaseRecall) -> None:
@@ -435,7 +438,7 @@ def _seen(share: Share, level: Level, at: int) -> None:
     share.units = share.shape.units
     for index, meter in enumerate(share.shape.meters):
         debt = level.debts[index] - share.amounts[index] * meter.unit
-        share.full[index] = debt if meter.frozen else at + debt
+        share.cells[index].full = debt if meter.frozen else at + debt
         share.waits[index] = at + level.waits[index]
     share.taken, share.ended, share.away = level.crowded, level.ended, level.away
 

@@ -48,7 +48,8 @@ class Stock:
         self.limit, self.meter, self.key = limit, meter, key
         self.hand = self.left = self.size = self.wanted = self.allowance = 0
         self.until = NEVER
-        self.begun = self.wait_until = self.short_until = self.down_until = self.touched = 0
+        self.begun = self.wait_until = self.short_until = self.down_until = 0
+        self.touched = -NEVER
         self.window = -1
         self.heard = self.queued = False
 

@@ -195,3 +195,25 @@ def test_a_stock_of_an_earlier_window_is_gone() -> None:
     assert stock.hand == 20
     stock.give_back(1000, 30)
     assert stock.hand == 50 and not stock.covers(2000, 1)
+
+
+async def test_a_rate_that_becomes_one_of_a_longer_time_is_counted_in_the_store_with_what_is_used_and_back() -> None:
+    """The period of a limit may change while it is used: nothing is forgotten, and what was in hand of the store goes back."""
+    minute = LimitSpec(name="rate", requests=RateSpec(rate=60, per=60.0, burst=10))
+    day = LimitSpec(name="rate", requests=RateSpec(rate=86_400, per=86_400.0, burst=10))
+    shelf = Shelf(FakeClock())
+    replica = Replica(shelf, [minute])
+    assert await replica.many(4) == 4 and not shelf.rows
+    replica.reload([day])
+    assert await replica.many(9) == 6
+    shelf.clock.advance(3)
+    again = Replica(shelf, [day], "b")
+    assert await again.many(9) == 3, "what was used before the change counts for others, too"
+    shelf.clock.advance(5)
+    assert await replica.many(1) == 1
+    replica.reload([minute])
+    shelf.clock.advance(100)
+    assert await replica.many(30) == 10
+    await replica.refills._look()
+    await replica.refills.aclose()
+    assert spent(shelf, day) == 0
