@@ -56,7 +56,7 @@ class Gate:
             raise failure from None
         if principal is None:
             raise self._failure(AuthenticationError("", code="missing_credentials"), peer, headers)
-        grants, denied = await self._roles.held(principal, peer.address)
+        grants, denied = await self._roles.held(principal, peer)
         return Access(principal, grants, self._step_up, denied)
 
     def _step_up(self, principal: Principal, permission: str) -> None:

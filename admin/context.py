@@ -12,7 +12,7 @@ from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.specs import StepUpSpec
 from gateway.core.storage import ControlStore, Page, Resource
-from gateway.core.types import EventRecord, Principal
+from gateway.core.types import EventRecord, Peer, Principal
 from gateway.core.waiting import Signal
 
 
@@ -111,12 +111,21 @@ class RoleBook(Protocol):
     """Roles and bindings of the configuration file and the store, as far as they are about the admin listener. What has been written here
     counts at once; what another replica has written, as soon as it is heard of."""
 
-    async def held(self, principal: Principal, address: str) -> tuple[tuple[Grant, ...], frozenset[str]]:
-        """What a caller from this address holds by its roles and bindings at this moment, and the permissions that it is denied."""
+    async def held(self, principal: Principal, peer: Peer) -> tuple[tuple[Grant, ...], frozenset[str]]:
+        """What a caller holds by its roles and bindings at this moment, and the permissions that it is denied. peer: where it is."""
         ...
 
-    async def possible(self, principal: Principal, *, denials: bool = False) -> tuple[Grant, ...]:
-        """What a caller could hold under some condition, whatever it is denied. denials: with what it could be denied."""
+    async def possible(self, principal: Principal) -> tuple[Grant, ...]:
+        """What a caller could hold under some condition, whatever it is denied."""
+        ...
+
+    async def differing(self, one: Principal, other: Principal) -> tuple[Grant, ...]:
+        """What one of two callers of a tenant could hold, or be denied, and the other could not: by a role, by a binding, or because a
+        condition reads what differs between them."""
+        ...
+
+    async def naming(self, kind: str, name: str, tenant: str) -> str | None:
+        """The name of a binding that names this subject, such as a group, for callers of this tenant; None without one."""
         ...
 
     async def denied_by(self, principal: Principal) -> frozenset[str]:

@@ -145,11 +145,12 @@ RoleName = Literal["admin", "auditor", "operator", "tenant-admin", "viewer"]
 @dataclass(frozen=True, slots=True)
 class Grant:
     """A role, everywhere (`tenant` is None) or in one tenant. permissions: of a role that is not built in; what of them belongs to no
-    tenant is held everywhere."""
+    tenant is held everywhere. infers: whether it permits inference, too."""
 
     role: str
     tenant: str | None = None
     permissions: frozenset[str] | None = None
+    infers: bool = False
 
     @classmethod
     def of(cls, role: str, tenant: str) -> Grant:
@@ -247,10 +248,13 @@ class Access:
         """
         where = tenant if role.confined else None
         self.require_all(role.role, role.permissions, where)
-        if role.infers and not self.may(INFERENCE, tenant):
-            raise PermissionDenied(
-                f"The role {role.role!r} permits inference; to grant that needs {INFERENCE}, which you lack there.", param="role"
-            )
+        if role.infers:
+            self.require_inference(f"The role {role.role!r} permits inference; to grant that", tenant, "role")
+
+    def require_inference(self, what: str, tenant: str | None, param: str) -> None:
+        """Checks that the caller may let callers of a tenant infer. what: what for; begins the message. Raises PermissionDenied."""
+        if not self.may(INFERENCE, tenant):
+            raise PermissionDenied(f"{what} needs {INFERENCE}, which you lack there.", param=param)
 
     def require_all(self, role: str, permissions: Iterable[str], tenant: str | None) -> None:
         """Checks that the caller holds a role's permissions: what belongs to a tenant in this one (None: in all of them), all else

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from gateway.core.specs import ModelSpec
 from gateway.core.types import NARROWED, Decision, InferenceRequest, Peer, Principal
-from policies.conditions import MAX_ITEMS, Condition, Facts, Language
+from policies.conditions import Condition, Read
+from policies.facts import Asked
 from policies.patterns import matches
 from policies.permissions import Permission
 from policies.rbac import BEYOND, MEMO_SIZE, MEMO_VERSION, UNKNOWN, ModelAccess, within_bounds
@@ -29,10 +30,6 @@ from policies.scopes import scope_allows, scope_sees
 SUBJECTS: Final = ("key", "user", "group", "tenant", "agent", "principal")
 """Kinds of subjects: `key/ci`, `user/alice`, `group/engineers`, `tenant/acme`, `agent/*`; `principal/ID`: the id that any kind of login
 has, such as a token's subject or a key's id."""
-UNBOUNDED: Final = 1 << 53
-"""`request.max_tokens` of a request that may generate as much as the engine likes."""
-_READ: Final = ("id", "tenant", "kind", "user", "groups", "roles", "scopes", "agent", "session")
-_OF_LOGIN: Final = ("strength", "issuer", "acr", "amr")
 _NO_ROLE: Final = Decision(False, "No role of this credential allows this request.", "default-deny")
 _DENIED: Final = "A policy denies this request."
 _CONDITIONS: Final = "A policy allows this only under conditions that the request does not meet."
@@ -64,9 +61,9 @@ class Grant:
             return False
         return any(permission.operation == "*" and permission.covers("", names, version) for permission in self.permissions)
 
-    def shown(self, facts: Facts | None) -> dict[str, Any]:
+    def shown(self, read: Read) -> dict[str, Any]:
         """For operators: see `Authorizer.explain`."""
-        holds = self.condition is None or (facts is not None and self.condition.holds(facts, otherwise=self.deny))
+        holds = self.condition is None or self.condition.holds(read, otherwise=self.deny)
         when = None if self.condition is None else self.condition.text
         return {"rule": self.rule, "effect": "deny" if self.deny else "allow", "when": when, "holds": holds}
 
@@ -79,16 +76,16 @@ class Plan:
     def __init__(self, denies: tuple[Grant, ...], allows: tuple[Grant, ...], granted: Decision | None) -> None:
         self.denies, self.allows, self.granted = denies, allows, granted
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, read: Read) -> Decision:
         for grant in self.denies:
             assert grant.condition is not None
-            if grant.condition.holds(facts, otherwise=True):
+            if grant.condition.holds(read, otherwise=True):
                 return Decision(False, _DENIED, grant.rule)
         if self.granted is not None:
             return self.granted
         for grant in self.allows:
             assert grant.condition is not None
-            if grant.condition.holds(facts, otherwise=False):
+            if grant.condition.holds(read, otherwise=False):
                 return Decision(True, "", grant.rule)
         return Decision(False, _CONDITIONS, self.allows[0].rule)
 
@@ -112,15 +109,22 @@ class Grants:
                 self._exact.setdefault((kind, name), []).append((self._count, grant))
 
     def of(self, principal: Principal) -> list[Grant]:
-        """Those that apply to a caller, in the configuration's order, each once."""
+        """Those that apply to a caller, in the configuration's order, each once. A user's own key is given nothing by itself, as it may do
+        nothing but what its user may; it can be denied something."""
         found: dict[int, Grant] = {}
         for kind, name in _subjects(principal):
+            itself = principal.personal and kind in ("key", "principal")
             for number, grant in self._exact.get((kind, name), ()):
-                found[number] = grant
+                if grant.deny or not itself:
+                    found[number] = grant
             for pattern, number, grant in self._patterns[kind]:
-                if matches(pattern, name):
+                if (grant.deny or not itself) and matches(pattern, name):
                     found[number] = grant
         return [found[number] for number in sorted(found) if matches(found[number].tenant, principal.tenant)]
+
+    def naming(self, kind: str, name: str, tenant: str) -> Grant | None:
+        """The first one that names this subject, not by a pattern, for callers of this tenant."""
+        return next((grant for _, grant in self._exact.get((kind, name), ()) if matches(grant.tenant, tenant)), None)
 
 
 def _subjects(principal: Principal) -> list[tuple[str, str]]:
@@ -140,7 +144,7 @@ def nowhere(address: str) -> str:
 
 
 class RoleAccess:
-    """The Authorizer over roles and bindings. roles: what each permits. language: None where no binding has a condition.
+    """The Authorizer over roles and bindings. roles: what each permits.
 
     ignored: roles that say nothing about inference, so having one changes nothing here. A caller with any other role that is not in `roles`
     has a role that permits nothing. country: of an address, "" if that is not known. wall: seconds since the epoch.
@@ -151,7 +155,6 @@ class RoleAccess:
         models: Iterable[ModelSpec],
         roles: Mapping[str, tuple[Permission, ...]],
         grants: Grants,
-        language: Language | None = None,
         *,
         ignored: Collection[str] = (),
         country: Callable[[str], str] = nowhere,
@@ -163,9 +166,9 @@ class RoleAccess:
         self._names: dict[str, tuple[str, ...]] = {model.name: (model.name,) for model in models}
         self._names.update({alias: (alias, model.name) for model in models for alias in model.aliases})
         self._country, self._wall, self._memo_size = country, wall, memo_size
-        self._roles, self._grants, self._language, self._ignored = roles, grants, language, frozenset(ignored)
+        self._roles, self._grants, self._ignored = roles, grants, frozenset(ignored)
         self._memo: dict[tuple[Principal, str, str], Decision | Plan] = {}
-        self._callers: dict[Principal, tuple[list[Grant], Any]] = {}
+        self._callers: dict[Principal, list[Grant]] = {}
 
     # --- the port
 
@@ -180,14 +183,14 @@ class RoleAccess:
                 if len(self._memo) >= self._memo_size:
                     del self._memo[next(iter(self._memo))]
                 self._memo[key] = plan
-        return plan if isinstance(plan, Decision) else plan.decide(self._facts(principal, request, peer, size))
+        return plan if isinstance(plan, Decision) else plan.decide(self._asked(principal, request, peer, size).read)
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model (or this version of it) exists for this caller, under whatever conditions and for whatever operation."""
         names = self._names.get(model)
         if names is None:
             return False
-        grants, _ = self._caller(principal)
+        grants = self._caller(principal)
         if any(grant.hides(names, version) for grant in grants) or not within_bounds(principal, names, version):
             return False
         if principal.reach is not None and not scope_sees(principal.reach, names):
@@ -204,11 +207,11 @@ class RoleAccess:
         names = self._names.get(request.model)
         if names is None:
             return self._own.explain(principal, request, peer, size)
-        facts = None if self._language is None else self._facts(principal, request, peer, size)
-        covering = [grant for grant in self._caller(principal)[0] if grant.covers(request.operation, names, request.version)]
+        read = self._asked(principal, request, peer, size).read
+        covering = [grant for grant in self._caller(principal) if grant.covers(request.operation, names, request.version)]
         beyond = not within_bounds(principal, names, request.version, request.operation)
         own = self._own.explain(principal, request, peer, size) if beyond or _bounded(principal) else []
-        denies, allows = ([grant.shown(facts) for grant in covering if grant.deny is deny] for deny in (True, False))
+        denies, allows = ([grant.shown(read) for grant in covering if grant.deny is deny] for deny in (True, False))
         return [*denies, *own, *allows]
 
     # --- deciding
@@ -224,7 +227,7 @@ class RoleAccess:
 
     def _may(self, principal: Principal, model: str, names: tuple[str, ...], operation: str, version: str) -> Decision | Plan:
         """What the caller may do, whatever the token's scope."""
-        grants, _ = self._caller(principal)
+        grants = self._caller(principal)
         covering = [grant for grant in grants if grant.covers(operation, names, version)]
         for grant in covering:
             if grant.deny and grant.condition is None:
@@ -249,46 +252,20 @@ class RoleAccess:
             return granted
         return Plan(denies, allows, granted)
 
-    def _caller(self, principal: Principal) -> tuple[list[Grant], Any]:
-        """What applies to a caller, and the caller as conditions read it; remembered for as long as the credential."""
+    def _caller(self, principal: Principal) -> list[Grant]:
+        """What applies to a caller; remembered for as long as the credential."""
         known = self._callers.get(principal)
         if known is None:
             own = [Grant(f"role:{role}", self._roles.get(role, ())) for role in principal.roles if role not in self._ignored]
-            known = (self._grants.of(principal) + own, self._message(principal))
+            known = self._grants.of(principal) + own
             if len(self._callers) >= self._memo_size:
                 del self._callers[next(iter(self._callers))]
             self._callers[principal] = known
         return known
 
-    def _message(self, principal: Principal) -> Any:
-        if self._language is None:
-            return None
-        return message_of(self._language, principal)
-
-    def _facts(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Facts:
-        language = self._language
-        assert language is not None
-        tools = request.api.tools(request)
-        names = self._names.get(request.model, (request.model,))
-        bound = request.max_tokens
-        if bound <= 0:  # without a bound of its own, a request that generates text is not a small one
-            bound = UNBOUNDED if request.api.generates else 0
-        label = request.api.label(request)
-        message = language.request(request.operation, names[-1], request.version, request.stream, bound, size, tools[:MAX_ITEMS], label)
-        caller, too_long = self._caller(principal)[1], len(tools) > MAX_ITEMS
-        address = peer.address
-        where = self._country(address)
-        return language.facts(message, caller, address, self._wall(), country=where, certificate=peer.thumbprint, too_long=too_long)
-
-
-def message_of(language: Language, principal: Principal) -> Any:
-    """The caller as conditions read it."""
-    fields = {name: getattr(principal, name) for name in _READ}
-    if principal.kind == "api_key":
-        fields["key"] = principal.id
-    if (login := principal.login) is not None:
-        fields.update({name: getattr(login, name) for name in _OF_LOGIN})
-    return language.principal(auth_time=None if login is None else login.auth_time, **fields)
+    def _asked(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> Asked:
+        names = self._names.get(request.model)
+        return Asked(principal, request, request.model if names is None else names[-1], peer, size, self._country, self._wall)
 
 
 def _bounded(principal: Principal) -> bool:

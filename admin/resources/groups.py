@@ -16,13 +16,11 @@ from admin import problems, values
 from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Collection, Listed, Metadata, Shapes, shapes_for, written
 from admin.resources.keys import Operations
-from admin.resources.rights import require_rights_of
 from admin.resources.tenants import Patterns, tenant_models
-from admin.resources.users import USERS, FullName, check_standing, in_path
+from admin.resources.users import INFERRING, USERS, FullName, check_change, check_rules, check_standing, in_path
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.people import parts
 from gateway.core.specs import Seconds, Timeout
-from gateway.core.types import Principal
 
 
 class OwnKeysSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -86,18 +84,22 @@ async def check(call: Call, settings: GroupSettings, before: dict[str, Any] | No
     for index, pattern in enumerate(settings.models):
         if not any(call.ports.matches(outer, pattern) for outer in allowed):
             raise RequestError(f"The tenant {tenant!r} may not have models {pattern!r}.", param=f"models[{index}]")
+    after = msgspec.json.decode(msgspec.json.encode(settings))
+    if any((after[name] or None) != ((before or {}).get(name) or None) for name in INFERRING):
+        call.access.require_inference("What a group says of models, operations and keys of one's own", tenant, "models")
 
 
 async def unused(call: Call, name: str) -> None:
-    """A group can be deleted only after its members and bindings: what it forbids would be allowed, and a new one would inherit them."""
+    """A group can be deleted only after its members and bindings: what it forbids would be allowed, and a new one would inherit them.
+    Members by their logins stay, so what it says of models is taken from them."""
     group, tenant = parts(name)
     members = await call.store.members(name, limit=1)
     if members.items:
         raise problems.simple(409, "in_use", f"The group {name!r} still has members, {members.items[0].name!r} for one: remove them first.")
-    for binding in call.ports.config.current()["bindings"]:
-        if f"group/{group}" in binding["subjects"] and call.ports.matches(binding["tenant"], tenant):
-            named = binding["name"] or binding["role"]
-            raise problems.simple(409, "in_use", f"The binding {named!r} of the configuration still names the group {group!r}.")
+    binding = await call.ports.roles.naming("group", group, tenant)
+    if binding is not None:
+        raise problems.simple(409, "in_use", f"The binding {binding!r} still names the group {group!r}: change it first.")
+    await check_rules(call, name, tenant)
 
 
 class Groups(Collection[GroupSettings]):
@@ -138,7 +140,6 @@ async def _changed(call: Call, member: bool) -> Answer:
     call.target = f"groups/{name}"
     call.seen("groups:read", tenant, "group", name)
     call.require("groups:members", tenant)
-    await require_rights_of(call, Principal("", tenant, "oidc", groups=(group,)), Principal("", tenant, "oidc"))
     if member:
         await call.store.get("groups", name)
     if parts(user)[1] != tenant:
@@ -147,6 +148,7 @@ async def _changed(call: Call, member: bool) -> Answer:
     await check_standing(call, user, before.body)
     groups = [one for one in before.body.get("groups", ()) if one != group]
     after = {**before.body, "groups": [*groups, group] if member else groups}
+    await check_change(call, user, before.body, after)
     await USERS.prepare(call, [user])
     if (group in before.body.get("groups", ())) is member:
         return written(call, USERS.view(call, before))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from secrets import token_hex
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -81,11 +82,13 @@ class KeyQuery(Listed, forbid_unknown_fields=True, kw_only=True):
 
 class KeyView(Metadata, kw_only=True):
     """prefix: the secret's beginning, to recognise it by. overlap_until: until when the secret before is accepted, after a rotation.
-    rotated_to: the key that replaced this one, in earlier versions. last_used: up to a minute late. user: whose own key it is."""
+    rotated_to: the key that replaced this one, in earlier versions. last_used: up to a minute late. user: whose own key it is. groups: of a
+    key of the configuration file."""
 
     id: str
     tenant: str
     user: str
+    groups: list[str]
     state: State
     suspended: bool
     prefix: str
@@ -120,7 +123,7 @@ def view(call: Call, record: KeyRecord) -> dict[str, Any]:
         found[ours] = found.pop(theirs)
     del found["issued"]
     state = {"state": record.state(call.ports.clock.wall()), "suspended": is_suspended(call, "key", record.id)}
-    return {**shown(found, *_TIMES), **state, "source": "store"}
+    return {**shown(found, *_TIMES), **state, "groups": [], "source": "store"}
 
 
 def in_file(call: Call) -> list[dict[str, Any]]:
@@ -131,9 +134,9 @@ def in_file(call: Call) -> list[dict[str, Any]]:
 
 def _file_view(call: Call, key: dict[str, Any]) -> dict[str, Any]:
     absent = dict.fromkeys((*METADATA, "expires", "rotated_to", "overlap_until", "revoked", "last_used"))
-    kept = {name: key[name] for name in ("id", "tenant", "models", "roles", "priority")}
+    kept = {name: key[name] for name in ("id", "tenant", "user", "groups", "models", "roles", "priority")}
     rest: dict[str, Any] = {"operations": [], "cidrs": [], "limits": [], "prefix": "", "description": "", "state": "active"}
-    return {**absent, **kept, **rest, "user": "", "suspended": is_suspended(call, "key", key["id"]), "source": "file"}
+    return {**absent, **kept, **rest, "suspended": is_suspended(call, "key", key["id"]), "source": "file"}
 
 
 # --- reading
@@ -194,10 +197,10 @@ async def create(call: Call) -> Answer:
     if wanted.id is not None and any(key["id"] == wanted.id for key in in_file(call)):
         raise read_only("key", wanted.id)
     await check(call, wanted, wanted.tenant, KeySettings())
-    if wanted.id is not None:
-        await check_bindings(call, wanted.id, wanted.tenant)
+    id = wanted.id or new_id()
+    await check_bindings(call, id, wanted.tenant)
     settings = wanted.settings()
-    record, secret = await call.store.create_key(wanted.tenant, settings, actor=call.actor, id=wanted.id, dry_run=call.dry_run)
+    record, secret = await call.store.create_key(wanted.tenant, settings, actor=call.actor, id=id, dry_run=call.dry_run)
     call.target = f"keys/{record.id}"
     call.diff = values.diff(None, {"tenant": wanted.tenant, **plain(settings)})
     return shown_once(call, record, secret)
@@ -279,6 +282,11 @@ def _written(call: Call, record: KeyRecord, tagged: bool = True) -> Answer:
     return Answer(found, version=tag(found) if tagged else None)
 
 
+def new_id() -> str:
+    """An id for a key without a name. It is chosen here, because bindings may have a pattern for it."""
+    return f"key-{token_hex(8)}"
+
+
 # --- what may be asked for
 
 
@@ -334,6 +342,7 @@ async def _found(call: Call) -> tuple[str, str, dict[str, Any]]:
             call.seen("keys:read", key["tenant"], "key", id)
             call.require("keys:suspend", key["tenant"])
             await check_roles(call, tuple(key["roles"]), key["tenant"])
+            await require_rights_of(call, Principal(id, key["tenant"], "api_key", user=key["user"], groups=tuple(key["groups"])))
             return id, key["tenant"], key
     record = await _stored(call, "suspend")
     return id, record.tenant, view(call, record)

@@ -86,7 +86,16 @@ async def principal_of(call: Call, id: str) -> tuple[Principal, str]:
     """The principal of a key, and why it would be refused ("" if it would not)."""
     for key in call.ports.config.current()["identity"]["api_keys"]["static"]:
         if key["id"] == id:
-            return Principal(id, key["tenant"], "api_key", tuple(key["models"]), key["priority"], tuple(key["roles"])), ""
+            return Principal(
+                id,
+                key["tenant"],
+                "api_key",
+                tuple(key["models"]),
+                key["priority"],
+                tuple(key["roles"]),
+                user=key["user"],
+                groups=tuple(key["groups"]),
+            ), ""
     if call.ports.store is None:
         raise NotFound(f"There is no key {id!r}.")
     record = await call.store.get_key(id)

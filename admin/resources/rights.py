@@ -1,20 +1,35 @@
-"""Nobody takes over, changes or ends what has more rights than they have themselves."""
+"""Nobody takes over, changes or ends what has more rights than they have themselves, nor gives or takes what they lack."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from admin.operation import Call
+from admin.permissions import Grant
 from gateway.core.types import Principal
 
 
-async def require_rights_of(call: Call, who: Principal, without: Principal | None = None) -> None:
-    """Raises PermissionDenied unless the caller holds all that `who` could hold on this listener by roles and bindings. without: the same
-    before (or after) a change, so that only the difference counts; then what is denied counts, too."""
-    roles = call.ports.roles
-    grants = set(await roles.possible(who, denials=without is not None))
-    if without is not None:
-        grants -= set(await roles.possible(without, denials=True))
-    for grant in sorted(grants, key=lambda grant: grant.role):
+async def require_rights_of(call: Call, who: Principal) -> None:
+    """Raises PermissionDenied unless the caller holds all that `who` could hold on this listener by roles and bindings."""
+    _require(call, await call.ports.roles.possible(who), who.tenant)
+
+
+async def require_rights_between(call: Call, one: Principal, other: Principal, *, inference: bool = False) -> None:
+    """Raises PermissionDenied unless the caller holds all in which two callers of a tenant differ, such as one before and after a change:
+    what either could hold, and what either could be denied. inference: also what may be inferred."""
+    found = await call.ports.roles.differing(one, other)
+    _require(call, found, one.tenant)
+    if inference:
+        for grant in found:
+            if grant.infers:
+                call.access.require_inference(
+                    f"This gives or takes what the role {grant.role!r} permits to infer; that", one.tenant, "groups"
+                )
+
+
+def _require(call: Call, grants: Iterable[Grant], tenant: str) -> None:
+    for grant in sorted(set(grants), key=lambda grant: grant.role):
         if grant.permissions is None:
-            call.access.require_grant(grant.role, who.tenant)
+            call.access.require_grant(grant.role, tenant)
         else:
             call.access.require_all(grant.role, grant.permissions, grant.tenant)

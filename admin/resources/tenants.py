@@ -75,6 +75,12 @@ async def unused(call: Call, name: str) -> None:
         raise problems.simple(
             409, "in_use", f"The tenant {name!r} still has bindings, {bindings.items[0].name!r} for one: delete them first."
         )
+    binding = await call.ports.roles.naming("tenant", name, name)
+    if binding is not None:
+        raise problems.simple(409, "in_use", f"The binding {binding!r} still names the tenant {name!r}: change it first.")
+    body = (await call.store.get("tenants", name)).body
+    if body.get("models", ["*"]) != ["*"] or body.get("networks"):  # logins of the tenant, if there are any, would be free of both
+        call.require(FIELDS["tenants", "models"], name)
 
 
 class TenantMetadata(Metadata, kw_only=True):

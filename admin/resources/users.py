@@ -16,7 +16,7 @@ from admin.moments import Timestamp, timestamp
 from admin.operation import Call, Operation
 from admin.permissions import FIELDS, ROLES
 from admin.resource import Collection, Metadata, Shapes, Tenant, shapes_of
-from admin.resources.rights import require_rights_of
+from admin.resources.rights import require_rights_between
 from admin.resources.suspensions import Suspendable, is_suspended, suspended
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.people import LoginRecord, full_name, parts
@@ -26,6 +26,9 @@ from gateway.core.types import Principal
 FullName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9%][A-Za-z0-9._:/@%-]{0,200}@[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$", max_length=240)]
 Bare = Annotated[str, Meta(min_length=1, max_length=256)]
 MANY = 32
+_GIVEN = "roles given"
+INFERRING = ("models", "operations", "own_keys")
+"""What of a group's settings decides about its members' inference."""
 
 
 class UserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,46 +73,70 @@ def tenant_of(body: dict[str, Any]) -> str:
 
 
 async def check(call: Call, settings: UserSettings, before: dict[str, Any] | None) -> None:
-    """Nobody gives or takes roles that they lack, and groups are there."""
+    """Nobody gives or takes groups and roles with what they lack, and both are there."""
     _, tenant = parts(settings.name)
     had = before or {}
     if set(settings.roles) != set(had.get("roles", ())):
-        check_roles(call, set(settings.roles) ^ set(had.get("roles", ())), tenant)
+        call.require(FIELDS["users", "roles"], tenant)
+        call.asked[_GIVEN] = sorted(set(settings.roles) - set(had.get("roles", ())))
+        await _check_roles(call, call.asked[_GIVEN])
     known = set(had.get("groups", ()))
     for index, group in enumerate(settings.groups):
         if group not in known:
             await _check_group(call, group, tenant, f"groups[{index}]")
-    if changed := tuple(sorted(known ^ set(settings.groups))):
-        await require_rights_of(call, Principal("", tenant, "oidc", groups=changed), Principal("", tenant, "oidc"))
+    await check_change(call, settings.name, had, msgspec.to_builtins(settings))
     await check_standing(call, settings.name, had)
 
 
-def check_roles(call: Call, roles: Iterable[str], tenant: str) -> None:
-    """Roles that a user gets or loses."""
-    configured = call.ports.config.current()["roles"]
-    for role in sorted(roles):
-        call.require(FIELDS["users", "roles"], tenant)
-        if role in ROLES:
-            call.access.require_grant(role, tenant)
-        elif role not in configured:
+async def _check_roles(call: Call, roles: Iterable[str]) -> None:
+    """Raises RequestError for a role that is nowhere."""
+    for role in roles:
+        if role not in ROLES and await call.ports.roles.permitted(role) is None:
+            configured = call.ports.config.current()["roles"]
             near = difflib.get_close_matches(role, [*ROLES, *configured], n=1)
             raise RequestError(f"There is no role {role!r}{f'; did you mean {near[0]!r}?' if near else '.'}", param="roles")
-        elif any(str(permission).startswith("admin") for permission in configured[role]["permissions"]):
-            call.require(FIELDS["users", "roles"])  # for one who may do so everywhere
+
+
+async def check_change(call: Call, name: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Nobody gives or takes with a group or role what they lack: on this listener, or of inference, as what a group says of models is.
+
+    before, after: the user's body."""
+    user, tenant = parts(name)
+    changed = set(before.get("groups", ())) ^ set(after.get("groups", ()))
+    if not changed and set(before.get("roles", ())) == set(after.get("roles", ())):
+        return
+    login: LoginRecord | None = (await call.store.logins([name])).get(name)
+    one, other = (_as_caller(user, tenant, body, login) for body in (before, after))
+    await require_rights_between(call, one, other, inference=True)
+    for group in sorted(changed):
+        await check_rules(call, full_name(group, tenant), tenant)
+
+
+async def check_rules(call: Call, group: str, tenant: str) -> None:
+    """Who gives or takes what a group says of models, or that its members may make keys, may let callers of its tenant infer. Raises
+    PermissionDenied. group: the full name; one that is not there says nothing."""
+    try:
+        found = await call.store.get("groups", group or "-")
+    except NotFound:
+        return
+    if any(found.body.get(name) for name in INFERRING):
+        call.access.require_inference(
+            f"The group {group!r} decides which models its members may use, or that they may make keys; that", tenant, "groups"
+        )
+
+
+def _as_caller(user: str, tenant: str, body: dict[str, Any], login: LoginRecord | None) -> Principal:
+    """The user with what this body and the last login say."""
+    groups = {*body.get("groups", ()), *(() if login is None else login.groups)}
+    roles = {*body.get("roles", ()), *(() if login is None else login.roles)}
+    return Principal(user, tenant, "oidc", roles=tuple(sorted(roles)), user=user, groups=tuple(sorted(groups)))
 
 
 async def check_standing(call: Call, name: str, body: dict[str, Any]) -> None:
     """Nobody changes, suspends or deletes a user with more rights than their own."""
     login: LoginRecord | None = (await call.store.logins([name])).get(name)
-    held = {*body.get("roles", ()), *(() if login is None else login.roles)}
-    for role in sorted(held):
-        if role in ROLES:
-            call.access.require_grant(role, name.rpartition("@")[2])
     user, tenant = parts(name)
-    groups = tuple(sorted({*body.get("groups", ()), *(() if login is None else login.groups)}))
-    roles = tuple(sorted(held))
-    everybody = Principal("", tenant, "oidc")
-    await require_rights_of(call, Principal(user, tenant, "oidc", roles=roles, user=user, groups=groups), everybody)
+    await require_rights_between(call, _as_caller(user, tenant, body, login), Principal("", tenant, "oidc"))
 
 
 async def _check_group(call: Call, group: str, tenant: str, param: str) -> None:
@@ -136,6 +163,11 @@ class Users(Collection[UserSettings]):
 
     def kept(self, call: Call, body: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
         return {**body, "source": "local" if before is None else before.get("source", "local")}
+
+    def needs(self, call: Call, body: dict[str, Any]) -> Sequence[tuple[str, str]]:
+        """Roles of the store that are given: one that is being deleted cannot be given at the same time."""
+        configured = call.ports.config.current()["roles"]
+        return [("roles", role) for role in call.asked.get(_GIVEN, ()) if role not in ROLES and role not in configured]
 
     def plain(self, resource: Resource) -> dict[str, Any]:
         """Settings that a first login has left out have their defaults."""
@@ -168,7 +200,10 @@ def _without_source(body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _may_go(call: Call, name: str) -> None:
-    await check_standing(call, name, (await call.store.get("users", name)).body)
+    """A user's groups and roles go with the user, who may log in again without what they forbid."""
+    body = (await call.store.get("users", name)).body
+    await check_standing(call, name, body)
+    await check_change(call, name, body, {})
 
 
 USERS = Users("users", "user", UserSettings, in_file, tenant_of, check, _may_go)

@@ -142,20 +142,16 @@ class Conditions:
     """Compiled conditions by their text. Loads the language at the first."""
 
     def __init__(self) -> None:
-        self.language: Language | None = None
+        self._language: Language | None = None
         self._known: dict[str, Condition] = {}
 
     def compiled(self, text: str) -> Condition:
         """Raises ConfigError."""
         found = self._known.get(text)
         if found is None:
-            self.language = self.language or Language()
-            found = self._known[text] = self.language.compile(text)
+            self._language = self._language or Language()
+            found = self._known[text] = self._language.compile(text)
         return found
-
-    @property
-    def any(self) -> bool:
-        return bool(self._known)
 
     def many(self) -> bool:
         """Whether so many are known that all should be forgotten."""
@@ -187,8 +183,7 @@ class AccessBuilder:
         _, _, roles, grants = self._last
         infer = {name: role.infer for name, role in roles.items() if role.infer}
         ignored = {*ROLES, *(name for name, role in roles.items() if not role.infer)}
-        language = self._conditions.language if self._conditions.any else None
-        return RoleAccess(spec.models, infer, grants, language, ignored=ignored, country=self._country)
+        return RoleAccess(spec.models, infer, grants, ignored=ignored, country=self._country)
 
     def _unchanged(self, spec: ConfigSpec) -> Steps[bool]:
         if self._last is None or spec.roles != self._last[0] or len(spec.bindings) != len(self._last[1]):

@@ -112,6 +112,7 @@ MODULES = (
     "gateway.wire.scan",
     "gateway.wire.table",
     "gateway.wire.unique",
+    "policies.facts",
     "policies.limits",
     "policies.loops",
     "policies.patterns",

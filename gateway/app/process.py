@@ -103,7 +103,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
     return Ports(
         authenticator=CurrentAuthenticator(plane),
         config=changes.reloader,
-        roles=RoleBook(link.additions, lambda: changes.in_force.file),
+        roles=RoleBook(link.additions, lambda: changes.in_force.file, country=gateway.countries.networks.country),
         fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane),

@@ -19,12 +19,12 @@ from gateway.config.merge import Addition, merge_access
 from gateway.core.errors import ConfigError, StoreUnavailable
 from gateway.core.slices import Steps, in_slices
 from gateway.core.specs import BindingSpec, ConfigSpec, RoleSpec
-from gateway.core.types import Principal
+from gateway.core.types import Peer, Principal
 from gateway.wire.table import OPERATIONS
-from policies.conditions import Facts
+from policies.facts import Present
 from policies.permissions import Rights, rights
 from policies.roles import Grant as Bound
-from policies.roles import Grants, message_of
+from policies.roles import Grants, nowhere
 
 log = logging.getLogger("gatehouse.config")
 BATCH: Final = 200
@@ -38,12 +38,22 @@ class _Book:
     def __init__(self, roles: dict[str, Rights], grants: Grants) -> None:
         self.roles, self.grants = roles, grants
 
+    def rights(self, bound: Bound) -> Rights:
+        return self.roles.get(bound.role, NOTHING)
+
 
 class RoleBook:
-    """Implements admin.context.RoleBook. file: the file's configuration in force. wall: seconds since the epoch."""
+    """Implements admin.context.RoleBook. file: the file's configuration in force. wall: seconds since the epoch. country: of an
+    address."""
 
-    def __init__(self, additions: StoreAdditions, file: Callable[[], ConfigSpec], wall: Callable[[], float] = time.time) -> None:
-        self._additions, self._file, self._wall = additions, file, wall
+    def __init__(
+        self,
+        additions: StoreAdditions,
+        file: Callable[[], ConfigSpec],
+        wall: Callable[[], float] = time.time,
+        country: Callable[[str], str] = nowhere,
+    ) -> None:
+        self._additions, self._file, self._wall, self._country = additions, file, wall, country
         self._conditions = Conditions()
         self._made_of: tuple[ConfigSpec, Mapping[str, Addition], Mapping[str, Addition]] | None = None
         self._book = _Book({name: _built_in(name) for name in ROLES}, Grants())
@@ -51,29 +61,44 @@ class RoleBook:
 
     # --- the port
 
-    async def held(self, principal: Principal, address: str) -> tuple[tuple[Grant, ...], frozenset[str]]:
+    async def held(self, principal: Principal, peer: Peer) -> tuple[tuple[Grant, ...], frozenset[str]]:
         book = await self._current()
         found = self._own(book, principal)
         denied: set[str] = set()
-        facts: Facts | None = None
+        read = Present(principal, peer, self._country, self._wall).read
         for bound in book.grants.of(principal):
-            if bound.condition is not None:
-                facts = facts or self._facts(principal, address)
-                if not bound.condition.holds(facts, otherwise=bound.deny):
-                    continue
+            rights = book.rights(bound)
+            if not rights.admin or (principal.personal and not bound.deny):
+                continue  # a user's own key has what was chosen when it was made, and no more
+            if bound.condition is not None and not bound.condition.holds(read, otherwise=bound.deny):
+                continue
             if bound.deny:
-                denied |= book.roles[bound.role].admin
+                denied |= rights.admin
             else:
-                found.append(_grant(bound.role, book.roles[bound.role], principal.tenant))
+                found.append(_grant(bound.role, rights, principal.tenant))
         return tuple(found), frozenset(denied)
 
-    async def possible(self, principal: Principal, *, denials: bool = False) -> tuple[Grant, ...]:
+    async def possible(self, principal: Principal) -> tuple[Grant, ...]:
         book = await self._current()
-        bound = [one for one in book.grants.of(principal) if denials or not one.deny]
-        return (*self._own(book, principal), *(_grant(one.role, book.roles[one.role], principal.tenant) for one in bound))
+        bound = [one for one in book.grants.of(principal) if not one.deny]
+        return (*self._own(book, principal), *(_grant(one.role, book.rights(one), principal.tenant) for one in bound))
+
+    async def differing(self, one: Principal, other: Principal) -> tuple[Grant, ...]:
+        book = await self._current()
+        mine, theirs = book.grants.of(one), book.grants.of(other)
+        facts = {f"principal.{name}" for name in _FACTS if getattr(one, name) != getattr(other, name)}
+        found = {bound.rule: bound for bound in (*mine, *theirs) if (bound in mine) != (bound in theirs) or _reads(bound, facts)}
+        roles = sorted(set(one.roles) ^ set(other.roles))
+        own = [_grant(role, book.roles[role], one.tenant) for role in roles if role in book.roles]
+        return (*own, *(_grant(bound.role, book.rights(bound), one.tenant) for bound in found.values()))
+
+    async def naming(self, kind: str, name: str, tenant: str) -> str | None:
+        found = (await self._current()).grants.naming(kind, name, tenant)
+        return None if found is None else found.rule.removeprefix("binding:")
 
     async def denied_by(self, principal: Principal) -> frozenset[str]:
-        return frozenset(bound.role for bound in (await self._current()).grants.of(principal) if bound.deny)
+        book = await self._current()
+        return frozenset(bound.role for bound in book.grants.of(principal) if bound.deny and book.rights(bound).admin)
 
     def concerns(self, principal: Principal, subjects: Sequence[str], tenant: str) -> bool:
         grants = Grants()
@@ -116,9 +141,8 @@ class RoleBook:
         for number, binding in enumerate(bound):
             if number % BATCH == 0:
                 yield
-            if known.get(binding.role, NOTHING).admin:
-                texts.add(binding.when)
-                grants.add(binding.subjects, self._bound(number, binding))
+            texts.add(binding.when)
+            grants.add(binding.subjects, self._bound(number, binding))
         self._conditions.keep(texts)
         return _Book(known, grants)
 
@@ -127,13 +151,17 @@ class RoleBook:
         return Bound(f"binding:{binding.name or number}", (), binding.effect == "deny", condition, binding.tenant, binding.role)
 
     def _own(self, book: _Book, principal: Principal) -> list[Grant]:
-        return [_grant(role, book.roles[role], principal.tenant) for role in principal.roles if role in book.roles]
+        """Of a user's own key, the built-in ones only: with these it was made, and only with them can it be made."""
+        roles = (role for role in principal.roles if role in book.roles and (role in ROLES or not principal.personal))
+        return [_grant(role, book.roles[role], principal.tenant) for role in roles]
 
-    def _facts(self, principal: Principal, address: str) -> Facts:
-        """There is no request to infer: `request` is empty."""
-        language = self._conditions.language
-        assert language is not None
-        return language.facts(language.request("", ""), message_of(language, principal), address, self._wall())
+
+_FACTS: Final = ("id", "kind", "user", "groups", "roles", "scopes", "agent", "session")
+
+
+def _reads(bound: Bound, facts: set[str]) -> bool:
+    """Whether the binding's condition reads one of these facts, so that it may hold for one caller and not for another."""
+    return bound.condition is not None and not facts.isdisjoint(bound.condition.reads)
 
 
 def _built_in(name: str) -> Rights:
@@ -151,4 +179,4 @@ def _permitted(role: str, found: Rights) -> Permitted:
 def _grant(role: str, found: Rights, tenant: str) -> Grant:
     if role in ROLES:
         return Grant.of(role, tenant)
-    return Grant(role, tenant if found.confined else None, found.admin)
+    return Grant(role, tenant if found.confined else None, found.admin, bool(found.infer))

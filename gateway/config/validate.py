@@ -398,6 +398,9 @@ def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None
             raise error(path, "needs exactly one of 'key' and 'key_sha256'")
         if key.key is not None:
             _key_text(key.key.reveal(), f"{path}.key", error)
+        _bare_name(key.user, f"{path}.user", error)
+        for place, group in enumerate(key.groups):
+            _bare_name(group or " ", f"{path}.groups[{place}]", error)
         for place, role in enumerate(key.roles):
             if roles is not None and role not in roles:
                 raise error(f"{path}.roles[{place}]", f"there is no role {quoted(role)}; {nearest(role, roles)}")
@@ -407,6 +410,12 @@ def _static_keys(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None
         if digest in digests:
             raise error(f"{base}[{index}]", f"is the same key as that of '{digests[digest]}'")
         digests[digest] = key.id
+
+
+def _bare_name(text: str, path: str, error: ErrorAt) -> None:
+    """Of a user or group, without the tenant."""
+    if len(text) > 256 or not text.isprintable() or text != text.strip():
+        raise error(path, f"{quoted(text[:64])} is not a name; write 1 to 256 printable characters, without the tenant, such as alice")
 
 
 def _key_text(text: str, path: str, error: ErrorAt) -> None:

@@ -12,7 +12,10 @@ from gateway.core.spec import ClientTlsSpec, Name, Seconds, Spec, Timeout
 
 
 class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex."""
+    """An API key that lives in the configuration: the key itself (32 characters or more) or its SHA-256 in hex.
+
+    user, groups: of whoever uses it, such as a service, for roles, limits and conditions.
+    """
 
     id: Name
     tenant: Name
@@ -21,6 +24,8 @@ class StaticKeySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     key_sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
     priority: Literal["interactive", "standard", "batch"] = "standard"
     roles: tuple[str, ...] = ()
+    user: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -100,4 +100,13 @@ def _digest(spec: StaticKeySpec) -> bytes:
 
 
 def _principal(spec: StaticKeySpec) -> Principal:
-    return Principal(id=spec.id, tenant=spec.tenant, kind="api_key", models=spec.models, priority=spec.priority, roles=spec.roles)
+    return Principal(
+        id=spec.id,
+        tenant=spec.tenant,
+        kind="api_key",
+        models=spec.models,
+        priority=spec.priority,
+        roles=spec.roles,
+        user=spec.user,
+        groups=spec.groups,
+    )

@@ -70,16 +70,19 @@ def need(connection: sa.Connection, wanted: Sequence[tuple[str, str]]) -> None:
 
 
 def unbound(connection: sa.Connection, role: str) -> None:
-    """Raises VersionMismatch (409 `in_use`) for a role that a binding names. The role is held first, as it is by who binds it, so neither
-    can miss the other."""
+    """Raises VersionMismatch (409 `in_use`) for a role that a binding or a user names. The role is held first, as it is by who binds it,
+    so neither can miss the other."""
     get(connection, "roles", role, lock=True)
     found = connection.execute(_BOUND, {"the_role": role}).first()
     if found is not None:
-        raise role_in_use(role, found.name)
+        raise role_in_use(f"The role {role!r} is still bound, by {found.name!r} for one: delete its bindings first.")
+    quoted = sa.cast(resources.c.body, sa.Text).contains(json.dumps(role), autoescape=True)
+    for user in connection.execute(sa.select(resources.c.name, resources.c.body).where(resources.c.kind == "users", quoted)):
+        if role in user.body.get("roles", ()):
+            raise role_in_use(f"The user {user.name!r} still has the role {role!r}: take it first.")
 
 
-def role_in_use(role: str, binding: str) -> VersionMismatch:
-    message = f"The role {role!r} is still bound, by {binding!r} for one: delete its bindings first."
+def role_in_use(message: str) -> VersionMismatch:
     return VersionMismatch(message, code="in_use", status=409, param="name")
 
 

@@ -300,6 +300,93 @@ def test_nobody_joins_a_group_that_has_more_rights(give: Callable[..., httpx.Cli
     assert client.patch("/users/mallory@acme", json={"groups": []}).status_code == 200
 
 
+@pytest.fixture
+def alone(root: httpx.Client) -> Iterator[None]:
+    """Takes the users and groups of a test away."""
+    yield
+    for name in [one["name"] for one in root.get("/bindings?source=store").json()["items"] if one["name"] != "probing"]:
+        assert root.delete(f"/bindings/{name}").status_code == 200
+    for kind in ("users", "groups"):
+        for item in root.get(f"/{kind}?limit=1000").json()["items"]:
+            assert root.delete(f"/{kind}/{item['name']}").status_code == 200
+
+
+@pytest.mark.usefixtures("alone")
+def test_members_alone_give_no_inference_and_no_condition(give: Callable[..., httpx.Client], root: httpx.Client) -> None:
+    for name in ("talk", "open", "night", "keyed", "plain", "bare"):
+        rules = {"open": {"models": ["m1"]}, "keyed": {"own_keys": {}}}.get(name, {})
+        made(root.post("/groups", json={"name": f"{name}@acme", **rules}))
+    for name in ("eve", "rose"):
+        made(root.post("/users", json={"name": f"{name}@acme"}))
+    reads = {"name": "shift", "role": "operator", "subjects": ["user/eve"], "when": '"night" in principal.groups'}
+    made(root.post("/bindings", json={"name": "talk", "role": "filed", "subjects": ["group/talk"]}))
+    made(root.post("/bindings", json=reads))
+    client = give("admin:groups:members", "admin:groups:read", "admin:users:*")
+    eve = {"user": "eve@acme"}
+    problem(client.post("/groups/plain@acme/add-member", json=eve), 403, "policy_denied")  # it is asked of whom a condition may give more
+    assert root.delete("/bindings/shift").status_code == 200
+    assert client.post("/groups/plain@acme/add-member", json=eve).status_code == 200
+    made(root.post("/bindings", json={**reads, "subjects": ["tenant/acme"]}))
+    for group in ("talk", "open", "night", "keyed"):
+        problem(client.post(f"/groups/{group}@acme/add-member", json=eve), 403, "policy_denied")
+        problem(client.patch("/users/eve@acme", json={"groups": ["plain", group]}), 403, "policy_denied")
+        problem(client.post("/users", json={"name": "adam@acme", "groups": [group]}), 403, "policy_denied")
+    assert root.delete("/bindings/shift").status_code == 200
+    for group in ("talk", "open", "keyed"):  # what a group forbids is not taken away either
+        assert root.post(f"/groups/{group}@acme/add-member", json={"user": "rose@acme"}).status_code == 200
+        problem(client.post(f"/groups/{group}@acme/remove-member", json={"user": "rose@acme"}), 403, "policy_denied")
+        problem(client.delete("/users/rose@acme"), 403, "policy_denied")
+        assert root.post(f"/groups/{group}@acme/remove-member", json={"user": "rose@acme"}).status_code == 200
+    assert client.delete("/users/rose@acme").status_code == 200
+    client = give("admin:groups:*", "admin:users:*")
+    problem(client.patch("/groups/plain@acme", json={"models": ["m1"]}), 403, "policy_denied")
+    problem(client.patch("/groups/open@acme", json={"models": []}), 403, "policy_denied")
+    problem(client.delete("/groups/open@acme"), 403, "policy_denied")
+    problem(client.post("/groups", json={"name": "new@acme", "own_keys": {}}), 403, "policy_denied")
+    problem(root.delete("/groups/talk@acme"), 409, "in_use")
+    assert client.delete("/groups/bare@acme").status_code == 200
+    assert client.patch("/groups/open@acme", json={"description": "x"}).status_code == 200
+    client = give("admin:groups:*", "admin:keys:create")  # who may make keys may let others infer
+    assert client.post("/groups/open@acme/add-member", json=eve).status_code == 200
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_role_of_the_store_that_a_user_has_stays_and_is_given_by_its_holders_only(
+    give: Callable[..., httpx.Client], root: httpx.Client
+) -> None:
+    made(root.post("/roles", json={"name": "logs", "permissions": ["admin:audit:read"]}))
+    made(root.post("/roles", json=CHATTER))
+    client = give("admin:users:*", "admin:roles:*")
+    problem(client.post("/users", json={"name": "eve@acme", "roles": ["logs"]}), 403, "policy_denied")
+    problem(client.post("/users", json={"name": "eve@acme", "roles": ["chatter"]}), 403, "policy_denied")
+    problem(root.post("/users", json={"name": "eve@acme", "roles": ["logz"]}), 400, "invalid_value")
+    made(root.post("/users", json={"name": "eve@acme", "roles": ["logs"]}))
+    problem(client.patch("/users/eve@acme", json={"roles": []}), 403, "policy_denied")
+    problem(client.patch("/users/eve@acme", json={"display_name": "x"}), 403, "policy_denied")
+    assert "eve@acme" in problem(root.delete("/roles/logs"), 409, "in_use")["detail"]
+    assert root.patch("/users/eve@acme", json={"roles": []}).status_code == 200
+    assert root.delete("/roles/logs").status_code == 200
+
+
+def test_a_new_key_has_no_more_by_a_pattern_than_who_makes_it(give: Callable[..., httpx.Client], root: httpx.Client) -> None:
+    made(root.post("/bindings", json={"name": "any", "role": "operator", "subjects": ["key/key-*"]}))
+    client = give("admin:keys:*")
+    problem(client.post("/keys", json={"tenant": "acme", "models": ["m1"]}), 403, "policy_denied")
+    made(client.post("/keys?dry_run=true", json={"tenant": "acme", "id": "named", "models": ["m1"]}), 200)
+    assert root.patch("/bindings/any", json={"subjects": ["key/test"]}).status_code == 200
+    problem(client.post("/keys/test/suspend", json={}), 403, "policy_denied")
+
+
+def test_a_tenant_that_is_bound_or_bounded_is_not_deleted_by_everybody(give: Callable[..., httpx.Client], root: httpx.Client) -> None:
+    made(root.post("/tenants", json={"name": "t9", "models": ["m1"]}))
+    made(root.post("/bindings", json={"name": "t9", "role": "viewer", "subjects": ["tenant/t9"]}))
+    client = give("admin:tenants:read", "admin:tenants:delete", confined=False)
+    problem(client.delete("/tenants/t9"), 409, "in_use")
+    assert root.delete("/bindings/t9").status_code == 200
+    problem(client.delete("/tenants/t9"), 403, "policy_denied")
+    assert root.delete("/tenants/t9").status_code == 200
+
+
 def test_deny_wins_on_the_admin_listener_at_once(give: Callable[..., httpx.Client], root: httpx.Client) -> None:
     client = give("admin:*")
     assert client.get("/keys").status_code == client.get("/audit/records").status_code == 200

@@ -21,8 +21,8 @@ WHO = Principal("k", "acme", "api_key", roles=("viewer", "gone"))
 class Roles:
     """A RoleBook of one role for everybody."""
 
-    async def held(self, principal: Principal, address: str) -> tuple[tuple[Grant, ...], frozenset[str]]:
-        return (Grant("viewer"),), frozenset({f"denied:{address}"})
+    async def held(self, principal: Principal, peer: Peer) -> tuple[tuple[Grant, ...], frozenset[str]]:
+        return (Grant("viewer"),), frozenset({f"denied:{peer.address}"})
 
 
 ROLES: Any = Roles()

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from gateway.core.errors import ConfigError
-from policies.conditions import Facts, Language
+from gateway.core.types import Principal
+from policies.conditions import NAMES, Language, Read, instant
+from policies.facts import absent, of_caller
 
 LANGUAGE = Language()
 NOON = 1_790_000_000.0  # Monday, 2026-09-21 14:13:20 UTC
 
 
-def facts(
-    *, address: str = "10.1.2.3", now: float = NOON, too_long: bool = False, groups: tuple[str, ...] = ("staff",), **request: object
-) -> Facts:
-    asked = LANGUAGE.request(**{"operation": "chat", "model": "demo-chat", "max_tokens": 100, "size": 2048, **request})  # type: ignore[arg-type]
-    caller = LANGUAGE.principal(id="ci", tenant="acme", kind="api_key", groups=groups)
-    return LANGUAGE.facts(asked, caller, address, now, certificate="ab12", too_long=too_long)
+def facts(*, address: str = "10.1.2.3", groups: tuple[str, ...] = ("staff",), **request: Any) -> Read:
+    known = {name: absent(name) for name in NAMES if name.startswith("request.")}
+    asked = {"operation": "chat", "model": "demo-chat", "max_tokens": 100, "bytes": 2048, **request}
+    known.update({f"request.{name}": value for name, value in asked.items()})
+    caller = Principal("ci", "acme", "api_key", groups=groups)
+    known.update({name: of_caller(caller, name) for name in NAMES if name.startswith("principal.")})
+    known.update({"source.address": address, "source.country": "", "source.certificate": "ab12", "now": instant(NOON)})
+    return known.__getitem__
 
 
 @pytest.mark.parametrize(
@@ -83,10 +88,40 @@ def test_what_cannot_be_evaluated_counts_as_the_caller_says(text: str) -> None:
         assert condition.holds(unreadable, otherwise) is otherwise
 
 
-def test_a_list_that_is_too_long_is_not_looked_at() -> None:
-    condition = LANGUAGE.compile("request.tools.size() >= 0")
-    assert condition.holds(facts(tools=["t"] * 128), False)
-    assert not condition.holds(facts(tools=["t"] * 128, too_long=True), False)
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ('"request.model" == "x" || request.model == "demo-chat"', True),
+        ('[1, 2].exists(source, source == 2) && source.address == "10.1.2.3"', True),
+        ('["a"].exists(request, request == "a")', True),
+        ("[source].all(principal, principal.certificate == 'ab12')", True),
+        ("request . model == 'demo-chat'", True),
+        (".request.model == 'demo-chat'", True),
+        ("request // what\n.model == 'demo-chat'", True),
+        ("request == request && principal != principal", False),
+        ("has(request.stream) || has(principal.auth_time)", False),
+        ('"has" == "has" && request.bytes == 2048', True),
+        ("dyn(request).model == 'demo-chat'", True),
+        ("now == now", True),
+        ("true", True),
+        ("1 == 2", False),
+    ],
+)
+def test_however_facts_are_written_they_mean_the_same(text: str, holds: bool) -> None:
+    """Conditions take facts one by one only where that cannot mean anything else."""
+    for otherwise in (True, False):
+        assert LANGUAGE.compile(text).holds(facts(), otherwise) is holds
+
+
+@pytest.mark.parametrize("value", [2**70, "\ud800"])
+def test_what_no_condition_can_hold_counts_as_not_evaluated(value: Any) -> None:
+    for text in ("request.bytes == 0", "request.model == ''", "has(request.model) || has(request.bytes)"):
+
+        def read(name: str) -> Any:
+            return value
+
+        for otherwise in (True, False):
+            assert LANGUAGE.compile(text).holds(read, otherwise) is otherwise
 
 
 @pytest.mark.parametrize(

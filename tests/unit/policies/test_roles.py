@@ -36,7 +36,7 @@ def access(roles: dict[str, list[str]], *bindings: dict[str, Any]) -> RoleAccess
                 binding.get("tenant", "*"),
             ),
         )
-    return RoleAccess(MODELS, compiled, grants, LANGUAGE, wall=lambda: 0.0)
+    return RoleAccess(MODELS, compiled, grants, wall=lambda: 0.0)
 
 
 def ask(model: str = "demo-chat", operation: str = "chat", max_tokens: int = 10, version: str = "") -> InferenceRequest:
@@ -72,6 +72,24 @@ class TestCallersWithoutRoles:
         policy = access(CHATTER, {"role": "chatter", "subjects": ["group/engineers"]})
         assert rule(policy, person()) == (False, "default-deny")
         assert not policy.may_see(person(), "demo-chat")
+
+
+class TestOwnKeys:
+    """Keys that users make for themselves."""
+
+    @pytest.mark.parametrize("subject", ["key/k1", "key/*", "principal/k1", "principal/k*"])
+    def test_one_is_given_nothing_by_itself_and_can_be_denied(self, subject: str) -> None:
+        own = key(id="k1", user="alice", groups=("staff",), personal=True)
+        policy = access(CHATTER, {"role": "all", "subjects": [subject]})
+        assert rule(policy, own) == (False, "default-deny") and not policy.may_see(own, "secret")
+        assert rule(policy, key(id="k1", user="alice")) == (False, "default-deny"), "one of the tenant's, without models"
+        both = access(CHATTER, {"role": "chatter", "subjects": ["group/staff"]}, {"role": "all", "subjects": [subject], "effect": "deny"})
+        assert rule(both, own) == (False, "binding:1") and rule(both, person(groups=("staff",)))[0]
+
+    @pytest.mark.parametrize("subject", ["user/alice", "group/staff", "tenant/acme"])
+    def test_it_has_what_its_user_has(self, subject: str) -> None:
+        policy = access(CHATTER, {"role": "chatter", "subjects": [subject]})
+        assert rule(policy, key(id="k1", user="alice", groups=("staff",), personal=True)) == (True, "binding:0")
 
 
 class TestRoles:

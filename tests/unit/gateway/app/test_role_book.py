@@ -14,7 +14,7 @@ from gateway.app.role_book import RoleBook
 from gateway.config.additions import StoreAdditions
 from gateway.core.errors import PermissionDenied, StoreUnavailable
 from gateway.core.specs import BindingSpec, ConfigSpec, EngineSpec, RoleSpec
-from gateway.core.types import Login, Principal
+from gateway.core.types import Login, Peer, Principal
 from gateway.identity import keys
 from gateway.store.store import Store
 
@@ -51,11 +51,14 @@ async def bind(store: Store) -> Callable[..., Any]:
 def book(store: Store) -> RoleBook:
     additions = StoreAdditions(store, no_engine, OURS.schemas())
     store.subscribe(lambda change: additions.changed(change.kind, change.name))
-    return RoleBook(additions, lambda: FILE, wall=lambda: 1000.0)
+    return RoleBook(additions, lambda: FILE, wall=lambda: 1000.0, country=lambda address: "DE" if address == "192.0.2.1" else "")
 
 
-async def access(book: RoleBook, who: Principal, address: str = "10.0.0.1") -> Access:
-    grants, denied = await book.held(who, address)
+HERE = Peer("::1")
+
+
+async def access(book: RoleBook, who: Principal, peer: Peer | None = None) -> Access:
+    grants, denied = await book.held(who, peer or Peer("10.0.0.1"))
     return Access(who, grants, denied=denied)
 
 
@@ -63,11 +66,11 @@ async def test_rows_of_the_former_form_mean_what_they_meant(store: Store, book: 
     for name, tenant, principal, role in (("a", "acme", "k", "admin"), ("b", "acme", "k", "tenant-admin"), ("c", "globex", "k", "admin")):
         body = {"name": name, "tenant": tenant, "principal": principal, "role": role}
         await store.create("bindings", name, body, actor="t", tenant=tenant)
-    assert (await book.held(WHO, "::1"))[0] == (Grant("admin"), Grant("tenant-admin", "acme"))
-    assert (await book.held(Principal("k", "acme", "oidc", user="alice"), "::1"))[0] == (Grant("admin"), Grant("tenant-admin", "acme"))
-    assert not (await book.held(Principal("other", "acme", "oidc", user="k"), "::1"))[0], "the id counted, not the user"
+    assert (await book.held(WHO, HERE))[0] == (Grant("admin"), Grant("tenant-admin", "acme"))
+    assert (await book.held(Principal("k", "acme", "oidc", user="alice"), HERE))[0] == (Grant("admin"), Grant("tenant-admin", "acme"))
+    assert not (await book.held(Principal("other", "acme", "oidc", user="k"), HERE))[0], "the id counted, not the user"
     await store.delete("bindings", "a", actor="t")
-    assert (await book.held(WHO, "::1"))[0] == (Grant("tenant-admin", "acme"),), "at once"
+    assert (await book.held(WHO, HERE))[0] == (Grant("tenant-admin", "acme"),), "at once"
 
 
 async def test_a_role_of_ours_reaches_its_holders_tenant_and_what_belongs_to_none(book: RoleBook) -> None:
@@ -124,6 +127,53 @@ async def test_conditions_on_how_and_from_where_somebody_has_logged_in(
     assert await book.possible(WHO) == (Grant("admin"),), "what it could hold counts, whatever the condition says now"
 
 
+async def test_conditions_on_countries_and_certificates(book: RoleBook, bind: Callable[..., Any]) -> None:
+    await bind("a", "admin", "key/k", when='source.country == "DE"')
+    await bind("d", "auditor", "key/k", effect="deny", when="has(source.certificate)")
+    there, shown = Peer("192.0.2.1"), Peer("192.0.2.1", certificate=b"der")
+    assert (await access(book, WHO, there)).may("audit:read") and not (await access(book, WHO)).may("audit:read")
+    assert not (await access(book, WHO, shown)).may("audit:read") and (await access(book, WHO, shown)).may("keys:create")
+
+
+async def test_a_users_own_key_has_the_roles_it_was_made_with_and_no_others(book: RoleBook, bind: Callable[..., Any]) -> None:
+    for number, subject in enumerate(("user/alice", "key/k*", "principal/k1", "tenant/acme")):
+        await bind(f"b{number}", "operator", subject)
+    await bind("no", "auditor", "user/alice", effect="deny", when="!has(request.model)")
+    own = {"user": "alice", "groups": ("ops",), "personal": True}
+    bare = await access(book, Principal("k1", "acme", "api_key", roles=("keymaster",), **own))
+    assert not any(bare.may(permission, "acme") for permission in ALL)
+    made_with = await access(book, Principal("k1", "acme", "api_key", roles=("admin",), **own))
+    assert made_with.may("keys:create") and not made_with.may("audit:verify"), "what the user is denied, it is denied"
+
+
+async def test_what_differs_between_two_callers(book: RoleBook, bind: Callable[..., Any]) -> None:
+    def alice(*groups: str, roles: tuple[str, ...] = ()) -> Principal:
+        return Principal("alice", "acme", "oidc", user="alice", groups=groups, roles=roles)
+
+    async def roles(one: Principal, other: Principal) -> set[str]:
+        found = await book.differing(one, other)
+        assert set(found) == set(await book.differing(other, one))
+        return {grant.role for grant in found}
+
+    await bind("everybody", "viewer", "tenant/acme")
+    assert await roles(alice(), alice("a")) == set()
+    assert await roles(alice(), alice("ops")) == {"keymaster"}
+    await bind("b", "operator", "tenant/acme", when='"night" in principal.groups')
+    assert await roles(alice(), alice("a")) == {"operator"}, "its condition reads the groups"
+    await bind("c", "auditor", "user/alice", effect="deny", when="[principal].all(p, size(p.roles) == 0)")
+    assert await roles(alice(), alice("a")) == {"operator", "auditor"}
+    assert await roles(alice("a"), alice("a", roles=("tenant-admin",))) == {"tenant-admin", "auditor"}
+    await bind("d", "chatter", "group/talk")
+    found = await book.differing(alice(), alice("talk"))
+    assert {grant.role for grant in found if grant.infers} == {"chatter"}
+
+
+async def test_which_binding_names_a_subject(book: RoleBook, bind: Callable[..., Any]) -> None:
+    await bind("a", "chatter", "group/talk", tenant="acme")
+    assert await book.naming("group", "talk", "acme") == "a" and await book.naming("group", "talk", "globex") is None
+    assert await book.naming("group", "ops", "globex") == "from-file" and await book.naming("group", "t*", "acme") is None
+
+
 async def test_a_denial_that_cannot_be_evaluated_denies(book: RoleBook, bind: Callable[..., Any]) -> None:
     await bind("a", "admin", "key/k")
     await bind("d", "admin", "key/k", effect="deny", when="1 / request.bytes == 1")
@@ -138,11 +188,11 @@ async def test_what_cannot_be_read_gives_nothing_and_takes_nothing_away(
     await bind("c", "viewer", "robot/k")
     await store.create("roles", "broken", {"permissions": ["admin:teapots:*"]}, actor="t")
     await bind("d", "broken", "key/k")
-    assert await book.held(WHO, "::1") == ((), frozenset())
+    assert await book.held(WHO, HERE) == ((), frozenset())
     await bind("good", "viewer", "key/k")
-    assert (await book.held(WHO, "::1"))[0] == (Grant("viewer"),)
+    assert (await book.held(WHO, HERE))[0] == (Grant("viewer"),)
     await bind("e", "gone", "key/k", effect="deny")
-    assert (await book.held(WHO, "::1"))[0] == (Grant("viewer"),)
+    assert (await book.held(WHO, HERE))[0] == (Grant("viewer"),)
     assert "bindings.e" in caplog.text and "there is no role 'gone'" in caplog.text
 
 
@@ -150,16 +200,16 @@ async def test_while_the_store_is_away_what_was_read_last_counts(
     store: Store, book: RoleBook, bind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bind("a", "viewer", "key/k")
-    assert (await book.held(WHO, "::1"))[0] == (Grant("viewer"),)
+    assert (await book.held(WHO, HERE))[0] == (Grant("viewer"),)
 
     async def away(*args: Any, **more: Any) -> Any:
         raise StoreUnavailable("away")
 
     monkeypatch.setattr(store, "get", away)
     await bind("b", "auditor", "key/k")
-    assert (await book.held(WHO, "::1"))[0] == (Grant("viewer"),)
+    assert (await book.held(WHO, HERE))[0] == (Grant("viewer"),)
     monkeypatch.undo()
-    assert (await book.held(WHO, "::1"))[0] == (Grant("viewer"), Grant("auditor"))
+    assert (await book.held(WHO, HERE))[0] == (Grant("viewer"), Grant("auditor"))
 
 
 async def test_what_a_role_permits(book: RoleBook) -> None:

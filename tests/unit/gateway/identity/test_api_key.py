@@ -56,6 +56,12 @@ def who(authenticator: ApiKeyAuthenticator, headers: Headers) -> Principal | Non
     return found
 
 
+def test_a_key_of_the_file_may_stand_for_a_user_in_groups() -> None:
+    spec = StaticKeySpec(id="ci", tenant="team", models=("*",), key=Secret(KEY), user="nightly", groups=("jobs", "eu"))
+    found = who(ApiKeyAuthenticator([spec]), {b"x-api-key": KEY.encode()})
+    assert found is not None and (found.user, found.groups, found.personal) == ("nightly", ("jobs", "eu"), False)
+
+
 @pytest.mark.parametrize(
     "headers",
     [
