@@ -33,7 +33,7 @@ class LimitStates:
         self._ticker = Ticker()
 
     async def state(self, limit: str) -> list[dict[str, Any]]:
-        spec = self._spec(limit)
+        spec = limit_named(self._plane, limit)
         stored = await self._stored(spec)
         local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit}
         keys = sorted({*stored, *local})[:MOST]
@@ -45,18 +45,15 @@ class LimitStates:
             bucket = self._registry.known(self._registry.shape(spec, -1), key)
             stored = await self._stored(spec) if any(meter.durable for meter in meters_of(spec)) else {}
             found.append(self._view(spec, key, bucket, stored.get(key, {})))
-        if found:
-            least = min(found, key=lambda one: float(one["left"]))
-            least["binds"] = True
-        return found
+        return binding(found)
 
     async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
-        self._spec(limit)
+        limit_named(self._plane, limit)
         keys = {key for key, bucket in self._registry.all() if bucket.shape.name == limit}
         keys |= {row.name[2] for row in await self._store.counters_of(limit, MOST)}
         chosen = {key for key in keys if scope is None or written(key) == scope}
         if scope is not None and not chosen:
-            raise NotFound(f"The limit {limit!r} has no bucket {scope[:128]!r} that is not full.")
+            raise no_bucket(limit, scope)
         if dry_run:
             return len(chosen)
         if scope is None:
@@ -71,12 +68,6 @@ class LimitStates:
                     bucket.settle(now)
                 bucket.reset(now)
         return len(chosen)
-
-    def _spec(self, limit: str) -> LimitSpec:
-        for spec in self._plane.current().spec.limits:
-            if spec.name == limit:
-                return spec
-        raise NotFound(f"There is no limit {limit!r} in force.")
 
     async def _stored(self, spec: LimitSpec) -> dict[Key, dict[str, Any]]:
         """The counters of a limit in the store, by key and amount."""
@@ -100,22 +91,45 @@ class LimitStates:
                 debt = 0 if bucket is None else bucket.debt(index, now)
                 left = meter.level(debt)
                 resets = None if meter.frozen else max(0, debt) / SECOND
-            amounts.append(_amount(meter, left, resets))
-        in_use = 0 if bucket is None else bucket.in_use
-        shares = [one["left"] / one["most"] for one in amounts if one["most"]]
-        if spec.concurrent:
-            shares.append(max(0, spec.concurrent - in_use) / spec.concurrent)
-        return {
-            "limit": spec.name,
-            "per": spec.per,
-            "scope": written(key),
-            "enforced": spec.enforce,
-            "amounts": amounts,
-            "concurrent": spec.concurrent,
-            "in_use": in_use,
-            "left": round(min(shares, default=1.0), 6),
-            "binds": False,
-        }
+            amounts.append(amount_of(meter, left, resets))
+        return bucket_view(spec, written(key), amounts, 0 if bucket is None else bucket.in_use)
+
+
+def bucket_view(spec: LimitSpec, scope: str, amounts: list[dict[str, Any]], in_use: int) -> dict[str, Any]:
+    """One bucket, as the admin API shows it."""
+    shares = [one["left"] / one["most"] for one in amounts if one["most"]]
+    if spec.concurrent:
+        shares.append(max(0, spec.concurrent - in_use) / spec.concurrent)
+    return {
+        "limit": spec.name,
+        "per": spec.per,
+        "scope": scope,
+        "enforced": spec.enforce,
+        "amounts": amounts,
+        "concurrent": spec.concurrent,
+        "in_use": in_use,
+        "left": round(min(shares, default=1.0), 6),
+        "binds": False,
+    }
+
+
+def binding(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Marks the bucket that has least left."""
+    if found:
+        min(found, key=lambda one: float(one["left"]))["binds"] = True
+    return found
+
+
+def limit_named(plane: DataPlane, limit: str) -> LimitSpec:
+    """Raises NotFound."""
+    for spec in plane.current().spec.limits:
+        if spec.name == limit:
+            return spec
+    raise NotFound(f"There is no limit {limit!r} in force.")
+
+
+def no_bucket(limit: str, scope: str) -> NotFound:
+    return NotFound(f"The limit {limit!r} has no bucket {scope[:128]!r} that is not full.")
 
 
 def written(key: Iterable[str]) -> str:
@@ -123,7 +137,7 @@ def written(key: Iterable[str]) -> str:
     return "/".join(key)
 
 
-def _amount(meter: Meter, left: int, resets: float | None) -> dict[str, Any]:
+def amount_of(meter: Meter, left: int, resets: float | None) -> dict[str, Any]:
     scale = NANO if meter.what == MONEY else 1
     return {
         "amount": meter.name,

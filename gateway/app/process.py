@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from admin.app import create_app
-from admin.context import Ports
+from admin.context import LimitControl, Ports
 from gateway.app import compiled, first_administrator
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial, logins
 from gateway.app.data_side import DataSide
@@ -28,6 +28,7 @@ from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
 from gateway.app.role_book import RoleBook
+from gateway.app.shared_states import SharedLimitStates
 from gateway.app.sockets import Sockets, listening
 from gateway.app.sockets import handed as handed_sockets
 from gateway.app.systemd import ServiceManager, given_sockets, take_variables
@@ -123,10 +124,17 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         tokens=gateway.tokens,
         revocations=gateway.revoked,
         halts=gateway.halts,
-        limits=LimitStates(plane, gateway.builder.buckets if workers is None else workers.limits.registry, link.store),
+        limits=_limit_states(gateway, workers),
         logins=lambda: logins(plane.current().spec),
         note_login=link.note_login,
     )
+
+
+def _limit_states(gateway: Gateway, workers: Workers | None) -> LimitControl:
+    """Where the state of limits is: in Redis, or in this process and the store."""
+    if gateway.spec.redis is not None:
+        return SharedLimitStates(gateway.plane, gateway.spec.redis)
+    return LimitStates(gateway.plane, gateway.builder.buckets if workers is None else workers.limits.registry, gateway.store_link.store)
 
 
 def _warn_of_plain_http(listen: ListenSpec, data: socket.socket, admin: socket.socket) -> None:

@@ -14,9 +14,10 @@ from gateway.core.ports import Limiter
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import ConfigSpec
 from gateway.limits.estimates import Estimates, bounds_of
+from gateway.limits.redis.alerts import BudgetAlerts
 from gateway.limits.redis.limiter import Pots, RedisLimiter
 from gateway.limits.redis.shared import SharedLimits
-from gateway.transport.redis.address import Address, target
+from gateway.transport.redis.address import moved_to, target
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.keeper import Keeper
 from gateway.transport.redis.resp import RedisError, command
@@ -57,6 +58,7 @@ class SharedLimitsPart:
             loop.call_later,
             learn=self._estimates.learn,
             noted=noted,
+            spent=BudgetAlerts(self.pots.names, self._nearly_spent, lambda: self.shared.line).crossed,
         )
         self.keeper = Keeper(self._target, self._connected, self.shared.disconnected, SystemEntropy(), "gatehouse-limits")
         self._loop = loop
@@ -65,6 +67,7 @@ class SharedLimitsPart:
         self._settling: asyncio.TimerHandle | None = None
         self._evicts = ""
         self._ready = asyncio.Event()
+        self._closing = False
         if spec.timeout_ms is not None:
             log.warning("redis.timeout_ms is an older name: write 'timeout: %dms'", spec.timeout_ms)
 
@@ -78,6 +81,7 @@ class SharedLimitsPart:
             self.lost("there is no connection yet")
 
     async def aclose(self) -> None:
+        self._closing = True
         if self._settling is not None:
             self._settling.cancel()
         self.shared.finish()
@@ -100,7 +104,7 @@ class SharedLimitsPart:
         if self._settling is not None:
             self._settling.cancel()
             self._settling = None
-        if self._said is False:
+        if self._said is False or self._closing:
             return
         self._said, self._lost_at = False, self._loop.time()
         log.warning("limits cannot be counted in redis at %s (%s); each limit's on_failure applies", self._target, why)
@@ -120,8 +124,11 @@ class SharedLimitsPart:
         log.info("limits are counted in redis at %s again, after %.1f s", self._target, seconds)
         self._record("limits_redis_back", str(self._target), {"seconds": seconds})
 
+    def _nearly_spent(self, limit: str, key: tuple[str, ...], percent: int) -> None:
+        self._record("budget_used", limit, {"scope": "/".join(key), "percent": percent})
+
     def moved(self, error: RedisError) -> bool:
-        if error.code == "MOVED" and (found := _moved(str(error))) is not None:
+        if error.code == "MOVED" and (found := moved_to(error, self.keeper.address)) is not None:
             self.keeper.redirect(found)
             return True
         if error.code in ELSEWHERE:
@@ -154,10 +161,3 @@ class SharedLimitsPart:
         for mode, count in shared.outage.decided.items():
             fallbacks.add_metric([mode], float(count))
         yield fallbacks
-
-
-def _moved(text: str) -> Address | None:
-    """The server that `MOVED 3999 127.0.0.1:6381` names."""
-    words = text.split()
-    host, _, port = (words[2] if len(words) == 3 else "").rpartition(":")
-    return Address(host, int(port)) if host and port.isascii() and port.isdigit() else None

@@ -1,12 +1,18 @@
 """Usage against the audit log under kills: 100,000 requests with cancels and engine failures, while processes are killed.
 
-    python -m loadtests.limits.reconcile [--requests 100000] [--width 48] [--kills 6] [--workers 0]
+    python -m loadtests.limits.reconcile [--requests 100000] [--width 48] [--kills 6] [--workers 0] [--redis] [--stalls 6]
+                                          [--on-failure closed]
 
 A real `gatehouse serve` over a scripted engine (tests/fakes/engine.py). Of the requests, one in seven is a stream, one in ten is given up
 by its client after a random time, one in twenty meets an engine that breaks off. While they run, the gateway (with workers: one of them
 and, every third time, all processes) is killed with SIGKILL and comes back. In the end `limits reconcile` must print 0, and so it must
 after a restart. Independently of both sides of that comparison, what clients got is compared: every whole answer was counted, and
 nothing was counted that nobody sent. Prints one line of JSON; exits with 1 when something differs.
+
+With --redis, limits and a budget are in a Redis that this script starts, and stops now and then (SIGSTOP for up to two seconds). Then the
+budget there is compared, too (`redis_more`): it may be charged more than the log says only where a process was killed, by what it had
+reserved, and never less. (With `--on-failure local` it is less by what a process has admitted by itself and was killed before Redis was
+back.)
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from typing import Any
 import httpx
 import uvloop
 
+from tests.cluster.servers import RedisServer
 from tests.e2e import adminapi
 from tests.e2e.harness import KEY, ROOT, Gatehouse, alive, external
 from tests.fakes.ports import empty_port
@@ -39,6 +46,10 @@ MODELS = {
     "slow": "fake:normal:delay=0.05",
     "broken": "fake:reset:at=mid",
 }
+LIMITS = [
+    {"name": "budget", "per": "tenant", "budget": {"amount": 1_000_000_000, "window": "month"}},
+    {"name": "rate", "requests": {"rate": 100_000}, "concurrent": 10_000, "on_failure": "open"},
+]
 PRICES = [{"model": "*", "prompt": 0.0375, "completion": 1.5, "request": 0.00001}]
 
 
@@ -130,14 +141,37 @@ async def kill_now_and_then(gatehouse: Gatehouse, clients: Clients, total: int, 
     return done
 
 
-async def run(arguments: argparse.Namespace, directory: Path, gatehouse: Gatehouse, port: int) -> dict[str, Any]:
+async def stall_now_and_then(redis: RedisServer | None, clients: Clients, total: int, stalls: int) -> int:
+    """Stops Redis between the kills, for as long as two seconds."""
+    if redis is None:
+        return 0
+    for number in range(stalls):
+        while clients.left > total * (1 - (number + 0.5) / stalls):
+            await asyncio.sleep(0.02)
+        redis.freeze()
+        await asyncio.sleep(clients.random.random() * 2)
+        redis.thaw()
+    return stalls
+
+
+def budget_in_redis(gatehouse: Gatehouse) -> int:
+    """Tokens that are charged to the budget there."""
+    headers = {"authorization": f"Bearer {adminapi.KEYS['admin']}"}
+    found = httpx.get(f"{gatehouse.admin_url}/admin/v1/limits/budget/state", headers=headers, trust_env=False, timeout=60).json()
+    return int(sum(one["amounts"][0]["used"] for one in found["items"]))
+
+
+async def run(arguments: argparse.Namespace, directory: Path, gatehouse: Gatehouse, port: int, redis: RedisServer | None) -> dict[str, Any]:
     clients = Clients(port, arguments.requests, arguments.width)
     begun = time.monotonic()
-    _, killed = await asyncio.gather(
-        clients.run(), kill_now_and_then(gatehouse, clients, arguments.requests, arguments.kills, arguments.workers)
+    _, killed, stalled = await asyncio.gather(
+        clients.run(),
+        kill_now_and_then(gatehouse, clients, arguments.requests, arguments.kills, arguments.workers),
+        stall_now_and_then(redis, clients, arguments.requests, arguments.stalls),
     )
     took = time.monotonic() - begun
     first = await asyncio.to_thread(reconciled, gatehouse)
+    in_redis = 0 if redis is None else await asyncio.to_thread(budget_in_redis, gatehouse)
     await asyncio.to_thread(gatehouse.stop)
     await asyncio.to_thread(gatehouse.start)
     second = await asyncio.to_thread(reconciled, gatehouse)
@@ -148,7 +182,9 @@ async def run(arguments: argparse.Namespace, directory: Path, gatehouse: Gatehou
         "gave_up": clients.gave_up,
         "broken": clients.broken,
         "kills": killed,
+        "stalls": stalled,
         "workers": arguments.workers,
+        "redis_more": in_redis - charged.get("prompt_tokens", 0) - charged.get("completion_tokens", 0) if redis is not None else 0,
         "seconds": round(took, 1),
         "charged": charged,
         "difference": first["difference"],
@@ -161,14 +197,19 @@ async def run(arguments: argparse.Namespace, directory: Path, gatehouse: Gatehou
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("requests", 100_000), ("width", 48), ("kills", 6), ("workers", 0)):
+    for name, default in (("requests", 100_000), ("width", 48), ("kills", 6), ("workers", 0), ("stalls", 6)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--redis", action="store_true")
+    parser.add_argument("--on-failure", choices=("closed", "local"), default="closed")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, empty_port() as engine_port:
         directory = Path(folder)
         command = [sys.executable, "-m", "tests.fakes.engine", "--port", str(engine_port)]
         engine = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert engine.stdout is not None and engine.stdout.readline().startswith("ready ")
+        redis = RedisServer(directory).start() if arguments.redis else None
+        limits = [{**LIMITS[0], "on_failure": arguments.on_failure}, LIMITS[1]]
+        shared = {} if redis is None else {"redis": {"url": f"unix://{redis.socket}"}, "limits": limits}
         with empty_port() as port:
             pass
         settings = adminapi.config(
@@ -181,18 +222,24 @@ def main() -> int:
                 for name, step in MODELS.items()
             ],
             prices=PRICES,
+            **shared,
         )
         gatehouse = Gatehouse(directory, settings, arguments=["--workers", str(arguments.workers)] if arguments.workers else [])
         try:
             gatehouse.start()
-            found = uvloop.run(run(arguments, directory, gatehouse, port))
+            found = uvloop.run(run(arguments, directory, gatehouse, port, redis))
         finally:
             gatehouse.stop()
+            if redis is not None:
+                redis.stop()
             engine.terminate()
             engine.wait(60)
             engine.stdout.close()
     print(json.dumps(found))
-    return 0 if found["possible"] and found["same_after_restart"] and not found["difference"] and not found["after_restart"] else 1
+    agrees = found["same_after_restart"] and not found["difference"] and not found["after_restart"]
+    if found["redis_more"] < 0 and arguments.on_failure == "closed":
+        agrees = False
+    return 0 if found["possible"] and agrees else 1
 
 
 if __name__ == "__main__":

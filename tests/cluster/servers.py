@@ -66,13 +66,13 @@ class RedisServer(Server):
         """settings: further arguments of redis-server."""
         super().__init__(name, directory)
         self.socket = str(directory / f"{name}.sock")
-        self.port, self._settings = port, settings
+        self.port, self.settings = port, settings
 
     def start(self) -> RedisServer:
         program = shutil.which("redis-server")
         assert program is not None, "the tests need Redis (Debian: apt-get install redis-server)"
         place = ("--port", str(self.port), "--unixsocket", self.socket, "--bind", "127.0.0.1", "--dir", str(self.directory))
-        self.run(program, *place, "--save", "", "--appendonly", "no", *self._settings)
+        self.run(program, *place, "--save", "", "--appendonly", "no", *self.settings)
         until(lambda: self.ready() and self.command("PING") == b"+PONG", what="Redis")
         return self
 

@@ -13,13 +13,15 @@ import httpx
 import pytest
 
 from tests.cluster.servers import RedisServer
+from tests.e2e import adminapi
 from tests.e2e.conftest import EngineThread
-from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, configuration, errors_of, external
+from tests.e2e.harness import KEY, NARROW_KEY, OTHER_KEY, Gatehouse, errors_of, external
 from tests.fakes.hammer import hammer, request_bytes
 from tests.waiting import until
 
 LIMITS = [
     {"name": "few", "match": {"key": "other"}, "requests": {"rate": 20, "per": "1h"}},
+    {"name": "spent", "match": {"key": "other"}, "budget": {"amount": 25, "unit": "requests", "window": "month"}},
     {"name": "rate", "match": {"key": "test"}, "requests": {"rate": 100, "per": "1s", "burst": 50}},
     {"name": "paid", "match": {"key": "narrow"}, "concurrent": 4, "on_failure": "closed"},
 ]
@@ -35,8 +37,8 @@ def redis() -> Iterator[RedisServer]:
 
 def settings(directory: Path, port: int, server: RedisServer, **more: Any) -> dict[str, Any]:
     parts: dict[str, Any] = {"redis": {"url": f"unix://{server.socket}"}, "limits": LIMITS, **more}
-    made = configuration(
-        directory / "state", engines=[external("fake", port, slots=256)], models=[{"name": "m1", "pool": ["fake"]}], **parts
+    made = adminapi.config(
+        directory / "state", port, engines=[external("fake", port, slots=256)], models=[{"name": "m1", "pool": ["fake"]}], **parts
     )
     for key in made["identity"]["api_keys"]["static"]:
         key["models"] = ["*"]
@@ -69,6 +71,33 @@ def test_a_limit_counts_once_over_replicas_and_workers(gateways: list[Gatehouse]
     refused = chat(gateways[0], OTHER_KEY)
     assert errors_of(refused)["code"] == "rate_limit_exceeded"
     assert refused.headers["x-ratelimit-remaining-requests"] == "0" and int(refused.headers["retry-after"]) > 100
+
+
+def test_operators_see_and_reset_what_all_replicas_share(gateways: list[Gatehouse]) -> None:
+    for gateway in gateways:
+        with adminapi.admin(gateway) as admin:
+            found = {one["limit"]: one for one in admin.post("/limits:applying", json={"key": "other", "model": "m1"}).json()["items"]}
+            assert [found["few"]["amounts"][0][name] for name in ("most", "used", "left")] == [20, 20, 0] and found["few"]["binds"]
+            assert [found["spent"]["amounts"][0][name] for name in ("most", "used", "left")] == [25, 20, 5]
+            (listed,) = admin.get("/limits/few/state").json()["items"]
+            assert listed["scope"] == found["few"]["scope"] == "globex/api_key/other" and listed["amounts"][0]["used"] == 20
+    with adminapi.admin(gateways[1]) as admin:
+        adminapi.problem(admin.post("/limits/few/reset", json={"scope": "globex/api_key/nobody"}), 404, "not_found")
+        assert admin.post("/limits/few/reset?dry_run=true", json={"scope": listed["scope"]}).json()["result"]["reset"] == 1
+        assert chat(gateways[0], OTHER_KEY).status_code == 429
+        assert admin.post("/limits/few/reset", json={"scope": listed["scope"]}).json()["reset"] == 1
+        assert admin.post("/limits/spent/reset", json={}).json()["reset"] == 1
+    for gateway in gateways:
+        until(lambda gateway=gateway: chat(gateway, OTHER_KEY).status_code == 200)
+    written = [one["target"] for one in events(gateways[1], "admin.limits.update") if one.get("outcome", "ok") == "ok"]
+    assert written == ["limits/few", "limits/spent"]
+    told = [one for gateway in gateways for one in events(gateway, "budget_used")]
+    assert sorted(one["detail"]["percent"] for one in told) == [50, 80], "once over all replicas and workers"
+    assert {(one["target"], one["detail"]["scope"]) for one in told} == {("spent", "globex/api_key/other")}
+
+
+def events(gateway: Gatehouse, name: str) -> list[dict[str, Any]]:
+    return [record for record in gateway.audit() if record.get("event") == name]
 
 
 def hammered(gateways: list[Gatehouse], seconds: float, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, float, set[int]]:

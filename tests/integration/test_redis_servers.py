@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from gateway.core.spec import ClientTlsSpec
 from gateway.transport.redis.address import target
 from gateway.transport.redis.connection import Connection
 from gateway.transport.redis.keeper import Keeper
-from gateway.transport.redis.resp import command
-from tests.cluster.servers import RedisServer, Sentinel
+from tests.cluster.redis_servers import Watched, free_port, tell
+from tests.cluster.servers import RedisServer
 from tests.unit.gateway.transport.conftest import Certificates
-from tests.waiting import reached, until
+from tests.waiting import reached
 
 
 class Line:
@@ -96,28 +95,6 @@ async def test_a_restart_is_survived(server: RedisServer, lines: list[Line]) -> 
     assert await lines[0].connected(2) is not first
 
 
-class Watched:
-    """A master, a replica of it, and a Sentinel."""
-
-    def __init__(self, directory: Path) -> None:
-        self.ports = [free_port(), free_port()]
-        self.master = RedisServer(directory, "--repl-diskless-sync-delay", "0", name="master", port=self.ports[0])
-        self.replica = RedisServer(directory, "--replicaof", "127.0.0.1", str(self.ports[0]), name="replica", port=self.ports[1])
-        self.sentinel = Sentinel(directory, free_port(), self.ports[0])
-
-    def start(self) -> Watched:
-        self.master.start()
-        self.replica.start()
-        until(lambda: b"master_link_status:up" in tell(self.ports[1], "INFO", "replication"), what="the replica to be synchronised")
-        self.sentinel.start()
-        until(lambda: b"master-link-status\r\n$2\r\nok" in tell(self.sentinel.port, "SENTINEL", "replicas", "main"), what="the Sentinel")
-        return self
-
-    def stop(self) -> None:
-        for server in (self.sentinel, self.replica, self.master):
-            server.stop()
-
-
 @pytest.fixture
 def watched(short_path: Path) -> Iterator[Watched]:
     made = Watched(short_path).start()
@@ -145,16 +122,3 @@ async def test_a_master_that_became_a_replica_is_not_used(watched: Watched, line
     assert tell(watched.sentinel.port, "SENTINEL", "failover", "main") == b"+OK\r\n"
     await lines[0].connected(2)
     assert await lines[0].up[-1].must("SET", "k", "v") == b"OK"
-
-
-def tell(port: int, *words: str) -> bytes:
-    """The answer."""
-    with socket.create_connection(("127.0.0.1", port), 5) as connection:
-        connection.sendall(command(*words))
-        return connection.recv(65536)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -6,7 +6,6 @@ A request waits for one answer, which it shares with all others of this turn of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Final, cast
 
 from gateway.core.ports import Reservation
@@ -16,6 +15,7 @@ from gateway.limits.bucket import Amounts, Bucket, Shape
 from gateway.limits.local import MEMO_SIZE, UNLIMITED, Loop, Rules
 from gateway.limits.redis.calls import Asked
 from gateway.limits.redis.meters import PS
+from gateway.limits.redis.names import Names
 from gateway.limits.redis.pot import Pot, Terms
 from gateway.limits.redis.shared import SharedLimits
 from gateway.limits.registry import BucketRegistry
@@ -27,32 +27,24 @@ CAPACITY: Final = 100_000
 class Pots:
     """The pots of a process, by the keys of their buckets; outlives Snapshots.
 
-    prefix: what all keys begin with. Their names have one hash tag, so that in a Redis Cluster one server has them all.
+    prefix: what all keys begin with.
     """
 
     def __init__(self, prefix: str, capacity: int = CAPACITY) -> None:
-        self._prefix = b"%b:{limits}:" % prefix.encode()
+        self.names = Names(prefix)
         self._terms: dict[Shape, Terms] = {}
         self.registry = BucketRegistry(capacity, self._make)
 
     def process(self, who: str) -> bytes:
         """The key of a process."""
-        return b"%bprocess:%b" % (self._prefix, who.encode())
+        return self.names.process(who)
 
     def _make(self, shape: Shape, key: tuple[str, ...], now: int) -> Bucket:
         terms = self._terms.get(shape)
         if terms is None:
             self._terms = {known: terms for known, terms in self._terms.items() if self.registry.has_shape(known)}
             terms = self._terms[shape] = Terms(shape, 0)
-        return Pot(terms, shape, key, word_of(self._key(shape, key)))
-
-    def _key(self, shape: Shape, key: tuple[str, ...]) -> bytes:
-        """NAME:KIND:SCOPE. The kind is what the limit counts and for whom."""
-        kind = blake2b(repr((shape.spec.per, shape.layout)).encode(), digest_size=6).hexdigest()
-        scope = "/".join(key)
-        if len(scope) > 64 or "/" in "".join(key) or not (scope.isascii() and scope.isprintable()) or " " in scope:
-            scope = blake2b(repr(key).encode(), digest_size=16).hexdigest()
-        return b"%bbucket:%b:%b:%b" % (self._prefix, shape.name.encode(), kind.encode(), scope.encode())
+        return Pot(terms, shape, key, word_of(self.names.bucket(shape, key)))
 
 
 class PotsApplying:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.limits.bucket import Bucket, Shape
+from gateway.limits.counter import ALERTS
 from gateway.limits.redis.meters import MOST, NEVER, PS, Ticks
 
 PINNED: Final = 10_000_000
@@ -15,15 +16,17 @@ PINNED: Final = 10_000_000
 HINT: Final = 20_000
 CROWDED_HINT: Final = 5_000
 """For so many microseconds at most after a refusal, the same is refused without asking again."""
+LOWER: Final = 10
+"""Percent of a budget that must come back before a share is told of again: what is reserved comes and goes."""
 CROWDED, OVER, SHORT = 1, 2, 4
 """What an answer says of a bucket: all slots are taken; the session has lasted too long; there was too little."""
 
 
 class Terms:
     """What all pots of one limit share. It follows the limit's settings, and windows of the calendar. wire: how the script is told of it.
-    turn: changes when pots must adapt."""
+    turn: changes when pots must adapt. budget_at: which of the amounts is a budget; -1 for none."""
 
-    __slots__ = ("_units", "_until", "calendar", "meters", "shape", "turn", "wire")
+    __slots__ = ("_units", "_until", "budget_at", "calendar", "meters", "shape", "turn", "wire")
 
     def __init__(self, shape: Shape, now: int) -> None:
         self.shape = shape
@@ -40,8 +43,10 @@ class Terms:
         self.turn += 1
         self._units, self._until = shape.units, NEVER
         self.meters = [Ticks(meter) for meter in shape.meters]
-        self.calendar = False
-        for meter in self.meters:
+        self.calendar, self.budget_at = False, -1
+        for index, meter in enumerate(self.meters):
+            if meter.meter.budget is not None:
+                self.budget_at = index
             if meter.calendar:
                 self.calendar = True
                 self._until = min(self._until, meter.turn(now))
@@ -58,7 +63,7 @@ class Pot(Bucket):
     """word: its key as a word of a command. debts, seen: as last heard, in ticks and microseconds of our own clock. full_house: all slots
     are taken; ended: the session has lasted too long; waits: until a window lets the last request pass, in microseconds. asked: requests
     that Redis has not decided yet. told: Redis may believe that this process holds slots. short_until: until then what costs at least
-    `short_costs` is refused without asking.
+    `short_costs` is refused without asking. key: whose it is. share: the part of a budget, of ALERTS, that was last told of here.
 
     While Redis is away, `own` are the debts that count here, scaled by the number of processes; `base` what they were at `base_at`, when
     that began, in the outage of this number.
@@ -73,10 +78,12 @@ class Pot(Bucket):
         "ended",
         "full_house",
         "index",
+        "key",
         "outage",
         "own",
         "own_at",
         "seen",
+        "share",
         "short_costs",
         "short_until",
         "terms",
@@ -88,11 +95,11 @@ class Pot(Bucket):
 
     def __init__(self, terms: Terms, shape: Shape, key: tuple[str, ...], word: bytes) -> None:
         super().__init__(shape, key, 0)
-        self.terms, self.word, self.turn = terms, word, terms.turn
+        self.terms, self.word, self.turn, self.key = terms, word, terms.turn, key
         self.debts: list[int] = [0] * len(terms.meters)
         self.seen = self.asked = self.call = self.index = self.waits = 0
         self.full_house = self.told = self.ended = False
-        self.outage = self.own_at = self.base_at = self.short_until = 0
+        self.outage = self.own_at = self.base_at = self.short_until = self.share = 0
         self.short_costs: list[int] = []
         self.own: list[int] = [0] * len(terms.meters)
         self.base: list[int] = [0] * len(terms.meters)
@@ -120,6 +127,7 @@ class Pot(Bucket):
             self.turn, self.units = terms.turn, self.shape.units
             for index, (old, new) in enumerate(zip(before, terms.meters, strict=True)):
                 if new.calendar and old.begin != new.begin:
+                    self.share = 0
                     self.debts[index] = self.own[index] = self.base[index] = 0
                 elif old.unit != new.unit:
                     for debts in (self.debts, self.own, self.base):
@@ -134,6 +142,25 @@ class Pot(Bucket):
 
     def _show(self, debts: list[int]) -> None:
         self.full = [meter.shown(debt) for meter, debt in zip(self.terms.meters, debts, strict=True)]
+
+    def nearly_spent(self) -> bool:
+        """Whether more of the budget is used than was told of here, after `heard`; `share` says how much."""
+        index = self.terms.budget_at
+        used, burst = self.debts[index] * 100, self.terms.meters[index].burst
+        share = self.share
+        if share and used < (share - LOWER) * burst:
+            self.share = share = 0  # another window, or it was made full again
+        if used < ALERTS[0] * burst:
+            return False
+        for one in ALERTS:
+            if used >= one * burst and one > self.share:
+                self.share = one
+        return self.share > share
+
+    def window(self, now: int) -> int:
+        """How long what was told of the budget counts, in microseconds. now: since the epoch, by the clock of Redis."""
+        meter = self.terms.meters[self.terms.budget_at]
+        return meter.end - now if meter.calendar else meter.end
 
     def refused(self, costs: list[int]) -> None:
         """Remembers what a refusal says about the requests to come, after `heard`. A bucket that had enough says nothing. costs: ticks."""

@@ -22,8 +22,9 @@ too long + 4 if it had too little of anything; how long until a window lets it p
 A bucket is a string: MessagePack of [when it was written, {process: [slots, until]}, since, then for each meter: debt, idle since, unit].
 The debt of a rolling window is the list of its slices: [number, amount, number, amount, ...]. The time to live of a bucket is the time
 until it would be full and unused, so that it means the same whether it is there or not. All numbers are whole and below 2^53, so the
-doubles of Lua count exactly. Everything is decided before anything is written: a Redis that takes no writes (READONLY, OOM) fails the first
-one, and then nothing has happened. A call without requests always writes, so that it shows whether that works.
+doubles of Lua count exactly. After the clock has stepped back (it is another master's) no bucket waits for it: what was written in its
+future counts as written now. Everything is decided before anything is written: a Redis that takes no writes (READONLY, OOM) fails the
+first one, and then nothing has happened. A call without requests always writes, so that it shows whether that works.
 """
 
 from __future__ import annotations
@@ -87,18 +88,20 @@ local function bucket(index)
     local fine, value = pcall(cmsgpack.unpack, raw)
     if fine and type(value) == 'table' then
       state = value
-      if number_at(state, 3) > 0 then found.since = state[3] end
+      if number_at(state, 3) > 0 then found.since = math.min(state[3], now) end
     end
   end
   local elapsed = now - number_at(state, 1)
-  if elapsed < 0 then elapsed = 0 end
+  if elapsed < 0 then
+    elapsed, changed[index] = 0, true
+  end
   for meter = 1, count do
     local base, place = 5 * meter - 2, 3 * meter + 1
     local unit, drain, begin = shape[base + 1], shape[base + 2], shape[base + 4]
     local idle = number_at(state, place + 1)
+    if begin == 0 and idle > now then idle = now end
     if drain < 0 then
       found.debts[meter] = slices_of(found, meter, state[place])
-      idle = 0
     else
       local debt = number_at(state, place) - elapsed * drain
       local before = number_at(state, place + 2)
@@ -114,7 +117,7 @@ local function bucket(index)
   if type(state[2]) == 'table' then
     for process, slots in pairs(state[2]) do
       if type(slots) == 'table' and number_at(slots, 2) > now and number_at(slots, 1) > 0 then
-        found.held[process] = {slots[1], slots[2]}
+        found.held[process] = {slots[1], math.min(slots[2], now + hold)}
         found.used = found.used + slots[1]
       end
     end

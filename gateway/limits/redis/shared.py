@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import GatehouseError
@@ -25,6 +25,7 @@ from gateway.limits import headers
 from gateway.limits.exceeded import exceeded
 from gateway.limits.redis.away import Outage, limits_unavailable
 from gateway.limits.redis.calls import HOLD, Asked, Call, Note, Script, decoded
+from gateway.limits.redis.events import Events
 from gateway.limits.redis.held import Part, SharedHeld
 from gateway.limits.redis.pot import SHORT, Pot
 from gateway.limits.redis.refusals import as_before
@@ -50,23 +51,12 @@ LOOK: Final = 0.25
 """Seconds between two looks at a connection that hangs."""
 
 
-class Events(Protocol):
-    """Who must know how it goes. `lost` may be called again while it is."""
-
-    def lost(self, why: str) -> None: ...
-
-    def back(self) -> None: ...
-
-    def moved(self, error: RedisError) -> bool:
-        """Redis says that the keys are elsewhere, or that it takes no writes: whether the connection has been given up for that."""
-        ...
-
-
 class SharedLimits:
     """See the module. key: of a process, by the name that this one gives itself. patience: in seconds. parts: how many processes share
     the limits. soon, later: the loop's call_soon and call_later. hold: microseconds for which a slot is this process's without being
     renewed, which happens every `renew` seconds. learn: hears what a request used, with its model and the first guess at its prompt. noted:
-    hears of each limit that would have refused a request if it were enforced."""
+    hears of each limit that would have refused a request if it were enforced. spent: hears of each bucket that says of more of its budget
+    than before that it is used, with the time by the clock of Redis."""
 
     def __init__(
         self,
@@ -84,8 +74,9 @@ class SharedLimits:
         renew: float = RENEW,
         learn: Callable[[str, int, Usage], None] | None = None,
         noted: Callable[[str], None] | None = None,
+        spent: Callable[[Pot, int], None] | None = None,
     ) -> None:
-        self._learn, self._unenforced = learn, noted
+        self._learn, self._unenforced, self._spent = learn, noted, spent
         self._key, self._events, self._lasts, self._renews = key, events, hold, renew
         self._patience = int(patience * 1_000_000)
         self._soon, self._later = soon, later
@@ -112,6 +103,11 @@ class SharedLimits:
         self.asked = self.called = self.late = self.dropped = 0
         """Requests asked for, calls sent, calls without an answer in time, settlements dropped."""
         self.outage.begin()
+
+    @property
+    def line(self) -> Connection | None:
+        """The connection on which Redis answers in time, if there is one."""
+        return self._line if self.up else None
 
     @property
     def busy(self) -> bool:
@@ -285,6 +281,8 @@ class SharedLimits:
                 flags, after = found[place], place + 2 + len(ticks)
                 pot.asked -= 1
                 pot.heard(ours, flags, found[place + 1], found[place + 2 : after])
+                if pot.terms.budget_at >= 0 and pot.nearly_spent() and self._spent is not None:
+                    self._spent(pot, now)
                 if flags < SHORT:
                     parts.append(Part(pot, units, ticks))
                 elif admitted:

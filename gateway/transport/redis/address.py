@@ -59,6 +59,15 @@ class Target:
         return f"{self.master} of the Sentinels {where}" if self.master else where
 
 
+def moved_to(error: Exception, asked: Address | None) -> Address | None:
+    """The server that `MOVED 3999 127.0.0.1:6381` names; one without a host is the one that was asked, with another port."""
+    words = str(error).split()
+    host, _, port = (words[2] if len(words) == 3 else "").rpartition(":")
+    if not host and asked is not None:
+        host = asked.host
+    return Address(host, int(port)) if host and port.isascii() and port.isdigit() and len(port) < 6 else None
+
+
 def target(spec: RedisSpec) -> Target:
     """Raises ConfigError for settings that name no Redis, more than one, or a TLS file that cannot be used."""
     if spec.timeout_ms is not None and spec.timeout != 0.05:

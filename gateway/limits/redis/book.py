@@ -1,0 +1,181 @@
+"""The buckets in Redis for operators: read, listed and made full again. Off the hot path: a connection of its own for each question.
+
+What is made full again is so for all processes at once, because none keeps more of a bucket than what it last heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from gateway.core.errors import Overloaded
+from gateway.core.redis_specs import RedisSpec
+from gateway.limits.bucket import Shape
+from gateway.limits.redis.names import Names, shown
+from gateway.limits.redis.view import BucketSeen, seen
+from gateway.transport.redis.address import moved_to, target
+from gateway.transport.redis.connection import Connection, Unreachable
+from gateway.transport.redis.resp import RedisError
+from gateway.transport.redis.sentinel import locate, opened
+
+PATIENCE: Final = 5.0
+"""Seconds for one question of an operator."""
+BATCH: Final = 500
+MOST_MOVES: Final = 5
+RESET: Final = b"""
+local time, done = redis.call('TIME'), 0
+local now = time[1] * 1000000 + time[2]
+for at = 1, #KEYS, 2 do
+  local raw = redis.pcall('GET', KEYS[at])
+  local fine, state = false, nil
+  if type(raw) == 'string' then fine, state = pcall(cmsgpack.unpack, raw) end
+  if raw then done = done + 1 end
+  redis.call('DEL', KEYS[at + 1])
+  if fine and type(state) == 'table' then
+    state[1], state[3] = now, now
+    for place = 4, #state, 3 do
+      state[place], state[place + 1] = 0, now
+    end
+    redis.call('SET', KEYS[at], cmsgpack.pack(state), 'KEEPTTL')
+  elseif raw then
+    redis.call('DEL', KEYS[at])
+  end
+end
+return done
+"""
+"""Makes buckets full, apart from their slots. KEYS: for each the bucket, and where it is kept which share was told of. What was reserved
+before gives nothing back afterwards."""
+T = TypeVar("T")
+
+
+class BucketBook:
+    """Raises Overloaded (503) from everything while Redis is away, ConfigError for settings that name no Redis."""
+
+    def __init__(self, spec: RedisSpec) -> None:
+        self._to, self._names = target(spec), Names(spec.prefix)
+
+    async def look(self, wanted: Sequence[tuple[Shape, tuple[str, ...]]]) -> list[BucketSeen]:
+        """The bucket of each limit for a key."""
+
+        async def ask(line: Connection) -> list[BucketSeen]:
+            now = await _time(line)
+            names = [self._names.bucket(shape, key) for shape, key in wanted]
+            return [seen(shape, raw, now) for (shape, _), raw in zip(wanted, await _values(line, names), strict=True)]
+
+        return await self._asked(ask) if wanted else []
+
+    async def all_of(self, shape: Shape, most: int) -> list[tuple[str, BucketSeen]]:
+        """So many buckets of a limit that are in use, each with its scope. A scope that is kept as a hash begins with `#`."""
+        before = self._names.of_limit(shape)
+
+        async def ask(line: Connection) -> list[tuple[str, BucketSeen]]:
+            names = sorted(await _listed(line, before, most))
+            now = await _time(line)
+            found = zip(names, await _values(line, names), strict=True)
+            return [(shown(name, before), seen(shape, raw, now)) for name, raw in found if raw is not None]
+
+        return await self._asked(ask)
+
+    async def meant(self, shape: Shape, scope: str) -> list[bytes]:
+        """The buckets that a scope means and that are in use; more than one only where names have slashes in them."""
+
+        async def ask(line: Connection) -> list[bytes]:
+            names = list(dict.fromkeys(self._names.meant(shape, scope)))
+            return [name for name, raw in zip(names, await _values(line, names), strict=True) if raw is not None]
+
+        return await self._asked(ask)
+
+    async def names_of(self, shape: Shape) -> list[bytes]:
+        """All buckets of a limit that are in use."""
+        return await self._asked(lambda line: _listed(line, self._names.of_limit(shape), 1 << 62))
+
+    async def reset(self, names: Sequence[bytes]) -> int:
+        """Makes buckets full, apart from slots that are taken. How many there were."""
+
+        async def ask(line: Connection) -> int:
+            done = 0
+            for first in range(0, len(names), BATCH):
+                keys = [key for name in names[first : first + BATCH] for key in (name, self._names.told(name))]
+                found = await _told(line, "EVAL", RESET, str(len(keys)), *keys)
+                done += found if isinstance(found, int) else 0
+            return done
+
+        return await self._asked(ask)
+
+    async def _asked(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                at = await locate(self._to)
+                for _ in range(MOST_MOVES):
+                    line = await opened(self._to, at, lambda error: None, name="gatehouse-admin")
+                    try:
+                        await _told(line, "MGET", self._names.process("admin"))  # in a Redis Cluster it shows whether this is the server
+                        return await ask(line)
+                    except _Moved as moved:
+                        at = moved_to(moved.error, at) or at
+                    finally:
+                        line.close()
+        except (OSError, Unreachable, TimeoutError) as error:
+            raise unavailable(str(error) or "it does not answer in time") from None
+        raise unavailable("its servers send from one to another")
+
+
+class _Moved(Exception):
+    """Another server of a Redis Cluster has the keys."""
+
+    def __init__(self, error: RedisError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def unavailable(why: str) -> Overloaded:
+    return Overloaded(f"Redis, which holds the state of limits, cannot be asked: {why}.", code="limits_unavailable", retry_after=1.0)
+
+
+async def _told(line: Connection, *words: str | bytes) -> Any:
+    reply = await line.ask(*words)
+    if isinstance(reply, RedisError):
+        if reply.code == "MOVED":
+            raise _Moved(reply)
+        raise Unreachable(str(reply))
+    return reply
+
+
+async def _time(line: Connection) -> int:
+    """Microseconds since the epoch."""
+    found = await _told(line, "TIME")
+    try:
+        seconds, micros = found
+        return int(seconds) * 1_000_000 + int(micros)
+    except (TypeError, ValueError):
+        raise Unreachable("it does not know the time") from None
+
+
+async def _values(line: Connection, names: Sequence[bytes]) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    for first in range(0, len(names), BATCH):
+        part = names[first : first + BATCH]
+        values = await _told(line, "MGET", *part)
+        if not isinstance(values, list) or len(values) != len(part):
+            raise Unreachable("what it answers cannot be read")
+        found += [value if isinstance(value, bytes) else None for value in values]
+    return found
+
+
+async def _listed(line: Connection, before: bytes, most: int) -> list[bytes]:
+    """Keys that begin so."""
+    found: dict[bytes, None] = {}
+    cursor = b"0"
+    while True:
+        reply = await _told(line, "SCAN", cursor, "MATCH", before + b"*", "COUNT", "1000")
+        if not (isinstance(reply, list) and len(reply) == 2 and isinstance(reply[0], bytes) and isinstance(reply[1], list)):
+            raise Unreachable("what it answers cannot be read")
+        cursor = reply[0]
+        _add(found, reply[1])
+        if cursor == b"0" or len(found) >= most:
+            return list(found)[:most]
+
+
+def _add(found: dict[bytes, None], names: Iterable[Any]) -> None:
+    found.update(dict.fromkeys(name for name in names if isinstance(name, bytes)))

@@ -1,0 +1,69 @@
+"""What the keys in Redis are called. They have one hash tag, so that in a Redis Cluster one server has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from itertools import combinations
+from typing import Final
+
+from gateway.limits.bucket import Shape
+
+MOST_PLAIN: Final = 64
+"""Characters of a scope that is written out."""
+MOST_PARTS: Final = 4
+MOST_SLASHES: Final = 12
+HASHED: Final = "#"
+"""What a scope begins with that is shown by its hash."""
+
+
+class Names:
+    """The keys below one prefix: PREFIX:{limits}:bucket:LIMIT:KIND:SCOPE and the like. The kind is what the limit counts and for whom."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = b"%b:{limits}:" % prefix.encode()
+
+    def process(self, who: str) -> bytes:
+        """The key of a process."""
+        return b"%bprocess:%b" % (self._prefix, who.encode())
+
+    def of_limit(self, shape: Shape) -> bytes:
+        """What all buckets of a limit begin with."""
+        kind = blake2b(repr((shape.spec.per, shape.layout)).encode(), digest_size=6).hexdigest()
+        return b"%bbucket:%b:%b:" % (self._prefix, shape.name.encode(), kind.encode())
+
+    def bucket(self, shape: Shape, key: tuple[str, ...]) -> bytes:
+        return self.of_limit(shape) + _scope(key)
+
+    def told(self, bucket: bytes) -> bytes:
+        """Where it is kept which share of a budget was told of."""
+        return bucket.replace(b"{limits}:bucket:", b"{limits}:told:", 1)
+
+    def meant(self, shape: Shape, scope: str) -> Iterator[bytes]:
+        """The buckets that a scope can mean as operators see it: written out, its parts joined by slashes, or by its hash."""
+        before = self.of_limit(shape)
+        if scope.startswith(HASHED):
+            yield before + scope.removeprefix(HASHED).encode()
+            return
+        parts = scope.split("/")
+        if len(parts) > MOST_SLASHES:
+            return
+        for count in range(min(MOST_PARTS, len(parts))):
+            for cuts in combinations(range(1, len(parts)), count):
+                ends = (*cuts, len(parts))
+                key = tuple("/".join(parts[begin:end]) for begin, end in zip((0, *cuts), ends, strict=True))
+                yield before + _scope(key)
+
+
+def _scope(key: tuple[str, ...]) -> bytes:
+    scope = "/".join(key)
+    if len(scope) > MOST_PLAIN or "/" in "".join(key) or not (scope.isascii() and scope.isprintable()) or " " in scope:
+        return blake2b(repr(key).encode(), digest_size=16).hexdigest().encode()
+    return scope.encode()
+
+
+def shown(bucket: bytes, before: bytes) -> str:
+    """The scope of a bucket's key, as operators see it."""
+    scope = bucket[len(before) :].decode(errors="replace")
+    plain = "/" in scope or len(scope) != 32 or not set(scope) <= set("0123456789abcdef")
+    return scope if plain else f"{HASHED}{scope}"

@@ -1,0 +1,111 @@
+"""What a request with four limits in Redis costs: processor time in this process and in Redis."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from gateway.app.compiled import active
+from gateway.app.shared_limits import SharedLimitsPart
+from gateway.core.ports import Reservation
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.secret import Secret
+from gateway.core.specs import LimitSpec, RateSpec
+from gateway.core.types import InferenceRequest, Principal, Usage
+from gateway.core.waiting import Signal
+from gateway.core.wire import WireApi
+from gateway.limits.redis.limiter import RedisLimiter
+from policies.limits import LimitRules, estimate
+from tests.cluster.servers import RedisServer
+
+MUCH: Final = 1e9
+LIMITS: Final = (
+    LimitSpec(name="key", requests=RateSpec(rate=MUCH), tokens=RateSpec(rate=MUCH), concurrent=1000),
+    LimitSpec(name="tenant", per="tenant", tokens=RateSpec(rate=MUCH, per=60.0)),
+    LimitSpec(name="model", per="model", requests=RateSpec(rate=MUCH)),
+    LimitSpec(name="all", per="global", concurrent=10_000),
+)
+"""Four buckets a request; of the first everything is counted."""
+
+
+class Bench:
+    """So many requests at once: the next ones begin when all of them have been decided and are settled."""
+
+    def __init__(self, limiter: RedisLimiter, at_once: int, settled: bool) -> None:
+        self.limiter, self.at_once, self.settled = limiter, at_once, settled
+        self.left = 0
+        self.done = asyncio.Event()
+        self.callers = [Principal(f"key{number % 8}", "team", "api_key", ("*",)) for number in range(at_once)]
+        self.request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=40, max_tokens=100)
+        self.usage = Usage(38, 61)
+
+    async def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.done.clear()
+            self.left = self.at_once
+            for caller in self.callers:
+                found = self.limiter.reserve(caller, self.request)
+                assert isinstance(found, Signal), "Redis is away"
+                found.add_callback(_Ended(self, found))
+            await self.done.wait()
+
+    def ended(self, signal: Signal[Reservation]) -> None:
+        assert signal.value is not None, signal.error
+        signal.value.settle(self.usage if self.settled else None)
+        self.left -= 1
+        if not self.left:
+            self.done.set()
+
+
+class _Ended:
+    __slots__ = ("_bench", "_signal")
+
+    def __init__(self, bench: Bench, signal: Signal[Reservation]) -> None:
+        self._bench, self._signal = bench, signal
+
+    def __call__(self) -> None:
+        self._bench.ended(self._signal)
+
+
+def ticks_of(pid: int) -> float:
+    """Processor seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def measured(server: RedisServer, arguments: argparse.Namespace) -> None:
+    spec = RedisSpec(url=Secret(f"unix://{server.socket}"), timeout=5.0)
+    part = SharedLimitsPart(spec, lambda event, target, detail: None, lambda: 1, lambda name: None)
+    await part.start()
+    assert server.process is not None
+    limiter = RedisLimiter(LimitRules(LIMITS), part.shared, part.pots, estimate=estimate)
+    bench = Bench(limiter, arguments.at_once, True)
+    await bench.run(50)
+    rounds = max(1, arguments.requests // arguments.at_once // arguments.rounds)
+    for _ in range(arguments.rounds):
+        own, redis, began, calls = time.process_time(), ticks_of(server.process.pid), time.monotonic(), part.shared.called
+        await bench.run(rounds)
+        own, redis, took = time.process_time() - own, ticks_of(server.process.pid) - redis, time.monotonic() - began
+        each, count = 1e6 / (rounds * arguments.at_once), part.shared.called - calls
+        print(f"| {own * each:.1f} | {redis * each:.1f} | {took * each:.1f} | {rounds * arguments.at_once / count:.1f} |", flush=True)
+    await part.aclose()
+
+
+def cost(arguments: argparse.Namespace) -> int:
+    build = "compiled" if active() else "from its sources"
+    print(f"the hot path is {build}; {arguments.at_once} at once, four buckets, settled; load {os.getloadavg()[0]:.1f}")
+    print("| us of ours a request | us of Redis | us that passed | requests a call |\n|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gatehouse-") as name:
+        server = RedisServer(Path(name)).start()
+        try:
+            uvloop.run(measured(server, arguments))
+        finally:
+            server.stop()
+    return 0

@@ -1,0 +1,169 @@
+"""Buckets in a real Redis as operators see and reset them, and what is told of budgets that are nearly spent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import LimitExceeded, Overloaded
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.secret import Secret
+from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec, RollingSpec
+from gateway.core.types import Principal, Usage
+from gateway.core.waiting import Signal, as_future
+from gateway.limits.bucket import Shape
+from gateway.limits.redis.alerts import BudgetAlerts
+from gateway.limits.redis.book import BucketBook
+from gateway.limits.redis.limiter import RedisLimiter
+from gateway.limits.redis.names import Names
+from tests.cluster.servers import RedisServer
+from tests.fakes.leases import caller, request
+from tests.fakes.redis import SharedProcess
+from tests.waiting import reached
+
+RATE = LimitSpec(name="rate", requests=RateSpec(rate=1, per=60.0, burst=10), concurrent=8)
+BUDGET = LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=1000, window="month"))
+ROLLING = LimitSpec(name="rolling", per="model", budget=BudgetSpec(amount=1000, window=RollingSpec(rolling=86_400.0)))
+LIMITS = [RATE, BUDGET, ROLLING]
+KEY = ("team", "api_key", "ci")
+NAMES = Names("test")
+Told = list[tuple[str, tuple[str, ...], int]]
+
+
+@pytest.fixture
+async def server(short_path: Path) -> AsyncIterator[RedisServer]:
+    made = RedisServer(short_path)
+    await asyncio.to_thread(made.start)
+    yield made
+    await asyncio.to_thread(made.stop)
+
+
+@pytest.fixture
+async def processes(server: RedisServer) -> AsyncIterator[list[SharedProcess]]:
+    made = [SharedProcess(server.socket, "test").start() for _ in range(2)]
+    for one in made:
+        await reached(lambda one=one: one.shared.up)
+    yield made
+    for one in made:
+        await one.aclose()
+
+
+def book(server: RedisServer) -> BucketBook:
+    return BucketBook(RedisSpec(url=Secret(f"unix://{server.socket}"), prefix="test"))
+
+
+async def reserve(limiter: RedisLimiter, tokens: int = 0, who: Principal | None = None) -> Any:
+    found = limiter.reserve(who or caller("ci"), request(tokens))
+    return await as_future(found) if isinstance(found, Signal) else found
+
+
+async def heard(processes: list[SharedProcess]) -> None:
+    await reached(lambda: not any(one.shared.busy for one in processes))
+
+
+async def test_what_processes_use_is_seen_and_made_full_again(server: RedisServer, processes: list[SharedProcess]) -> None:
+    limiters = [one.limiter(LIMITS) for one in processes]
+    held = [await reserve(limiter, 100) for limiter in limiters for _ in range(3)]
+    rate, budget, rolling = (Shape(limit) for limit in LIMITS)
+    asked = [(rate, KEY), (budget, ("team",)), (rolling, ("m",)), (rate, ("team", "api_key", "other"))]
+    seen = await book(server).look(asked)
+    assert [(one.amounts[0].used, one.in_use) for one in seen] == [(6, 6), (600, 0), (600, 0), (0, 0)]
+    strange = Principal("b c/ü", "team", "api_key", ("*",))
+    await reserve(limiters[0], who=strange)
+    listed = await book(server).all_of(rate, 100)
+    assert [scope for scope, _ in listed][1] == "team/api_key/ci" and listed[0][0].startswith("#") and len(listed) == 2
+    assert len(await book(server).all_of(rate, 1)) == 1
+    assert await book(server).meant(rate, listed[0][0]) == await book(server).meant(rate, "team/api_key/b c/ü") != []
+
+    for shape in (rate, budget, rolling):
+        names = await book(server).names_of(shape)
+        assert await book(server).reset(names) == len(names) == (2 if shape is rate else 1)
+    seen = await book(server).look(asked)
+    assert [(one.amounts[0].used, one.in_use) for one in seen] == [(0, 6), (0, 0), (0, 0), (0, 0)], "slots stay taken"
+    more = await reserve(limiters[1], 300)
+    for one in held:
+        one.settle(None)
+    await heard(processes)
+    seen = await book(server).look(asked)
+    assert [(one.amounts[0].used, one.in_use) for one in seen] == [(1, 1), (300, 0), (300, 0), (0, 0)], "nothing is given back twice"
+    more.settle(Usage(10, 10))
+    await heard(processes)
+    assert [one.amounts[0].used for one in await book(server).look(asked)] == [1, 20, 20, 0]
+
+
+async def test_a_bucket_that_is_used_up_is_open_again_for_all_processes(server: RedisServer, processes: list[SharedProcess]) -> None:
+    limiters = [one.limiter([LimitSpec(name="r", requests=RateSpec(rate=1, per=60.0, burst=2))]) for one in processes]
+    for _ in range(2):
+        (await reserve(limiters[0])).settle(Usage(1, 1))
+    for limiter in limiters:
+        with pytest.raises(LimitExceeded):
+            await reserve(limiter)
+    shape = Shape(LimitSpec(name="r", requests=RateSpec(rate=1, per=60.0, burst=2)))
+    assert await book(server).reset(await book(server).meant(shape, "team/api_key/ci")) == 1
+    await asyncio.sleep(0.03)  # what a process remembers of a refusal
+    for limiter in limiters:
+        (await reserve(limiter)).settle(Usage(1, 1))
+    assert await book(server).meant(shape, "team/api_key/nobody") == []
+    (name,) = await book(server).names_of(shape)
+    server.command("DEL", name.decode())
+    server.command("LPUSH", name.decode(), "x")
+    assert await book(server).reset([name]) == 1, "what is no bucket is removed"
+    assert await book(server).names_of(shape) == []
+
+
+@pytest.mark.parametrize("limit", [BUDGET, ROLLING], ids=["calendar", "rolling"])
+async def test_a_share_of_a_budget_is_told_of_once(server: RedisServer, limit: LimitSpec) -> None:
+    told: Told = []
+    made: list[SharedProcess] = []
+    for _ in range(2):
+        place = len(made)
+        alerts = BudgetAlerts(NAMES, lambda *what: told.append(what), lambda place=place: made[place].shared.line)
+        made.append(SharedProcess(server.socket, "test", spent=alerts.crossed).start())
+    try:
+        for one in made:
+            await reached(lambda one=one: one.shared.up)
+        limiters = [one.limiter([limit]) for one in made]
+        for used, shares in ((400, []), (500, [50]), (700, [50]), (900, [50, 80]), (1000, [50, 80, 100])):
+            before = sum(one.amounts[0].used for one in await book(server).look([(Shape(limit), scope(limit))]))
+            held = await reserve(limiters[used // 100 % 2], used - before)
+            held.settle(Usage(used - before, 0))
+            for limiter in limiters:  # each process hears of it
+                try:
+                    (await reserve(limiter, 1)).settle(None)
+                except LimitExceeded:
+                    pass
+            await heard(made)
+            for one in made:
+                line = one.shared.line
+                assert line is not None
+                await line.must("PING")  # the answers that came before have been heard
+            assert [share for _, _, share in told] == shares
+        assert {(name, key) for name, key, _ in told} == {(limit.name, scope(limit))}
+        assert await book(server).reset(await book(server).names_of(Shape(limit))) == 1
+        await asyncio.sleep(0.03)
+        (await reserve(limiters[0], 600)).settle(Usage(600, 0))
+        await reached(lambda: len(told) == 4, what="an alert after the reset")
+        assert told[-1][2] == 50
+        ttl = server.command("PTTL", NAMES.told((await book(server).names_of(Shape(limit)))[0]).decode())
+        assert int(ttl[1:]) > 0, "it ends with the window"
+    finally:
+        for one in made:
+            await one.aclose()
+
+
+def scope(limit: LimitSpec) -> tuple[str, ...]:
+    return ("team",) if limit is BUDGET else ("m",)
+
+
+async def test_a_redis_that_is_away_says_so(short_path: Path) -> None:
+    missing = BucketBook(RedisSpec(url=Secret(f"unix://{short_path}/none")))
+    shape = Shape(RATE)
+    for ask in (missing.look([(shape, KEY)]), missing.all_of(shape, 1), missing.meant(shape, "a"), missing.names_of(shape)):
+        with pytest.raises(Overloaded, match="Redis") as caught:
+            await ask
+        assert (caught.value.status, caught.value.code) == (503, "limits_unavailable")
+    assert await missing.look([]) == []

@@ -1,0 +1,219 @@
+"""Limits in Redis as operators run it: a Redis Cluster, a user with the rights that the page names, restarts that forget, eviction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app.shared_limits import SharedLimitsPart
+from gateway.core.clock import SystemEntropy
+from gateway.core.errors import LimitExceeded
+from gateway.core.ports import Reservation
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.secret import Secret
+from gateway.core.specs import BudgetSpec, LimitSpec, RateSpec
+from gateway.core.waiting import Signal, as_future
+from gateway.limits.bucket import Shape
+from gateway.limits.redis.book import BucketBook
+from gateway.limits.redis.limiter import RedisLimiter
+from gateway.store.hints import Hint
+from gateway.store.redis_hints import RedisHints
+from gateway.transport.redis.resp import command
+from policies.limits import LimitRules, estimate
+from tests.cluster.redis_servers import RedisCluster, said
+from tests.cluster.servers import ROOT, RedisServer
+from tests.fakes.leases import caller, request
+from tests.waiting import reached
+
+LIMITS = [
+    LimitSpec(name="rate", requests=RateSpec(rate=1, per=60.0, burst=10)),
+    LimitSpec(name="slots", concurrent=100),
+    LimitSpec(name="budget", per="tenant", budget=BudgetSpec(amount=12, unit="requests", window="month")),
+]
+
+
+class Gateway:
+    """What a gateway has of Redis: its limits, and what it records."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.spec = RedisSpec(**{"timeout": 5.0, **settings})
+        self.recorded: list[tuple[str, dict[str, Any]]] = []
+        self.part = SharedLimitsPart(
+            self.spec, lambda event, target, detail: self.recorded.append((event, detail)), lambda: 1, lambda name: None
+        )
+        self.limiter = RedisLimiter(LimitRules(LIMITS), self.part.shared, self.part.pots, estimate=estimate)
+
+    async def start(self) -> Gateway:
+        await self.part.start()
+        await reached(lambda: self.part.shared.up)
+        return self
+
+    async def reserve(self) -> Reservation:
+        found = self.limiter.reserve(caller("ci"), request())
+        return await as_future(found) if isinstance(found, Signal) else found  # type: ignore[return-value]
+
+    async def admitted(self, count: int) -> list[Reservation]:
+        found = await asyncio.gather(*(self.reserve() for _ in range(count)), return_exceptions=True)
+        errors = [one for one in found if isinstance(one, BaseException)]
+        assert all(isinstance(one, LimitExceeded) for one in errors), errors
+        return [one for one in found if not isinstance(one, BaseException)]
+
+    @property
+    def port(self) -> int:
+        return self.part.keeper.address.port if self.part.keeper.address is not None else 0
+
+    @property
+    def events(self) -> list[str]:
+        return [event for event, _ in self.recorded]
+
+
+@pytest.fixture
+async def gateways() -> AsyncIterator[list[Gateway]]:
+    made: list[Gateway] = []
+    yield made
+    for one in made:
+        await one.part.aclose()
+
+
+@pytest.fixture
+async def server(short_path: Path) -> AsyncIterator[RedisServer]:
+    made = RedisServer(short_path)
+    await asyncio.to_thread(made.start)
+    yield made
+    await asyncio.to_thread(made.stop)
+
+
+async def test_a_redis_cluster_and_a_slot_that_moves(short_path: Path, gateways: list[Gateway]) -> None:
+    cluster = RedisCluster(short_path)
+    try:
+        await asyncio.to_thread(cluster.start)
+        for server in cluster.servers:  # one of them has the keys; the other one says where they are
+            gateways.append(await Gateway(url=Secret(f"redis://127.0.0.1:{server.port}"), prefix="test").start())
+        held = [one for gateway in gateways for one in await gateway.admitted(4)]
+        assert len(held) == 8
+        assert len({gateway.port for gateway in gateways}) == 1, "the keys of all limits are on one server"
+        key = (await BucketBook(gateways[1].spec).names_of(Shape(LIMITS[0])))[0].decode()
+        for gateway in gateways:
+            (seen,) = await BucketBook(gateway.spec).look([(Shape(LIMITS[0]), ("team", "api_key", "ci"))])
+            assert seen.amounts[0].used == 8
+
+        old = next(server for server in cluster.servers if server.port == gateways[0].port)
+        new = next(server for server in cluster.servers if server is not old)
+        await asyncio.to_thread(move, cluster, key, old, new)
+        await gateways[0].admitted(1)  # ends its wait at the server that has the keys no more: decided here
+        await reached(lambda: all(gateway.port == new.port and gateway.part.shared.up for gateway in gateways))
+        for one in held:
+            one.settle(None)
+        await reached(lambda: not any(gateway.part.shared.busy for gateway in gateways))
+        (seen,) = await BucketBook(gateways[0].spec).look([(Shape(LIMITS[0]), ("team", "api_key", "ci"))])
+        assert seen.amounts[0].used == 1 and await BucketBook(gateways[1].spec).reset([key.encode()]) == 1
+    finally:
+        for gateway in gateways:
+            await gateway.part.aclose()
+        gateways.clear()
+        await asyncio.to_thread(cluster.stop)
+
+
+def move(cluster: RedisCluster, key: str, old: RedisServer, new: RedisServer) -> None:
+    """Moves the slot of a key as redis-cli does."""
+    slot = str(said(old.port, "CLUSTER", "KEYSLOT", key))
+    names = {server.port: said(server.port, "CLUSTER", "MYID") for server in cluster.servers}
+    ids = {port: name.decode() for port, name in names.items() if isinstance(name, bytes)}
+    assert said(new.port, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old.port]) == b"OK"
+    assert said(old.port, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new.port]) == b"OK"
+    while isinstance(keys := said(old.port, "CLUSTER", "GETKEYSINSLOT", slot, "100"), list) and keys:
+        found = said(old.port, "MIGRATE", "127.0.0.1", str(new.port), "", "0", "5000", "REPLACE", "KEYS", *[key.decode() for key in keys])
+        assert found in (b"OK", b"NOKEY"), found
+    for server in (new, old):
+        assert said(server.port, "CLUSTER", "SETSLOT", slot, "NODE", ids[new.port]) == b"OK"
+
+
+def documented() -> list[str]:
+    """The line of the page that makes the user."""
+    found = re.search(r"`(ACL SETUSER gatehouse [^`]+)`", (ROOT / "docs" / "shared-limits.md").read_text())
+    assert found is not None
+    return found[1].split()
+
+
+async def test_the_documented_user_may_do_everything_that_is_needed(server: RedisServer, gateways: list[Gateway]) -> None:
+    assert await asyncio.to_thread(server.command, *documented()) == b"+OK"
+    assert server.command("ACL", "SETUSER", "default", "off") == b"+OK"
+    url = Secret(f"unix://gatehouse:PASSWORD@{server.socket}?db=2")
+    gateways.append(await Gateway(url=url).start())
+    assert len(await gateways[0].admitted(20)) == 10
+    await reached(lambda: gateways[0].events == ["budget_used", "budget_used"] or gateways[0].events == ["budget_used"])
+    book, shape = BucketBook(gateways[0].spec), Shape(LIMITS[0])
+    names = await book.names_of(shape)
+    assert len(names) == 1 and await book.reset(names) == 1
+    assert len(await book.all_of(shape, 10)) == 1
+    heard: list[Hint] = []
+    hints = [RedisHints(RedisSpec(url=url), name, heard.append, lambda: None, SystemEntropy()) for name in ("a", "b")]
+    try:
+        for one in hints:
+            one.start()
+        await reached(lambda: all(one.sure for one in hints))
+    finally:
+        for one in hints:
+            await one.aclose()
+    for words in (
+        ("ACL", "WHOAMI"),
+        ("SET", "other", "x"),
+        ("FLUSHALL",),
+        ("CONFIG", "GET", "*"),
+        ("KEYS", "*"),
+        ("PUBLISH", "other", "x"),
+    ):
+        assert said_on(server, "gatehouse:PASSWORD", *words).startswith(b"-NOPERM"), words
+
+
+def said_on(server: RedisServer, login: str, *words: str) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(server.socket)
+        connection.sendall(command("AUTH", *login.split(":")))
+        assert connection.recv(100) == b"+OK\r\n"
+        connection.sendall(command(*words))
+        return connection.recv(65536)
+
+
+async def test_a_redis_that_restarts_empty_begins_anew_apart_from_slots(server: RedisServer, gateways: list[Gateway]) -> None:
+    gateways += [await Gateway(url=Secret(f"unix://{server.socket}")).start() for _ in range(2)]
+    held = [one for gateway in gateways for one in await gateway.admitted(4)]
+    await asyncio.to_thread(server.stop)
+    await asyncio.to_thread(server.start)
+    for gateway in gateways:
+        await reached(lambda gateway=gateway: gateway.part.shared.up and not gateway.part.shared.busy)
+    book = BucketBook(gateways[0].spec)
+    rate, slots, budget = await book.look([(Shape(limit), key) for limit, key in zip(LIMITS, KEYS, strict=True)])
+    assert slots.in_use == 8, "each process has told what it holds"
+    assert rate.amounts[0].used == 0 and budget.amounts[0].used == 0, "what was used is forgotten"
+    for one in held:
+        one.settle(None)
+    await reached(lambda: not any(gateway.part.shared.busy for gateway in gateways))
+    assert (await book.look([(Shape(LIMITS[1]), KEYS[1])]))[0].in_use == 0
+    assert len(await gateways[0].admitted(20)) == 10, "and nothing is given back that was never taken here"
+
+
+KEYS = (("team", "api_key", "ci"), ("team", "api_key", "ci"), ("team",))
+
+
+@pytest.mark.parametrize(("policy", "warned"), [("allkeys-lru", True), ("volatile-ttl", True), ("noeviction", False)])
+async def test_a_redis_that_evicts_keys_is_warned_of(
+    server: RedisServer, gateways: list[Gateway], caplog: pytest.LogCaptureFixture, policy: str, warned: bool
+) -> None:
+    for name, value in (("maxmemory-policy", policy), ("maxmemory", "50mb")):
+        assert server.command("CONFIG", "SET", name, value) == b"+OK"
+    with caplog.at_level(logging.WARNING):
+        gateways.append(await Gateway(url=Secret(f"unix://{server.socket}")).start())
+        await gateways[0].admitted(1)
+        line = gateways[0].part.shared.line
+        assert line is not None
+        await line.must("PING")  # what was asked before has been answered
+    assert (policy in caplog.text) == warned
