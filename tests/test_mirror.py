@@ -189,7 +189,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/store/store.py": ("tests/contract/store/test_resources.py", "Store"),
     "gateway/store/tables.py": ("tests/contract/store/test_life.py", "tables"),
     "gateway/store/usage_rows.py": ("tests/contract/store/test_usage_and_changes.py", "usage"),
-    "gateway/transport/redis/keeper.py": ("tests/integration/test_redis_servers.py", "Keeper"),
     "gateway/transport/redis/sentinel.py": ("tests/integration/test_redis_servers.py", "sentinel"),
     "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
