@@ -12,6 +12,7 @@ import typer
 
 from admin.audit_scope import scope_of
 from admin.cli import completion
+from admin.cli import client as urls
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
@@ -33,6 +34,7 @@ def make(verify: Verify) -> typer.Typer:
     group.command("tail")(tail)
     group.command("export")(export)
     group.command("keys")(keys)
+    group.command("prove")(prove)
 
     @group.command("verify")
     @connected
@@ -157,6 +159,22 @@ def _line(session: Session, record: dict[str, Any]) -> None:
     place = f"{record.get('writer', '-')}:{record.get('seq', '-')}"
     line = f"{moment(record.get('time', 0.0))} {place:>16} {record.get('kind', '-'):<10} {rest}"
     session.out.console.print(clean(line), markup=False, no_wrap=True, overflow="ellipsis", crop=session.out.console.is_terminal)
+
+
+@connected
+def prove(session: Session, request_id: Annotated[str, typer.Argument(help="The request's id, as in x-request-id.")]) -> None:
+    """Prints proofs that a request's records are part of the signed log; scripts/verify-proof checks them with the public key alone."""
+    with session.client() as client:
+        found = client.json("GET", f"/audit/proofs/{urls.name(request_id)}", timeout=LONG)
+    if not session.out.for_people:
+        session.out.data(found)
+        return
+    rows = [
+        {"kind": one["record"]["kind"], "time": moment(one["record"]["time"]), "hash": one["record"]["hash"], **one["tree"]}
+        for one in found["proofs"]
+    ]
+    session.out.rows(rows, ("kind", "time", "writer", "segment", "hash", "root", "covers"))
+    session.out.remark("--output json prints the proofs themselves")
 
 
 @connected

@@ -16,7 +16,7 @@ from admin.moments import Moment
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
 from gateway.core.audit_questions import AuditFilter
-from gateway.core.errors import RequestError
+from gateway.core.errors import NotFound, RequestError
 
 NDJSON = "application/x-ndjson"
 _LINES = 512
@@ -71,6 +71,24 @@ class Verification(msgspec.Struct):
     writers: list[dict[str, Any]]
 
 
+class Proof(msgspec.Struct):
+    """record: as in the log; line: its text, whose hash is the leaf. path: hashes that lead from the leaf to the tree's root. tree: what
+    was signed of it. checkpoint: the signed statement about the chain."""
+
+    record: dict[str, Any]
+    line: str
+    leaf_hash: str
+    leaf_index: int
+    path: list[str]
+    tree: dict[str, Any]
+    checkpoint: dict[str, Any]
+
+
+class Proofs(msgspec.Struct):
+    request_id: str
+    proofs: list[Proof]
+
+
 class AuditKey(msgspec.Struct):
     id: str
     algorithm: str
@@ -92,6 +110,14 @@ async def verify(call: Call) -> Answer:
     except ValueError as error:
         raise RequestError(str(error), param="from_segment") from None
     return Answer(await asyncio.to_thread(call.ports.audit_reader.verify, scope))
+
+
+async def prove(call: Call) -> Answer:
+    request_id = call.path["request_id"]
+    found = await asyncio.to_thread(call.ports.audit_reader.prove, request_id)
+    if not found:
+        raise NotFound(f"the audit log of this replica has no record of the request {request_id!r}")
+    return Answer({"request_id": request_id, "proofs": found})
 
 
 async def keys(call: Call) -> Answer:
@@ -116,5 +142,6 @@ def operations() -> list[Operation]:
         Operation("GET", "audit/records", "audit:read", "Show the newest records", tail, Records, query=TailQuery),
         Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON),
         Operation("POST", "audit/verify", "audit:verify", "Verify the log", verify, Verification, query=VerifyQuery, quiet=True),
+        Operation("GET", "audit/proofs/{request_id}", "audit:read", "Prove a request's records", prove, Proofs, finds=True),
         Operation("GET", "audit/keys", "audit:read", "Show the keys that checkpoints are verified with", keys, AuditKeys),
     ]

@@ -9,10 +9,12 @@ from typing import Any, Literal
 from msgspec import Raw, json
 
 from engines.host.supervisor import Supervisor
-from gateway.audit.crypto import PUBLIC_KEY, load_verifier
+from gateway.audit.crypto import PUBLIC_KEY, load_signer, load_verifier
+from gateway.audit.proof import prove
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
 from gateway.core.audit_questions import AuditFilter, AuditScope
+from gateway.core.clock import SystemClock
 from gateway.core.ports import Authenticator
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import AuditSpec, ConfigSpec
@@ -139,6 +141,9 @@ class LocalAuditLog:
 
     def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
         return self._reader().export(wanted)
+
+    def prove(self, request_id: str) -> list[dict[str, Any]]:
+        return prove(self._directory, load_signer(str(self._keys.parent)), SystemClock(), request_id)
 
     def public_keys(self) -> list[dict[str, Any]]:
         path = self._keys / PUBLIC_KEY

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from gateway.audit.encode import encode_json
-from gateway.audit.record import CheckpointRecord
+from gateway.audit.record import CheckpointRecord, TreeHead
 from gateway.core.errors import ConfigError
 
 BODY_KEY: Final = "audit-body.key"
@@ -27,6 +27,7 @@ SIGNING_KEY: Final = "audit-signing.pem"
 PUBLIC_KEY: Final = "audit-signing.pub.pem"
 _LARGE: Final = 1024
 _CONTEXT: Final = b"gatehouse audit checkpoint 1\n"
+_TREE_CONTEXT: Final = b"gatehouse audit tree 1\n"
 
 
 class BodyHasher:
@@ -79,6 +80,11 @@ class Signer:
         """A copy of the checkpoint with this key's id and signature."""
         named = msgspec.structs.replace(checkpoint, key=self.key_id)
         return msgspec.structs.replace(named, signature=self._key.sign(_statement(named)).hex())
+
+    def sign_tree(self, tree: TreeHead) -> TreeHead:
+        """A copy with this key's signature, over its JSON without `signature`."""
+        unsigned = msgspec.structs.replace(tree, signature="")
+        return msgspec.structs.replace(tree, signature=self._key.sign(_TREE_CONTEXT + encode_json(unsigned)).hex())
 
 
 class CheckpointVerifier:

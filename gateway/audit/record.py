@@ -58,6 +58,22 @@ class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     signature: str = ""
 
 
+class TreeHead(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A signed statement: the Merkle tree over `size` lines of a segment, from line `first` on, has this root; and they are part of the
+    chain whose line `covers` had the hash `head` (a checkpoint says so)."""
+
+    time: float
+    writer: str
+    segment: int
+    first: int
+    size: int
+    root: str
+    covers: int
+    head: str
+    key: str
+    signature: str = ""
+
+
 class Line(msgspec.Struct):
     """What every line has."""
 

@@ -16,6 +16,7 @@ GatehouseError
 ├── EngineError                      502, 503, 507: the engine's side
 │   └── EngineTimeout                504
 ├── AuditUnavailable                 503
+├── AuditUnproven                    409: a record cannot be proven, or not yet
 ├── StoreUnavailable                 503: the store's database does not answer
 ├── NotFound                         404: no such resource or key in the store
 ├── AlreadyExists                    409: the name is taken
@@ -186,6 +187,14 @@ class AuditUnavailable(GatehouseError):
     status = 503
     type = "audit_unavailable"
     default_code = "audit_unavailable"
+
+
+class AuditUnproven(GatehouseError):
+    """No proof can be made for a record: no checkpoint covers it yet, or the log is not as it was written."""
+
+    status = 409
+    type = "invalid_request_error"
+    default_code = "audit_unproven"
 
 
 class StoreUnavailable(GatehouseError):

@@ -178,6 +178,10 @@ class AuditReader(Protocol):
         """The keys that checkpoints are verified with: {"id", "algorithm", "pem"}."""
         ...
 
+    def prove(self, request_id: str) -> list[dict[str, Any]]:
+        """A proof for each record of a request (gateway.audit.proof); empty where there are none. Raises AuditUnproven."""
+        ...
+
 
 # --- 8 admit and select; 9 dispatch
 

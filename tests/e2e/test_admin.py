@@ -442,6 +442,8 @@ def test_the_audit_log_is_read_verified_and_exported(running: Gatehouse, root: h
     assert report["ok"] is True and report["writers"][0]["lines"] > 10
     lines = [json.loads(line) for line in root.get("/audit/export", params={"request_id": request_id}).text.splitlines()]
     assert [line["kind"] for line in lines] == ["intent", "outcome"]
+    problem(root.get("/audit/proofs/nobody"), 404, "not_found")
+    problem(root.get(f"/audit/proofs/{request_id}"), 409, "audit_unproven")  # the checkpoint comes in a minute
     pem = root.get("/audit/keys").json()["items"][0]["pem"]
     assert pem == (running.state_dir / "keys" / "audit-signing.pub.pem").read_text()
 

@@ -1,0 +1,140 @@
+"""Proofs of single records: that a line is part of a log that was signed, without the other lines.
+
+The lines of a segment, up to the checkpoint that covers the record, are the leaves of a Merkle tree (gateway.audit.merkle). Before its
+root is signed, every line is held against the chain, and the chain against the signed checkpoint: a log that somebody changed is not signed
+again.
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.audit.chain import GENESIS, ChainError, check_line, read_line, read_lines
+from gateway.audit.crypto import Signer
+from gateway.audit.merkle import leaf_hash, root_and_path
+from gateway.audit.record import CheckpointRecord, TreeHead
+from gateway.audit.repair import read_header
+from gateway.audit.sinks.file import checkpoints_name, list_segments
+from gateway.core.clock import Clock
+from gateway.core.errors import AuditUnproven
+
+_BREATH: Final = 64
+"""Lines between which other threads get their turn."""
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_checkpoint: Final = msgspec.json.Decoder(CheckpointRecord).decode
+Segments = list[tuple[int, Path]]
+
+
+class Place(NamedTuple):
+    """A line of a writer's log: its segment, how many lines are before it there, its number in the chain."""
+
+    writer: str
+    segment: int
+    index: int
+    seq: int
+    line: bytes
+
+
+def prove(directory: Path, signer: Signer, clock: Clock, request_id: str) -> list[dict[str, Any]]:
+    """A proof for each record of a request, the oldest first. Empty where the log has none. Raises AuditUnproven, OSError."""
+    found = []
+    for writer, segments in list_segments(directory).items() if directory.is_dir() else ():
+        for place in _places(writer, segments, request_id):
+            found.append(_proof(directory, signer, clock, segments, place))
+    return sorted(found, key=lambda proof: proof["record"].get("time", 0.0))
+
+
+def _places(writer: str, segments: Segments, request_id: str) -> Iterator[Place]:
+    needle = b'"request_id":' + msgspec.json.encode(request_id)
+    for number, path in segments:
+        with path.open("rb") as file:
+            for index, line in enumerate(read_lines(file)):
+                if needle in line and (claims := read_line(line)) is not None and _decode(line).get("request_id") == request_id:
+                    yield Place(writer, number, index, claims.seq, line)
+                if index % _BREATH == 0:
+                    sleep(0)
+
+
+def _proof(directory: Path, signer: Signer, clock: Clock, segments: Segments, place: Place) -> dict[str, Any]:
+    checkpoint = _covering(directory, signer, place)
+    leaves, first = _leaves(segments, place, checkpoint)
+    root, path = root_and_path(leaves, place.index)
+    tree = TreeHead(
+        time=clock.wall(),
+        writer=place.writer,
+        segment=place.segment,
+        first=first,
+        size=len(leaves),
+        root=root.hex(),
+        covers=checkpoint.covers,
+        head=checkpoint.head,
+        key=signer.key_id,
+    )
+    return {
+        "record": _decode(place.line),
+        "line": place.line[:-1].decode("ascii"),
+        "leaf_hash": leaves[place.index].hex(),
+        "leaf_index": place.index,
+        "path": [node.hex() for node in path],
+        "tree": msgspec.to_builtins(signer.sign_tree(tree)),
+        "checkpoint": msgspec.to_builtins(checkpoint),
+    }
+
+
+def _covering(directory: Path, signer: Signer, place: Place) -> CheckpointRecord:
+    """The first genuine checkpoint that covers a line."""
+    path = directory / checkpoints_name(place.writer)
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        try:
+            checkpoint = _decode_checkpoint(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if checkpoint.covers >= place.seq and checkpoint.writer == place.writer and signer.verifier.genuine(checkpoint):
+            return checkpoint
+    raise AuditUnproven(
+        f"line {place.seq} of the writer {place.writer} is not covered by a signed checkpoint yet: try again after the next one"
+    )
+
+
+def _leaves(segments: Segments, place: Place, checkpoint: CheckpointRecord) -> tuple[list[bytes], int]:
+    """The hashes of the segment's lines as far as the checkpoint covers them, and the first line's number. Reads on to the line that the
+    checkpoint covers, which may be in a later segment. Raises AuditUnproven where a line is not as it was written."""
+    leaves: list[bytes] = []
+    first = seq = 0
+    head = GENESIS.encode()
+    for number, path in segments:
+        if number < place.segment:
+            continue
+        with path.open("rb") as file:
+            for at, line in enumerate(read_lines(file)):
+                if at == 0 and number == place.segment:
+                    first, head = _start(line, path)
+                    seq = first - 1
+                seq += 1
+                try:
+                    head = check_line(line, seq, head)
+                except ChainError as error:
+                    raise AuditUnproven(f"{path.name}:{at + 1}: {error}: nothing of a changed log is proven") from error
+                if number == place.segment:
+                    leaves.append(leaf_hash(line[:-1]))
+                if seq == checkpoint.covers:
+                    if head.decode() != checkpoint.head:
+                        raise AuditUnproven(f"{path.name}:{at + 1}: this is not the line that checkpoint {checkpoint.number} covers")
+                    return leaves, first
+                if at % _BREATH == 0:
+                    sleep(0)
+    raise AuditUnproven(f"the log of {place.writer} ends before line {checkpoint.covers}, which checkpoint {checkpoint.number} covers")
+
+
+def _start(line: bytes, path: Path) -> tuple[int, bytes]:
+    """The number of a segment's first line, and the hash before it."""
+    claims, header = read_line(line), read_header(line)
+    if claims is None or header is None:
+        raise AuditUnproven(f"{path.name}:1: this is no header of a segment")
+    return claims.seq, header.previous.encode()
