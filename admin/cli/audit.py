@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.audit_scope import scope_of
-from admin.cli import completion
 from admin.cli import client as urls
+from admin.cli import completion
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
