@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
     writer: str
     segment: int
-    index: int
+    at: int
     seq: int
     line: bytes
 
@@ -64,7 +64,7 @@ def _places(writer: str, segments: Segments, request_id: str) -> Iterator[Place]
 def _proof(directory: Path, signer: Signer, clock: Clock, segments: Segments, place: Place) -> dict[str, Any]:
     checkpoint = _covering(directory, signer, place)
     leaves, first = _leaves(segments, place, checkpoint)
-    root, path = root_and_path(leaves, place.index)
+    root, path = root_and_path(leaves, place.at)
     tree = TreeHead(
         time=clock.wall(),
         writer=place.writer,
@@ -79,8 +79,8 @@ def _proof(directory: Path, signer: Signer, clock: Clock, segments: Segments, pl
     return {
         "record": _decode(place.line),
         "line": place.line[:-1].decode("ascii"),
-        "leaf_hash": leaves[place.index].hex(),
-        "leaf_index": place.index,
+        "leaf_hash": leaves[place.at].hex(),
+        "leaf_index": place.at,
         "path": [node.hex() for node in path],
         "tree": msgspec.to_builtins(signer.sign_tree(tree)),
         "checkpoint": msgspec.to_builtins(checkpoint),
