@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from admin.permissions import Grant, Permitted
 from gateway.core.clock import Clock, SystemClock
+from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.specs import StepUpSpec
@@ -45,6 +46,18 @@ class Upgrade(Protocol):
     async def begin(self, actor: str, *, dry_run: bool = False) -> dict[str, Any]:
         """Checks the new program and begins. Raises GatehouseError with the reason if it cannot be; nothing has changed then."""
         ...
+
+
+class WebhookControl(Protocol):
+    """Who is told of events (gateway.app.webhooks)."""
+
+    def views(self) -> list[dict[str, Any]]: ...
+
+    async def test(self, name: str, actor: str, *, dry_run: bool = False) -> Delivery:
+        """Raises NotFound, StoreUnavailable."""
+        ...
+
+    async def deliveries(self, name: str | None, limit: int) -> Sequence[Delivery]: ...
 
 
 class HaltControl(Protocol):
@@ -179,7 +192,7 @@ class Ports:
     them (pattern, name). in_force: waits for so many seconds until everything written here so far is in force in each process of this
     gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
-    limits: None where nothing is counted.
+    limits: None where nothing is counted. webhooks: None in a process without a store.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force."""
@@ -206,6 +219,7 @@ class Ports:
     revocations: RevocationControl | None = None
     halts: HaltControl | None = None
     limits: LimitControl | None = None
+    webhooks: WebhookControl | None = None
     logins: Callable[[], list[dict[str, Any]]] = list
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted

@@ -36,6 +36,7 @@ VERBS: Final = MappingProxyType(
         "limits": CRUD,
         "guardrails": CRUD,
         "prices": CRUD,
+        "webhooks": ("read", "test"),
         "halts": ("read", "create", "delete"),
         "policies": ("test",),
         "token-keys": ("read", "rotate", "withdraw"),
@@ -102,7 +103,19 @@ ROLES: Final = MappingProxyType(
                 "Runs the fleet: engines, models with their files, limits, prices and halts; reads everything but the audit log.",
                 (
                     _READS - {"audit:read"}
-                    | _every("models", "files", "engines", "endpoints", "limits", "prices", "policies", "resources", "workers", "halts")
+                    | _every(
+                        "models",
+                        "files",
+                        "engines",
+                        "endpoints",
+                        "limits",
+                        "prices",
+                        "policies",
+                        "resources",
+                        "workers",
+                        "halts",
+                        "webhooks",
+                    )
                     | {"config:reload", "upgrade:begin"}
                 )
                 - {"engines:upstream"},

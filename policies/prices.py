@@ -7,16 +7,17 @@ rounded up once, to a whole nano-unit: what many requests cost is never less tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from hashlib import sha256
+from math import inf
+from types import MappingProxyType
 from typing import Final
 
-from gateway.core.price_rules import rates, spans
+from gateway.core.price_rules import nano, rates, spans
 from gateway.core.price_specs import PriceSpec
 from gateway.core.prices import LineUp, Price
 from policies.patterns import matches
+from policies.public_prices import listed
 
-NANO: Final = 1_000_000_000
 _PER: Final = {"1": 1_000_000, "1K": 1_000, "1M": 1}
 _RATED_AS: Final = (
     ("cached", "prompt"),
@@ -32,13 +33,18 @@ class PriceTable:
     the configuration's order. Outside its validity a price gives way to the next one."""
 
     def __init__(self, prices: Sequence[PriceSpec]) -> None:
-        order = sorted(range(len(prices)), key=lambda index: _rank(prices[index].model))
+        order = sorted(range(len(prices)), key=lambda index: (*_rank(prices[index].model), prices[index].table is not None))
         valid = spans(prices)
-        self._prices = [(prices[index].model, *valid[index], price_of(prices[index])) for index in order]
+        self._prices = [(prices[index], *valid[index], None if prices[index].table else price_of(prices[index])) for index in order]
 
-    def line_up(self, model: str) -> LineUp | None:
-        """The prices of one model in time; None if it never has one."""
-        mine = tuple((begin, end, price) for pattern, begin, end, price in self._prices if matches(pattern, model))
+    def line_up(self, model: str, otherwise: Price | None = None) -> LineUp | None:
+        """The prices of one model in time; None if it never has one. otherwise: the price where no other counts."""
+        mine: tuple[tuple[float, float, Price], ...] = ()
+        for spec, begin, end, price in self._prices:
+            if matches(spec.model, model):
+                mine += _listed(spec.listed_as or model, begin, end) if price is None else ((begin, end, price),)
+        if otherwise is not None:
+            mine = (*mine, (-inf, inf, otherwise))
         return LineUp(mine) if mine else None
 
     def at(self, model: str, time: float) -> Price | None:
@@ -47,11 +53,24 @@ class PriceTable:
         return None if line_up is None else line_up.at(time)
 
 
+def _listed(name: str, begin: float, end: float) -> tuple[tuple[float, float, Price], ...]:
+    """The prices of the public table, as far as they are valid in this time."""
+    rows = listed(name)
+    found = ((max(begin, first), min(end, last), price_of(row)) for row, (first, last) in zip(rows, spans(rows), strict=True))
+    return tuple((first, last, price) for first, last, price in found if first < last)
+
+
+def not_listed(prices: Sequence[PriceSpec]) -> list[str]:
+    """Names that the public table does not have, of prices that name one model of it each."""
+    names = [spec.listed_as or spec.model for spec in prices if spec.table is not None and (spec.listed_as or "*" not in spec.model)]
+    return [name for name in dict.fromkeys(names) if not listed(name)]
+
+
 def price_of(spec: PriceSpec) -> Price:
     """The price with its rates as whole numbers. version: a digest of what the price says."""
     given = rates(spec)
-    request = _nano(given.pop("request"), 1)
-    exact = {rate: _nano(amount, _PER[spec.per]) for rate, amount in given.items()}
+    request = nano(given.pop("request"), 1)
+    exact = {rate: nano(amount, _PER[spec.per]) for rate, amount in given.items()}
     for kind, general in _RATED_AS:
         if given[kind] is None:
             exact[kind] = exact[general]
@@ -61,12 +80,13 @@ def price_of(spec: PriceSpec) -> Price:
     return Price(currency, version, request, **exact)
 
 
-def of_models(prices: Sequence[PriceSpec], models: Sequence[str]) -> Mapping[str, LineUp]:
-    """The prices of those models that have some."""
-    if not prices:
+def of_models(prices: Sequence[PriceSpec], models: Sequence[str], devices: Mapping[str, Price] = MappingProxyType({})) -> dict[str, LineUp]:
+    """The prices of those models that have some. devices: prices by the time of devices, which count where there is none by tokens."""
+    if not prices and not devices:
         return {}
     table = PriceTable(prices)
-    return {model: line_up for model in models if (line_up := table.line_up(model)) is not None}
+    found = {model: table.line_up(model, devices.get(model)) for model in models}
+    return {model: line_up for model, line_up in found.items() if line_up is not None}
 
 
 def unmatched(prices: Sequence[PriceSpec], models: Sequence[str]) -> list[str]:
@@ -76,8 +96,3 @@ def unmatched(prices: Sequence[PriceSpec], models: Sequence[str]) -> list[str]:
 
 def _rank(pattern: str) -> tuple[bool, int]:
     return "*" in pattern, -len(pattern.replace("*", ""))
-
-
-def _nano(amount: float | None, times: int) -> int:
-    """Nano-units. The shortest text of a float is the number that was written."""
-    return 0 if amount is None else round(Decimal(repr(float(amount))) * NANO * times)

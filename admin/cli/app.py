@@ -21,6 +21,7 @@ from admin.cli import (
     tenants,
     tokens,
     usage,
+    webhooks,
     workers,
 )
 from admin.cli.chat import chat
@@ -57,6 +58,7 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     app.add_typer(policies.group, name="policies")
     app.add_typer(tokens.group, name="tokens")
     app.add_typer(prices.group, name="prices")
+    app.add_typer(webhooks.group, name="webhooks")
     app.add_typer(replicas.group, name="replicas")
     app.add_typer(workers.group, name="workers")
     app.add_typer(config.group, name="config")

@@ -64,6 +64,34 @@ def usage(
 
 
 @connected
+def sessions(
+    session: Session,
+    since: Annotated[str | None, typer.Option("--since", help="The first day, or how far back, such as 24h.")] = None,
+    tenant: Tenant = None,
+    of: Annotated[str | None, typer.Option("--session", help="Only this one.")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Those that were used last.", min=1, max=10_000)] = 100,
+) -> None:
+    """Reports what the last sessions used."""
+    start = None if since is None else first_day(since, time.time())
+    with session.client() as client:
+        found = client.get("/usage:sessions", since=start, tenant=tenant, session=of, limit=limit)["items"]
+        session.out.rows(found, ("last", "tenant", "session", "agent", "user", "key", *COUNTED))
+
+
+@connected
+def engines(
+    session: Session,
+    since: Annotated[str | None, typer.Option("--since", help="The first day, or how far back; default: today.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="The last day.")] = None,
+) -> None:
+    """Reports what engines with a rate cost: what requests held, and what was idle."""
+    start = None if since is None else first_day(since, time.time())
+    with session.client() as client:
+        found = client.get("/usage:engines", since=start, until=until)["items"]
+        session.out.rows(found, ("engine", "requests", "hours", "busy_hours", "cost", "idle_cost", "whole_cost", "currency"))
+
+
+@connected
 def report(
     session: Session,
     month: Annotated[str, typer.Option("--month", help="YYYY-MM (UTC).")],
@@ -116,3 +144,5 @@ def reconcile(session: Session) -> None:
 
 
 group.command("report")(report)
+group.command("sessions")(sessions)
+group.command("engines")(engines)

@@ -32,6 +32,7 @@ from admin.resources import (
     upgrade,
     usage,
     users,
+    webhooks,
     workers,
 )
 
@@ -61,6 +62,7 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     config.operations,
     upgrade.operations,
     usage.operations,
+    webhooks.operations,
     audit.operations,
     events.operations,
 )

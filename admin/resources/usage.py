@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 from calendar import monthrange
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, convert, to_builtins
 
+from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant, scope
 from gateway.core.errors import RequestError, StoreUnavailable
+from gateway.core.ledger import EngineRow
+from gateway.core.price_rules import device_rate, nano
+from gateway.core.specs import EngineCostSpec
 
 DIMENSIONS: Final = ("tenant", "key", "user", "agent", "model", "operation", "currency", "day")
 COUNTS: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cost", "unknown")
@@ -96,6 +100,71 @@ class CentreSum(msgspec.Struct):
 class CentreReport(msgspec.Struct):
     month: str
     items: list[CentreSum]
+
+
+class SessionQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """since, until: days (UTC), inclusive. session: only this one. limit: those that were used last."""
+
+    since: Day = "0001-01-01"
+    until: Day = "9999-12-31"
+    tenant: Tenant | None = None
+    session: Text | None = None
+    limit: Annotated[int, Meta(ge=1, le=PAGE)] = 1000
+
+
+class SessionSum(msgspec.Struct):
+    """What a session used. key, user, agent: of its last request. day: the last one."""
+
+    tenant: str
+    session: str
+    currency: str
+    key: str
+    user: str
+    agent: str
+    day: str
+    last: Timestamp
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    unknown: int
+    cost: str
+
+
+class SessionReport(msgspec.Struct):
+    items: list[SessionSum]
+    cursor: str | None = None
+
+
+class EngineQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """since, until: days (UTC), inclusive; absent: today."""
+
+    since: Day | None = None
+    until: Day | None = None
+
+
+class EngineSum(msgspec.Struct):
+    """An engine with a rate. hours: of the time asked for. busy_hours: those that requests held, as of the whole engine. cost: of these.
+    idle_cost: of the rest, by the same rate. whole_cost: of all hours."""
+
+    engine: str
+    currency: str
+    devices: int
+    requests: int
+    hours: float
+    busy_hours: float
+    prefill_hours: float
+    decode_hours: float
+    cost: str
+    idle_cost: str
+    whole_cost: str
+
+
+class EngineReport(msgspec.Struct):
+    since: str
+    until: str
+    items: list[EngineSum]
 
 
 class Reconciled(msgspec.Struct):
@@ -209,6 +278,60 @@ def _centre(call: Call, row: Mapping[str, Any], rules: Sequence[Mapping[str, Any
     return of_tenant.get(row["tenant"], NOBODY)
 
 
+async def sessions(call: Call) -> Answer:
+    query: SessionQuery = call.query
+    _check_day(query.since, "since")
+    _check_day(query.until, "until")
+    tenant = scope(call, "usage:read", query.tenant)
+    found = await call.store.usage_of_sessions(
+        since=query.since, until=query.until, tenant=tenant, session=query.session, limit=query.limit
+    )
+    rows = [{**to_builtins(one), "cost": amount(one.cost), "last": timestamp(one.last)} for one in found]
+    return Answer({"items": rows, "cursor": None})
+
+
+async def engines(call: Call) -> Answer:
+    """Devices are paid for around the clock, whether they work or not: what no request held was idle."""
+    query: EngineQuery = call.query
+    now = call.ports.clock.wall()
+    today = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d")
+    since, until = query.since or today, min(query.until or today, today)
+    _check_day(since, "since")
+    _check_day(until, "until")
+    begin = datetime.fromisoformat(since).replace(tzinfo=UTC).timestamp()
+    end = min(now, datetime.fromisoformat(until).replace(tzinfo=UTC).timestamp() + 86400)
+    if end <= begin:
+        raise RequestError(f"The days end ({until}) before they begin ({since}).", param="since")
+    found = await call.store.usage_of_engines(since, until)
+    rated = [engine for engine in call.ports.config.current().get("engines", []) if engine.get("cost")]
+    return Answer({"since": since, "until": until, "items": [engine_sum(one, found, end - begin) for one in rated]})
+
+
+def engine_sum(engine: Mapping[str, Any], rows: Sequence[EngineRow], seconds: float) -> dict[str, Any]:
+    """What one engine with a rate did in so many seconds. engine: its settings as plain values."""
+    cost = convert(engine["cost"], EngineCostSpec)
+    rate = device_rate(cost)
+    mine = [row for row in rows if row.engine == engine["name"]]
+    prefill, decode = sum(row.prefill_us for row in mine), sum(row.decode_us for row in mine)
+    charged = rate.cost(prefill, decode, 1)
+    whole = round(nano(cost.rate, cost.devices) * Decimal(seconds) / 3600)
+    busy = (prefill + decode) / 1e6
+    unused = max(0, whole - round(nano(cost.rate, cost.devices) * Decimal(busy) / 3600))
+    return {
+        "engine": engine["name"],
+        "currency": rate.currency,
+        "devices": cost.devices,
+        "requests": sum(row.requests for row in mine),
+        "hours": round(seconds / 3600, 4),
+        "busy_hours": round(busy / 3600, 4),
+        "prefill_hours": round(prefill / 3.6e9, 4),
+        "decode_hours": round(decode / 3.6e9, 4),
+        "cost": amount(charged),
+        "idle_cost": amount(unused),
+        "whole_cost": amount(whole),
+    }
+
+
 async def reconcile(call: Call) -> Answer:
     if call.ports.reconcile is None:
         raise StoreUnavailable("This process has no store, and so no usage.")
@@ -244,5 +367,7 @@ def operations() -> list[Operation]:
         Operation(
             "GET", "usage:cost-centres", "usage:read", "Report a month by cost centre", by_cost_centre, CentreReport, query=CentreQuery
         ),
+        Operation("GET", "usage:sessions", "usage:read", "Report usage by session", sessions, SessionReport, query=SessionQuery),
+        Operation("GET", "usage:engines", "usage:read", "Report the time of engines", engines, EngineReport, query=EngineQuery),
         Operation("GET", "usage:reconcile", "audit:read", "Compare the usage with the audit log", reconcile, Reconciliation),
     ]

@@ -15,9 +15,11 @@ from gateway.app.countries import Countries
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
 from gateway.config.convert import nearest
+from gateway.core.errors import ConfigError
 from gateway.core.isolation import Salts
 from gateway.core.ports import AuditLog, Limiter, Route
-from gateway.core.prices import LineUp
+from gateway.core.price_rules import device_price
+from gateway.core.prices import LineUp, Price
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
@@ -32,7 +34,8 @@ from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
 from gateway.wire import table
 from policies.patterns import matches
-from policies.prices import of_models, unmatched
+from policies.prices import not_listed, of_models, unmatched
+from policies.public_prices import table as table_of_prices
 
 log = logging.getLogger("gatehouse.config")
 
@@ -100,10 +103,11 @@ class Assembler:
         router = yield from router_steps(spec.models, spec.engines, self._registry, self._parts.selectors)
         built = [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails]
         reading = [(guard, guarded, self._parts.judge(guard, guarded)) for guard, guarded in built]
-        prices = of_models(spec.prices, [model.name for model in spec.models])
+        prices = of_models(spec.prices, [model.name for model in spec.models], _device_prices(spec))
         for pattern in unmatched(spec.prices, [model.name for model in spec.models]):
             hint = nearest(pattern, [model.name for model in spec.models])
             log.warning("no model is named %r, which has a price; %s", pattern, hint)
+        _check_table(spec)
         yield
         entries: dict[str, ModelEntry] = {}
         for model in spec.models:
@@ -156,3 +160,29 @@ class Assembler:
             request_tools=tuple(judge for spec, judge in judges if "request" in spec.on),
             response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
         )
+
+
+def _device_prices(spec: ConfigSpec) -> dict[str, Price]:
+    """What models cost by the time of their engines' devices, for those whose engines have rates."""
+    engines = {engine.name: engine for engine in spec.engines}
+    if all(engine.cost is None for engine in spec.engines):
+        return {}
+    found: dict[str, Price] = {}
+    for model in spec.models:
+        names = [member if isinstance(member, str) else member.engine for member in model.pool]
+        price = device_price([engines[name] for name in names if name in engines])
+        if price is not None:
+            found[model.name] = price
+    return found
+
+
+def _check_table(spec: ConfigSpec) -> None:
+    """Says how old the public table of prices is, where it counts. Raises ConfigError for a name that it does not have."""
+    taken = [price for price in spec.prices if price.table is not None]
+    if not taken:
+        return
+    log.warning("prices of the public table are those of %s: check them against what the vendors charge you", table_of_prices().date)
+    if missing := not_listed(taken):
+        index = next(number for number, price in enumerate(spec.prices) if price.table and (price.listed_as or price.model) == missing[0])
+        path = f"prices[{index}].{'model' if spec.prices[index].listed_as is None else 'listed_as'}"
+        raise ConfigError(f"the public table has no model {missing[0]!r}; {nearest(missing[0], table_of_prices().rows)}", path=path)

@@ -38,13 +38,14 @@ from gateway.app.suspensions import Suspensions
 from gateway.app.tokens import TokenService
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.usage import UsageCounter, counted
+from gateway.app.webhooks import Webhooks
 from gateway.audit.broker import AuditBroker
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
 from gateway.core.clock import SystemClock
 from gateway.core.feed import LocalFeed
 from gateway.core.network import Networks
-from gateway.core.specs import ConfigSpec, IdentitySpec
+from gateway.core.specs import ConfigSpec, IdentitySpec, SessionsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity.floods import FloodTable
 from gateway.identity.revocations import Revocations
@@ -88,7 +89,9 @@ class Gateway:
         self._held: Mapping[str, Material] = {}
         self.countries = Countries(Networks(), self.events.record)
         self.store_link = StoreLink(spec, environ, self.feed, plugins, self.countries.networks)
-        self.usage = UsageCounter(self.store_link.store, local_sink(spec.audit, spec.state_dir, self.replica).directory)
+        self.usage = UsageCounter(
+            self.store_link.store, local_sink(spec.audit, spec.state_dir, self.replica).directory, self._kept_of_sessions
+        )
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
         self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record, spec.redis)
         self._owner = TaskOwner("gateway")
@@ -96,6 +99,7 @@ class Gateway:
         members = self.replicas.members
         holder = f"{self.replica}:{members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
+        self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self._refused = self.plane.refused = Refused()
@@ -122,10 +126,24 @@ class Gateway:
         )
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._telemetry = spec.telemetry
+        self._measure(parts)
+
+    def _measure(self, parts: PartsBuilder) -> None:
+        """Says what a scrape reads."""
         traffic = TrafficGauges(self.plane, self.fleet.registry, self.audit, self.shipping.couriers, self.store_link.keys, parts)
         gauges = Gauges(self.fleet.supervisor, self.store_link, self.replica, self.replicas.members, self.usage)
-        parts_of_ours = (self.tokens, self.revoked, traffic, gauges, self.replicas.hints, self.halts, self.certificates, self._refused)
-        self.metrics.gauges += [part.collect for part in parts_of_ours]
+        ours = (
+            self.tokens,
+            self.revoked,
+            traffic,
+            gauges,
+            self.replicas.hints,
+            self.halts,
+            self.certificates,
+            self._refused,
+            self.webhooks,
+        )
+        self.metrics.gauges += [part.collect for part in ours]
 
     def _in_redis(self, spec: ConfigSpec) -> SharedLimitsPart | None:
         """Limits of this process in Redis, if there is one."""
@@ -161,6 +179,8 @@ class Gateway:
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
         self.feed.subscribe(self.halts.heard)
         self.feed.subscribe(self.suspensions.heard)
+        self.feed.subscribe(self.webhooks.heard)
+        self.webhooks.start()
         self.fleet.start_probing()
         self.certificates.watch(self._owner)
         self.countries.watch(self._owner)
@@ -213,6 +233,9 @@ class Gateway:
         await self.shipping.aclose()
 
     # --- the configuration in force
+
+    def _kept_of_sessions(self) -> SessionsSpec:
+        return (self.spec if self.plane.snapshot is None else self.plane.current().spec).usage.sessions
 
     def _identity(self) -> IdentitySpec:
         return self.plane.current().spec.identity

@@ -124,6 +124,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         tokens=gateway.tokens,
         revocations=gateway.revoked,
         halts=gateway.halts,
+        webhooks=gateway.webhooks,
         limits=_limit_states(gateway, workers),
         logins=lambda: logins(plane.current().spec),
         note_login=link.note_login,

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.ledger import LedgerReader, Mark, bytes_behind, rows
 from gateway.audit.reconcile import compare
+from gateway.audit.spent import DAY, day_name
 from gateway.core.errors import GatehouseError, StoreUnavailable
 from gateway.core.ledger import Position
+from gateway.core.specs import SessionsSpec
 from gateway.core.storage import ControlStore
 from gateway.core.tasks import TaskOwner
 
@@ -22,6 +26,7 @@ log = logging.getLogger("gatehouse.usage")
 
 COUNT_SECONDS: Final = 1.0
 """Between two looks at the log."""
+FORGET_SECONDS: Final = 60.0
 ALARM: Final = 64 * 1024 * 1024
 """Bytes that are not counted yet from which on a warning is logged."""
 
@@ -29,11 +34,11 @@ ALARM: Final = 64 * 1024 * 1024
 class UsageCounter:
     """Counts the logs of all writers in one directory. Life: `start`, `count(settled=True)` once the own writer is closed, `aclose`.
 
-    behind: bytes of the log that were not counted at the last look.
+    sessions: what is kept of sessions, by the settings in force. behind: bytes of the log that were not counted at the last look.
     """
 
-    def __init__(self, store: ControlStore, directory: Path) -> None:
-        self._store, self._reader = store, LedgerReader(directory)
+    def __init__(self, store: ControlStore, directory: Path, sessions: Callable[[], SessionsSpec] = SessionsSpec) -> None:
+        self._store, self._reader, self._sessions = store, LedgerReader(directory), sessions
         self._tasks = TaskOwner("usage")
         self._stored: dict[str, Position] | None = None
         self._at: dict[str, Position] = {}
@@ -43,9 +48,18 @@ class UsageCounter:
 
     def start(self) -> None:
         self._tasks.every(COUNT_SECONDS, self._count, name="count")
+        self._tasks.every(FORGET_SECONDS, self._forget, name="forget sessions")
 
     async def aclose(self) -> None:
         await self._tasks.aclose()
+
+    async def _forget(self) -> None:
+        """Deletes what is not kept of sessions."""
+        kept = self._sessions()
+        try:
+            await self._store.forget_sessions(day_name(int((time.time() - kept.keep) // DAY)), kept.most)
+        except GatehouseError as error:
+            log.debug("sessions are forgotten later: %s", error.message)
 
     async def _count(self) -> None:
         try:
@@ -84,7 +98,8 @@ class UsageCounter:
                 return
             if part.sums:
                 before = self._stored.get(writer, Position(writer))
-                if not await self._store.add_usage(rows(writer, part.sums), before, part.after):
+                beside = part.beside.rows(sessions=self._sessions().most > 0)
+                if not await self._store.add_usage(rows(writer, part.sums), before, part.after, beside):
                     del self._at[writer]  # another process has counted these lines: go on after them
                     moved = await self._store.usage_positions()
                     self._stored[writer] = moved.get(writer, Position(writer))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from time import gmtime, sleep, strftime
+from time import sleep
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,18 +18,16 @@ import msgspec
 from gateway.audit.chain import read_line, read_lines
 from gateway.audit.record import MAX_LINE
 from gateway.audit.sinks.file import list_segments
+from gateway.audit.spent import DAY, SHORT, BesideSums, Spent, day_name, decode_spent, storable
 from gateway.core.ledger import Position, UsageRow
 
 log = logging.getLogger("gatehouse.usage")
 
-DAY: Final = 86400
 BLOCK: Final = 256 * 1024
 PART: Final = 4 * 1024 * 1024
 """About the most bytes that one part of a reading covers."""
 ROWS: Final = 2000
 """About the most sums of one part."""
-NAME: Final = 255
-SHORT: Final = 64
 _BREATH: Final = 64
 """Lines between which other threads get their turn."""
 _OUTCOME: Final = b'"kind":"outcome"'
@@ -38,29 +36,6 @@ _TAIL: Final = 68
 """Bytes of `<64 hex>"}` and the line feed at a line's end, with one before."""
 
 
-class Spent(msgspec.Struct):
-    """What of an outcome is summed."""
-
-    time: float
-    outcome: str
-    code: str = ""
-    tenant: str = ""
-    principal: str = ""
-    operation: str = ""
-    model: str = ""
-    attempts: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: int = 0
-    currency: str = ""
-    user: str = ""
-    agent: str = ""
-    session: str = ""
-
-
-decode_spent: Final = msgspec.json.Decoder(Spent).decode
 Key = tuple[int, str, str, str, str, str, str, str]
 Sums = dict[Key, list[int]]
 """(day since the epoch, tenant, key, model, user, agent, operation, currency) to requests, prompt, completion, cached and reasoning tokens,
@@ -68,10 +43,11 @@ cost, unknown outcomes."""
 
 
 class Part(NamedTuple):
-    """A stretch of one writer's log: where it ends, and its sums."""
+    """A stretch of one writer's log: where it ends, its sums, and what is counted beside them."""
 
     after: Position
     sums: Sums
+    beside: BesideSums
 
 
 class Mark(NamedTuple):
@@ -130,6 +106,7 @@ class LedgerReader:
     def part(self, position: Position, segments: list[tuple[int, Path]], until: Mark) -> Part:
         """The sums after `position`, up to the mark or until there is much of it. Raises OSError."""
         sums: Sums = {}
+        beside = BesideSums()
         read = 0
         for number, path in segments:
             if number < position.segment or number > until.segment:
@@ -138,20 +115,20 @@ class LedgerReader:
                 position = Position(position.writer, number, 0, position.seq, position.head)
             end = until.offset if number == until.segment else path.stat().st_size
             with path.open("rb") as file:
-                while position.offset < end and read < PART and len(sums) < ROWS:
+                while position.offset < end and read < PART and len(sums) < ROWS and len(beside.sessions) < ROWS:
                     file.seek(position.offset)
                     block = file.read(min(BLOCK, end - position.offset))
                     block = block[: block.rfind(b"\n") + 1]
                     if not block:
                         break
-                    self._count(block, sums)
+                    self._count(block, sums, beside)
                     read += len(block)
                     position = after(position, block)
-            if read >= PART or len(sums) >= ROWS:
+            if read >= PART or len(sums) >= ROWS or len(beside.sessions) >= ROWS:
                 break
-        return Part(position, sums)
+        return Part(position, sums, beside)
 
-    def _count(self, block: bytes, sums: Sums) -> None:
+    def _count(self, block: bytes, sums: Sums, beside: BesideSums) -> None:
         turn = 0
         for line in block.split(b"\n"):
             if _OUTCOME not in line[:_HEAD]:
@@ -162,6 +139,7 @@ class LedgerReader:
                 continue  # `audit verify` tells
             if spent.attempts and spent.time >= self.counted_from:
                 add(sums, spent)
+                beside.add(spent)
             turn += 1
             if turn % _BREATH == 0:
                 sleep(0)
@@ -181,11 +159,6 @@ def add(sums: Sums, spent: Spent) -> None:
     counts[6] += spent.outcome == "unknown"
 
 
-def day_name(day: int) -> str:
-    """`YYYY-MM-DD` of a day since the epoch."""
-    return strftime("%Y-%m-%d", gmtime(day * DAY))
-
-
 def rows(writer: str, sums: Sums) -> list[UsageRow]:
     """The sums as rows to be stored. Names that a database cannot hold are cut."""
     days = {day: day_name(day) for day, *_ in sums}
@@ -194,9 +167,9 @@ def rows(writer: str, sums: Sums) -> list[UsageRow]:
         requests, prompt, completion, cached, reasoning, cost, unknown = counts
         row = UsageRow(
             day=days[day],
-            tenant=_name(tenant),
-            key=_name(key),
-            model=_name(model),
+            tenant=storable(tenant),
+            key=storable(key),
+            model=storable(model),
             requests=requests,
             prompt_tokens=prompt,
             completion_tokens=completion,
@@ -204,8 +177,8 @@ def rows(writer: str, sums: Sums) -> list[UsageRow]:
             reasoning_tokens=reasoning,
             cost=cost,
             unknown=unknown,
-            user=_name(user),
-            agent=_name(agent),
+            user=storable(user),
+            agent=storable(agent),
             operation=operation[:SHORT],
             currency=currency[:SHORT],
             writer=writer,
@@ -266,7 +239,3 @@ def _beyond(path: Path, position: Position) -> Position | None:
                 return Position(position.writer, position.segment, offset, position.seq, head_at(path, offset))
             offset += len(line)
     return None
-
-
-def _name(text: str) -> str:
-    return text[:NAME].replace("\0", "?").encode("utf-8", "replace").decode()

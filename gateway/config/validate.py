@@ -22,6 +22,7 @@ from gateway.core.identity_specs import MAX_TOKEN_SECONDS
 from gateway.core.network import parse
 from gateway.core.scopes import is_pattern
 from gateway.core.secret import Secret
+from gateway.core.signatures import key_fault
 from gateway.core.specs import (
     ClaimSpec,
     ConfigSpec,
@@ -67,6 +68,8 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
         check_limit(limit, f"limits[{index}]", error)
     _unique((price.name for price in spec.prices if price.name is not None), "prices", "price", error)
     price_rules.check(spec.prices, error)
+    price_rules.check_devices(spec.models, spec.engines, error)
+    _webhooks(spec, error)
     _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
     _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
     _fail_closed(spec, error)
@@ -76,6 +79,16 @@ def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
     for path, given, what in (("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),):
         if given:
             raise error(path, f"{what} is not available in this version; remove the setting, it would protect nothing")
+
+
+def _webhooks(spec: ConfigSpec, error: ErrorAt) -> None:
+    _unique((hook.name for hook in spec.alerts.webhooks), "alerts.webhooks", "webhook", error)
+    for index, hook in enumerate(spec.alerts.webhooks):
+        path = f"alerts.webhooks[{index}]"
+        if not _trustworthy(hook.url):
+            raise error(f"{path}.url", f"{quoted(hook.url)} must be https://... without a user name; http is for loopback only")
+        if fault := key_fault(hook.secret.reveal()):
+            raise error(f"{path}.secret", fault)
 
 
 def _tokens(spec: ConfigSpec, error: ErrorAt) -> None:

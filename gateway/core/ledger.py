@@ -39,3 +39,41 @@ class UsageRow(Struct, frozen=True):
     operation: str = ""
     currency: str = ""
     writer: str = ""
+
+
+class SessionRow(Struct, frozen=True):
+    """What one session used on one day, to be added. key, user, agent: of its last request, which ended at `last`."""
+
+    day: str
+    tenant: str
+    session: str
+    currency: str = ""
+    key: str = ""
+    user: str = ""
+    agent: str = ""
+    last: float = 0.0
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: int = 0
+    unknown: int = 0
+
+
+class EngineRow(Struct, frozen=True):
+    """How long requests held an engine with a rate on one day, in microseconds of the whole engine: the time of a slot, divided by the
+    number of slots."""
+
+    day: str
+    engine: str
+    requests: int = 0
+    prefill_us: int = 0
+    decode_us: int = 0
+
+
+class Beside(Struct, frozen=True):
+    """What is counted from the same lines beside the usage."""
+
+    sessions: tuple[SessionRow, ...] = ()
+    engines: tuple[EngineRow, ...] = ()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from gateway.core.audit_questions import AuditFilter, AuditScope
+from gateway.core.prices import SlotTime
 from gateway.core.slices import Steps
 from gateway.core.types import (
     AuditRecord,
@@ -256,6 +257,8 @@ class Attempt(Protocol):
     """Seconds until the first byte of a stream, between two reads of it, and for any whole answer."""
     salting: str  # how the engine is told the isolation domain: `header`, `cache_salt` (a field of the body) or `none`
     client: EngineClient
+    device: SlotTime | None
+    """The time of its slot, if the engine has a rate."""
 
     def answering(self) -> None:
         """The first event of a stream has come, so the engine works: callers waiting to know that need not wait for the stream's end."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
     BindingSpec,
@@ -32,7 +33,7 @@ from gateway.core.limit_specs import (
     RollingSpec,
     WeightsSpec,
 )
-from gateway.core.price_specs import CostCentreSpec, PriceSpec, UsageSpec
+from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
@@ -41,6 +42,7 @@ __all__ = [
     "DEFAULT_SLOTS",
     "DURATIONS",
     "EXTERNAL_SLOTS",
+    "AlertsSpec",
     "Amount",
     "ApiKeysSpec",
     "AuditSpec",
@@ -55,6 +57,7 @@ __all__ = [
     "ConfigSpec",
     "CorsSpec",
     "CostCentreSpec",
+    "EngineCostSpec",
     "EngineSpec",
     "ExporterSpec",
     "GatewayTokensSpec",
@@ -87,6 +90,7 @@ __all__ = [
     "RolloutSpec",
     "RoutingSpec",
     "Seconds",
+    "SessionsSpec",
     "SidecarSpec",
     "SinkSpec",
     "Spec",
@@ -101,6 +105,7 @@ __all__ = [
     "UploadsSpec",
     "UsageSpec",
     "WarmupSpec",
+    "WebhookSpec",
     "WeightsSpec",
 ]
 
@@ -259,6 +264,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     warmup: WarmupSpec = WarmupSpec()
     rollout: RolloutSpec = RolloutSpec()
     lifecycle: LifecycleSpec = LifecycleSpec()
+    cost: EngineCostSpec | None = None
 
     @property
     def process_settings(self) -> tuple[Any, ...]:
@@ -445,6 +451,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     limits: tuple[LimitSpec, ...] = ()
     prices: tuple[PriceSpec, ...] = ()
     usage: UsageSpec = UsageSpec()
+    alerts: AlertsSpec = AlertsSpec()
     guardrails: tuple[GuardrailSpec, ...] = ()
     hooks: tuple[HookSpec, ...] = ()
     audit: AuditSpec = AuditSpec()

@@ -11,10 +11,11 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from gateway.core.ledger import Position, UsageRow
+from gateway.core.deliveries import DeliveryStorage
 from gateway.core.people import LoginRecord, PersonRecord, Seen
 from gateway.core.secret import Secret
 from gateway.core.types import Priority
+from gateway.core.usage_storage import UsageStorage
 
 T = TypeVar("T")
 
@@ -210,7 +211,7 @@ class CounterRow(Struct, frozen=True):
     body: str
 
 
-class ControlStore(Protocol):
+class ControlStore(UsageStorage, DeliveryStorage, Protocol):
     """Everything the control plane asks of the store. Every call has a deadline.
 
     Errors (gateway.core.errors): StoreUnavailable (503) when the database does not answer; NotFound (404); AlreadyExists (409);
@@ -348,41 +349,6 @@ class ControlStore(Protocol):
 
     async def members(self, group: str, *, limit: int = 100, cursor: str | None = None) -> Page[Resource]:
         """The users to whom a group, by its full name, is assigned."""
-        ...
-
-    # --- usage
-
-    async def add_usage(self, rows: Sequence[UsageRow], before: Position | None = None, after: Position | None = None) -> bool:
-        """Adds to the counts, all in one transaction, and moves the position of a writer of the audit log from `before` to `after`. If
-        somebody else has moved it, adds nothing and returns False. before: as it was read, or with `segment` 0 where there is none."""
-        ...
-
-    async def usage_positions(self) -> dict[str, Position]:
-        """Up to where the audit log of each writer is counted."""
-        ...
-
-    async def usage_counted_from(self) -> float:
-        """When counting from the audit log began, in seconds since the epoch: what older records say was counted by an older version."""
-        ...
-
-    async def usage_of_writers(self, writers: Sequence[str]) -> tuple[dict[str, Position], Sequence[UsageRow]]:
-        """What was counted from these writers' logs, and up to where, at one moment."""
-        ...
-
-    async def report_usage(
-        self,
-        group_by: Sequence[str] = ("tenant",),
-        *,
-        since: str = "",
-        until: str = "9999-12-31",
-        tenant: str | Sequence[str] | None = None,
-        limit: int = 10000,
-        after: Sequence[str] | None = None,
-        **wanted: str | None,
-    ) -> Sequence[dict[str, Any]]:
-        """Sums for each combination of `group_by` (of tenant, key, user, agent, model, operation, currency, day), ordered by it. Days are
-        inclusive on both sides. wanted: values that some of these must have. after: only combinations after this one. `cost` and `currency`
-        are None where costs are in several currencies."""
         ...
 
     # --- changes

@@ -108,7 +108,9 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     """Audit: how it ended. A denial before an intent has the intent's fields here.
 
     outcome: ok, denied, failed, cancelled, timeout; unknown where the process ended before the request did: then the tokens and the cost
-    are what was reserved. cost: in nano-units of `currency` (10^-9 USD, for instance), by the version `price` of the price.
+    are what was reserved. cost: in nano-units of `currency` (10^-9 USD, for instance), by the version `price` of the price. basis: empty
+    for a price by tokens, `device_time` for one by the time of the engine's devices. prefill_us, decode_us, slots: for how many
+    microseconds the request held one of so many slots that share the devices, where the engine has a rate.
     """
 
     time: float
@@ -133,6 +135,10 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     cost: int = 0
     currency: str = ""
     price: str = ""
+    basis: str = ""
+    prefill_us: int = 0
+    decode_us: int = 0
+    slots: int = 0
     bytes: int = 0
     body_hash: str = ""
     duration_ms: float = 0.0

@@ -209,12 +209,25 @@ class Principal:
         return f"Principal({self.tenant}/{self.id})"
 
 
+class DeviceTime:
+    """For how long a request held one of the slots that share an engine's devices, in microseconds: until the first event of a stream, and
+    from then on (a whole answer's time is all of the second kind). cost: in nano-units, by the engine's rate of this version."""
+
+    __slots__ = ("cost", "decode_us", "prefill_us", "slots", "version")
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.prefill_us = self.decode_us = self.cost = 0
+        self.version = ""
+
+
 class Usage:
-    """Tokens of one exchange; compared by value, apart from `cost`.
+    """Tokens of one exchange; compared by value, apart from `cost` and `device`.
 
     cached_tokens, image_tokens, audio_tokens: parts of the prompt. reasoning_tokens, audio_completion_tokens: parts of what was generated.
     estimated: the engine did not count, so the relayed chunks were counted. has_media: there are image or audio tokens. cost: in nano-units
-    of the currency of its price (gateway.core.prices), set when the exchange is settled; 0 without a price.
+    of the currency of its price (gateway.core.prices), set when the exchange is settled; 0 without a price. device: the time of the
+    engine's devices, if it has a rate.
     """
 
     __slots__ = (
@@ -223,6 +236,7 @@ class Usage:
         "cached_tokens",
         "completion_tokens",
         "cost",
+        "device",
         "estimated",
         "has_media",
         "image_tokens",
@@ -243,6 +257,7 @@ class Usage:
         self.reasoning_tokens = reasoning_tokens
         self.cost = self.image_tokens = self.audio_tokens = self.audio_completion_tokens = 0
         self.has_media = False
+        self.device: DeviceTime | None = None
 
     def of_media(self, image_tokens: int, audio_tokens: int, audio_completion_tokens: int) -> None:
         """Says which tokens were of images and of sound."""

@@ -18,7 +18,7 @@ from typing import Final
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Usage
 from gateway.limits.meter import MILLISECOND, MONEY, SECOND, TOKENS, Meter, meters_of
-from gateway.limits.stock import Need, Stock
+from gateway.limits.stock import Need, Restock, Stock
 
 __all__ = ["MILLISECOND", "SECOND", "Amounts", "Bucket", "Shape"]
 
@@ -342,6 +342,16 @@ class Bucket:
                 if not stock.may_have(now, cost):
                     return False
                 needs.append(Need(stock, meter, cost, shape.on_failure, self.outside(index)))
+        return True
+
+    def owes(self, now: int, costs: list[int], restock: Restock | None) -> bool:
+        """Of a limit that is not enforced, where something is lacking: whether the store may have it. Nobody waits for that: what is taken
+        is owed to the store, which is asked for more."""
+        needs: list[Need] = []
+        if restock is None or not self.lacking(now, costs, needs):
+            return False
+        for need in needs:
+            restock.want(need)
         return True
 
     def reset(self, now: int) -> None:

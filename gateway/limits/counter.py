@@ -27,6 +27,8 @@ LIFE: Final = 20.0
 SLICES: Final = 60
 ALERTS: Final = (50, 80, 100)
 """Percent of a budget."""
+ALMOST: Final = 80
+"""Percent of a budget from which on a refusal means that it is spent."""
 AHEAD: Final = 8
 """Of what is left, at most this part is handed out in advance, divided by the number of replicas."""
 KEPT: Final = 86_400.0 * 7
@@ -104,13 +106,18 @@ def _calendar(state: State, ask: Ask, budget: BudgetSpec, now: float) -> tuple[S
         used = max(0, used + ask.owed - ask.back)
     left = max(0, ask.meter.burst - used)
     granted = _granted(left, ask)
-    told, crossed = _crossed(used + granted, ask.meter.burst, int(state.get("told", 0)) if state.get("window") == number else 0)
+    before = int(state.get("told", 0)) if state.get("window") == number else 0
+    told, crossed = _crossed(used + granted, ask, granted, before)
     after = {"window": number, "used": used + granted, "told": told}
     return after, Given(granted, left - granted, number, end - now, end - now, crossed)
 
 
-def _crossed(used: int, most: int, told: int) -> tuple[int, int]:
-    """(the highest share that was told of or is now, the one that is new or 0)."""
+def _crossed(used: int, ask: Ask, granted: int, told: int) -> tuple[int, int]:
+    """(the highest share that was told of or is now, the one that is new or 0). What is left may be too little for every request, so a
+    refusal after ALMOST counts as the whole."""
+    most = ask.meter.burst
+    if ask.need > 0 and not granted and used * 100 >= ALMOST * most:
+        used = most
     share = max((one for one in ALERTS if used * 100 >= one * most), default=0)
     return max(told, share), share if share > told else 0
 
@@ -139,7 +146,7 @@ def _rolling(state: State, ask: Ask, window: float, now: float) -> tuple[State, 
             slices.append([present, 0])
         slices[-1][1] += granted + ask.owed
     told = int(state.get("told", 0)) if slices[:-1] else 0
-    told, crossed = _crossed(used + granted, ask.meter.burst, told)
+    told, crossed = _crossed(used + granted, ask, granted, told)
     return {"width": width, "slices": slices, "told": told}, Given(granted, left - granted, 0, LIFE, wait, crossed)
 
 

@@ -278,7 +278,7 @@ class LeaseBook:
     def _admit(self, waiting: Waiting, now: int) -> None:
         charged = []
         for account, costs in zip(waiting.accounts, waiting.costs, strict=True):
-            charged.append(account.shape.enforce or account.admits(now, costs))
+            charged.append(account.shape.enforce or account.admits(now, costs) or account.owes(now, costs, self._restock))
             if charged[-1]:
                 account.admit(self._lease(waiting.worker, account, now) if account.shape.concurrent else None, now, costs)
         self._decided(waiting, True, now, charged)

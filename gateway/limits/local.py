@@ -130,7 +130,7 @@ class LocalLimiter:
         taken_costs: list[list[int]] = []
         for bucket, cost in zip(buckets, costs, strict=True):
             if not bucket.shape.enforce:
-                if not bucket.admits(now, cost):
+                if not bucket.admits(now, cost) and not bucket.owes(now, cost, self._restock):
                     noted.append(bucket.shape.name)
                     continue
                 bucket.take(now, cost)

@@ -118,3 +118,8 @@ class Restock(Protocol):
 
     def ask(self, needs: Sequence[Need], retry: Callable[[], None]) -> None:
         """Calls back once, whatever the store says, and never within this call."""
+        ...
+
+    def want(self, need: Need) -> None:
+        """The same for one who does not wait."""
+        ...

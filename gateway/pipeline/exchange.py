@@ -276,7 +276,15 @@ class Exchange:
             return b""
         self.usage = usage
         price = request.price
+        self._timed(usage)
         return b"x-gatehouse-cost: %b %b\r\n" % (written(price.cost(usage)), price.currency.encode())
+
+    def _timed(self, usage: Usage) -> None:
+        """Says how long its slot was held so far, if the engine has a rate."""
+        attempt = self.attempt
+        if attempt is not None and (device := attempt.device) is not None:
+            device.end()
+            usage.device = device
 
     # --- the end
 
@@ -331,8 +339,10 @@ class Exchange:
             usage = Usage(
                 request.prompt_tokens, 0, 0, True
             )  # the engine has received it: otherwise clients that hang up early would have no limit
-        if usage is not None and request is not None and request.price is not None:
-            usage.cost = request.price.cost(usage)
+        if usage is not None and request is not None:
+            self._timed(usage)
+            if request.price is not None:
+                usage.cost = request.price.cost(usage)
         if self.call is not None:
             self.call.cancel()
             self.call = None
@@ -378,6 +388,7 @@ class Exchange:
         if usage is None:
             usage = NOTHING
         price = None if request is None or usage is NOTHING else request.price
+        device = usage.device
         self.snapshot.audit.outcome(
             OutcomeRecord(
                 time=time(),
@@ -401,7 +412,11 @@ class Exchange:
                 estimated=usage.estimated,
                 cost=usage.cost,
                 currency="" if price is None else price.currency,
-                price="" if price is None else price.version,
+                price="" if price is None else price.version_of(usage),
+                basis="" if price is None else price.basis,
+                prefill_us=0 if device is None else device.prefill_us,
+                decode_us=0 if device is None else device.decode_us,
+                slots=0 if device is None else device.slots,
                 bytes=self.answer_bytes,
                 body_hash=self.answer_hash,
                 duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,

@@ -6,6 +6,7 @@ from typing import Final
 
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SelectorContext, SelectorRow, Table, built
+from gateway.core.price_rules import device_rate
 from gateway.core.slices import Steps, at_once
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec, PoolMemberSpec
 from gateway.routing import ROWS
@@ -121,9 +122,9 @@ def _pool(
         endpoint = _member_endpoint(engine, spec.routing.breaker, members, registry)
         if (weight := wanted.weight * engine.weight) > 0:
             headers = request_headers(engine, path)
-            pool.append(
-                Member(endpoint, len(pool), weight, engine.timeouts, wanted.model or spec.upstream_model, headers, _salting(engine))
-            )
+            rate = None if engine.cost is None else device_rate(engine.cost)
+            name = wanted.model or spec.upstream_model
+            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, _salting(engine), rate))
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from gateway.core.errors import EngineError, GatehouseError, Overloaded
 from gateway.core.ports import AttemptResult, EngineClient
+from gateway.core.prices import SlotTime
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
 from gateway.core.types import InferenceRequest, Principal
 from gateway.core.waiting import Signal
@@ -41,6 +42,7 @@ class PoolAttempt:
         "_route",
         "_started",
         "client",
+        "device",
         "endpoint_header",
         "endpoint_name",
         "first_byte_timeout",
@@ -63,10 +65,14 @@ class PoolAttempt:
         self.idle_timeout = member.idle_timeout
         self.total_timeout = member.total_timeout
         self.salting = member.salting
+        rate = member.rate
+        self.device: SlotTime | None = None if rate is None else SlotTime(rate, _slots(member.endpoint))
 
     def answering(self) -> None:
         """Tells the breaker if this is its probe request. How the stream ends counts again, as for any request."""
         endpoint = self._member.endpoint
+        if self.device is not None:
+            self.device.answering()
         if endpoint.probing and self._epoch == endpoint.epoch and self.client is endpoint.client:
             endpoint.ended(_SUCCESS.name, self._epoch, self.client)
             self._epoch = endpoint.epoch
@@ -76,6 +82,8 @@ class PoolAttempt:
         if not self._open:
             return
         self._open = False
+        if self.device is not None:
+            self.device.end()
         member, route = self._member, self._route
         endpoint = member.endpoint
         member.load -= 1.0
@@ -86,6 +94,12 @@ class PoolAttempt:
         if result is not _SUCCESS or endpoint.probing or endpoint.breaker.failures:
             endpoint.ended(result.name, self._epoch, self.client)
         endpoint.release(self.client)
+
+
+def _slots(endpoint: Endpoint) -> int:
+    """All slots of the engine, whatever share of them this process has."""
+    spec = endpoint.spec
+    return (spec.slots if spec.runtime == "external" else None) or endpoint.said_slots or spec.start_slots
 
 
 class Waiting(Signal[PoolAttempt]):

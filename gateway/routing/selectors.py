@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
 from gateway.core.clock import Entropy
+from gateway.core.prices import DeviceRate
 from gateway.core.specs import TimeoutsSpec
 from gateway.routing.endpoints import Endpoint
 from gateway.routing.ring import Ring
@@ -35,6 +36,7 @@ class Member:
         "idle_timeout",
         "index",
         "load",
+        "rate",
         "request_headers",
         "salting",
         "total_timeout",
@@ -51,13 +53,14 @@ class Member:
         upstream_model: str | None = None,
         request_headers: bytes = b"",
         salting: str = "none",
+        rate: DeviceRate | None = None,
     ) -> None:
         self.endpoint, self.index, self.weight = endpoint, index, weight
         self.upstream_model, self.request_headers = upstream_model, request_headers
         self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
         self.total_timeout = timeouts.total
-        self.salting = salting
+        self.salting, self.rate = salting, rate
         self.load = 0.0
 
     @property
@@ -72,6 +75,7 @@ class Member:
             self.idle_timeout,
             self.total_timeout,
             self.salting,
+            None if self.rate is None else self.rate.version,
         )
 
 

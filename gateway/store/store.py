@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import StoreUnavailable, VersionMismatch
-from gateway.core.ledger import Position, UsageRow
 from gateway.core.people import LoginRecord, PersonRecord, Seen, parts
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
@@ -37,7 +36,8 @@ from gateway.core.storage import (
     StoreChange,
     Write,
 )
-from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, usage_rows
+from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows
+from gateway.store.accounts import DeliveryTables, UsageTables
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.hints import CHANNEL, Hint
 from gateway.store.key_finder import KeyFinder
@@ -69,7 +69,7 @@ def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:
     return VersionMismatch(f"Keys still name the limit {limit!r}: {named}. Change them first.", code="in_use", status=409, param="name")
 
 
-class Store:
+class Store(UsageTables, DeliveryTables):
     """Implements gateway.core.storage.ControlStore; its docstrings say what the methods do.
 
     url: its scheme names a row of `stores`: `sqlite` (a file in `state_dir`) or postgresql://... format: how keys are made and hashed (the
@@ -339,36 +339,6 @@ class Store:
     async def members(self, group: str, *, limit: int = 100, cursor: str | None = None) -> Page[Resource]:
         name, tenant = parts(group)
         return await self._database.run(lambda connection: people_rows.members(connection, tenant, name, limit, cursor))
-
-    # --- usage
-
-    async def add_usage(self, rows: Sequence[UsageRow], before: Position | None = None, after: Position | None = None) -> bool:
-        added = tuple(rows)
-        return await self._database.run(lambda connection: usage_rows.add(connection, added, before, after), write=True)
-
-    async def usage_positions(self) -> dict[str, Position]:
-        return await self._database.run(usage_rows.positions)
-
-    async def usage_counted_from(self) -> float:
-        return await self._database.run(usage_rows.counted_from)
-
-    async def usage_of_writers(self, writers: Sequence[str]) -> tuple[dict[str, Position], Sequence[UsageRow]]:
-        return await self._database.run(lambda connection: usage_rows.of_writers(connection, writers))
-
-    async def report_usage(
-        self,
-        group_by: Sequence[str] = ("tenant",),
-        *,
-        since: str = "",
-        until: str = "9999-12-31",
-        tenant: str | Sequence[str] | None = None,
-        limit: int = 10000,
-        after: Sequence[str] | None = None,
-        **wanted: str | None,
-    ) -> Sequence[dict[str, Any]]:
-        return await self._database.run(
-            lambda connection: usage_rows.report(connection, group_by, since, until, tenant, wanted, limit, after)
-        )
 
     # --- changes
 

@@ -127,6 +127,44 @@ usage_positions = sa.Table(
 )
 """Up to where the log of each writer is counted in `usage`, written in the same transactions."""
 
+usage_sessions = sa.Table(
+    "usage_sessions",
+    metadata,
+    sa.Column("day", sa.String(10), primary_key=True),
+    *(sa.Column(name, _text(NAME_LENGTH), primary_key=True) for name in ("tenant", "session")),
+    sa.Column("currency", _text(64), primary_key=True),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("key", "user", "agent")),
+    sa.Column("last", sa.Double, nullable=False, index=True),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("requests", "prompt_tokens", "completion_tokens", "cached_tokens")),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("reasoning_tokens", "cost", "unknown")),
+)
+"""What sessions used lately. Bounded: old ones are deleted, their usage stays in `usage`."""
+
+usage_engines = sa.Table(
+    "usage_engines",
+    metadata,
+    sa.Column("day", sa.String(10), primary_key=True),
+    sa.Column("engine", _text(NAME_LENGTH), primary_key=True),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("requests", "prefill_us", "decode_us")),
+)
+"""How long requests held engines that have a rate."""
+
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("webhook", "event", "body")),
+    sa.Column("created", sa.Double, nullable=False, index=True),
+    sa.Column("due", sa.Double, nullable=False),
+    sa.Column("keep", sa.Double, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("code", sa.Integer, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Index("ix_deliveries_status_due", "status", "due"),
+)
+"""The queue of webhooks, and how the last ones went."""
+
 limit_windows = sa.Table(
     "limit_windows",
     metadata,

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.core.errors import EngineError, GatehouseError
 from gateway.core.isolation import Salts
 from gateway.core.ports import AttemptResult, Guardrail, Receiver
+from gateway.core.prices import SlotTime
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, ListenSpec, ModelSpec, RoutingSpec, StreamSpec
 from gateway.core.tools import ToolGuard
@@ -202,6 +203,7 @@ class Attempt:
         self.request_headers = b"authorization: Bearer engine-key\r\n"
         self.first_byte_timeout, self.idle_timeout, self.total_timeout = 12.0, 6.0, 100.0
         self.salting = "none"
+        self.device: SlotTime | None = None
         self.client = client
         self.results: list[str] = []
         self.begun = 0

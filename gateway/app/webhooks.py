@@ -1,0 +1,308 @@
+"""Webhooks: events are posted to addresses of the configuration, signed, at least once, from a queue in the store that is bounded.
+
+An event that a webhook asks for becomes a delivery in the store, and whichever replica looks first takes it. Until it is answered with 2xx,
+it is tried again after longer and longer pauses, also after a restart and by another replica; then it is given up. A share of a budget is
+told once in a window: its delivery has the same id wherever it is noticed. Each minute the counters of budgets in the store are looked
+at too, so that nothing is lost when a process is killed between counting and telling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from gateway.core.clock import Entropy, SystemEntropy
+from gateway.core.deliveries import Delivery, DeliveryStorage
+from gateway.core.errors import GatehouseError, NotFound
+from gateway.core.ports import Change
+from gateway.core.signatures import signature
+from gateway.core.specs import ConfigSpec, LimitSpec, WebhookSpec
+from gateway.core.storage import ControlStore
+from gateway.core.tasks import TaskOwner
+from gateway.limits.counter import ALERTS, used
+from gateway.limits.meter import meters_of
+from gateway.limits.windows import span
+from gateway.transport.ask import ask
+from gateway.transport.pool import EndpointClient
+from policies.patterns import matches
+
+log = logging.getLogger("gatehouse.alerts")
+
+LOOK_SECONDS: Final = 2.0
+BUDGET_SECONDS: Final = 60.0
+"""Between two looks at the counters of budgets, and at what can be forgotten."""
+MOST_PENDING: Final = 10_000
+MOST_KEPT: Final = 100_000
+"""Deliveries that are settled."""
+KEPT_SECONDS: Final = 7 * 86400.0
+MOST_ATTEMPTS: Final = 12
+"""With the pauses between them about two and a half hours."""
+FIRST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 3600.0
+HOLD_SECONDS: Final = 30.0
+"""For so long beyond the webhook's own deadline an attempt belongs to one replica."""
+MOST_HEARD: Final = 1_000
+"""Events that wait to be queued, while the store is away."""
+COUNTERS: Final = 1_000
+BUDGET: Final = "budget_used"
+TEST: Final = "webhook_test"
+GONE: Final = 410
+
+
+class Webhooks:
+    """spec: the configuration in force. replica: this process's. Life: `start`, with `heard` subscribed to the feed; its tasks are the
+    owner's."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        spec: Callable[[], ConfigSpec],
+        replica: str,
+        tasks: TaskOwner,
+        *,
+        now: Callable[[], float] = time.time,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self._store: ControlStore = store
+        self._spec, self._replica, self._tasks, self._now = spec, replica, tasks, now
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self._heard: deque[Delivery] = deque()
+        self._looking = asyncio.Lock()
+        self.sent: dict[str, int] = {"delivered": 0, "retried": 0, "failed": 0, "dropped": 0}
+
+    def start(self) -> None:
+        self._tasks.every(LOOK_SECONDS, self._look, name="webhooks")
+        self._tasks.every(BUDGET_SECONDS, self._look_at_budgets, name="alerts of budgets")
+
+    def collect(self) -> Iterable[Metric]:
+        """For a scrape."""
+        found = CounterMetricFamily("gatehouse_webhook_attempts", "Attempts to deliver events to webhooks", labels=["outcome"])
+        for outcome, count in self.sent.items():
+            found.add_metric([outcome], float(count))
+        yield found
+
+    def heard(self, change: Change) -> None:
+        """An event of this replica."""
+        _, kind, payload = change
+        if kind == "event" and self._spec().alerts.webhooks:
+            self._note(dict(payload))
+
+    # --- what becomes a delivery
+
+    def _note(self, payload: dict[str, Any]) -> None:
+        event, now = str(payload.pop("event", "")), self._now()
+        known, keep = "", 0.0
+        if event == BUDGET and (limit := self._limit(str(payload.get("target")))) is not None:
+            percent, scope = int(payload.get("percent", 0)), str(payload.get("scope", ""))
+            payload, known, keep = _told(limit, scope, percent, now), _budget_id(limit, scope, percent, now), _window(limit, now)[1]
+        for hook in self._spec().alerts.webhooks:
+            if any(matches(pattern, event) for pattern in hook.events):
+                if len(self._heard) >= MOST_HEARD:
+                    self.sent["dropped"] += 1
+                    continue
+                self._heard.append(self._delivery(hook, event, payload, now, known, keep))
+
+    def _delivery(self, hook: WebhookSpec, event: str, data: dict[str, Any], now: float, known: str = "", keep: float = 0.0) -> Delivery:
+        """known: names what must be told once."""
+        id = sha256(f"{hook.name}\n{known}".encode()).hexdigest()[:32] if known else self._entropy.bytes(16).hex()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+        body = json.dumps({"type": event, "timestamp": stamp, "replica": self._replica, "data": data}, separators=(",", ":"))
+        return Delivery(id=f"msg_{id}", webhook=hook.name, event=event, body=body, created=now, due=now, keep=keep)
+
+    def _limit(self, name: str) -> LimitSpec | None:
+        return next((limit for limit in self._spec().limits if limit.name == name and limit.budget is not None), None)
+
+    async def _look_at_budgets(self) -> None:
+        now = self._now()
+        wanted: list[Delivery] = []
+        hooks = [hook for hook in self._spec().alerts.webhooks if any(matches(pattern, BUDGET) for pattern in hook.events)]
+        try:
+            for limit in self._spec().limits if hooks else ():
+                if limit.budget is not None:
+                    for scope, percent in await self._passed(limit, now):
+                        told = (_told(limit, scope, percent, now), now, _budget_id(limit, scope, percent, now), _window(limit, now)[1])
+                        wanted += [self._delivery(hook, BUDGET, *told) for hook in hooks]
+            if wanted:
+                await self._queue(wanted)
+            await self._store.forget_deliveries(now - KEPT_SECONDS, MOST_KEPT)
+        except GatehouseError as error:
+            log.debug("alerts of budgets are looked for later: %s", error.message)
+
+    async def _passed(self, limit: LimitSpec, now: float) -> list[tuple[str, int]]:
+        """(scope, percent) of the counters in the store that have passed a share in this window: of each the highest."""
+        found = []
+        meter = next(meter for meter in meters_of(limit) if meter.budget is not None)
+        for row in await self._store.counters_of(limit.name, COUNTERS):
+            if row.name[1] == meter.name:
+                spent = used(json.loads(row.body), meter, now)
+                share = max((one for one in ALERTS if spent * 100 >= one * meter.burst), default=0)
+                if share:
+                    found.append(("/".join(row.name[2]), share))
+        return found
+
+    # --- delivering
+
+    async def _look(self) -> None:
+        try:
+            await self.deliver()
+        except GatehouseError as error:
+            log.debug("webhooks wait: %s", error.message)
+
+    async def deliver(self) -> None:
+        """Queues what was heard, and tries what is due. Raises StoreUnavailable."""
+        async with self._looking:
+            if self._heard:
+                waiting = list(self._heard)
+                await self._queue(waiting)
+                for _ in waiting:
+                    self._heard.popleft()
+            if not self._spec().alerts.webhooks:
+                return
+            now = self._now()
+            longest = max(hook.timeout for hook in self._spec().alerts.webhooks)
+            due = await self._store.take_deliveries(now, now + longest + HOLD_SECONDS)
+            if due:
+                await asyncio.gather(*(self._attempt(one) for one in due))
+
+    async def _queue(self, wanted: Sequence[Delivery]) -> None:
+        taken = await self._store.add_deliveries(wanted, MOST_PENDING)
+        if taken < len(wanted):
+            self.sent["dropped"] += len(wanted) - taken
+            log.warning("%d events for webhooks were dropped: %d wait already", len(wanted) - taken, MOST_PENDING)
+
+    async def _attempt(self, delivery: Delivery) -> None:
+        hook = next((one for one in self._spec().alerts.webhooks if one.name == delivery.webhook), None)
+        code, error = (0, "there is no such webhook here") if hook is None else await self._post(hook, delivery)
+        now = self._now()
+        if hook is not None and 200 <= code < 300:
+            status, due, outcome = "delivered", now, "delivered"
+        elif code == GONE or delivery.attempts >= MOST_ATTEMPTS:
+            status, due, outcome = "failed", now, "failed"
+            log.warning("webhook %s: event %s is given up after %d attempts: %s", delivery.webhook, delivery.id, delivery.attempts, error)
+        else:
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (delivery.attempts - 1))
+            status, due, outcome = "pending", now + pause * (0.75 + self._entropy.uniform() / 2), "retried"
+        self.sent[outcome] += 1
+        with suppress(GatehouseError):  # then it is tried again
+            await self._store.settle_delivery(delivery.id, status=status, due=due, code=code, error=error)
+
+    async def _post(self, hook: WebhookSpec, delivery: Delivery) -> tuple[int, str]:
+        """(status, what went wrong) of one attempt, within the webhook's deadline. Redirects are not followed."""
+        body, parts, stamp = delivery.body.encode(), urlsplit(hook.url), int(self._now())
+        headers = {
+            "content-type": "application/json",
+            "webhook-id": delivery.id,
+            "webhook-timestamp": str(stamp),
+            "webhook-signature": signature(hook.secret.reveal(), delivery.id, stamp, body),
+        }
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            async with asyncio.timeout(hook.timeout):
+                await _check(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+                client = EndpointClient(f"{parts.scheme}://{parts.netloc}", tls=hook.tls, connect_timeout=hook.timeout, max_idle=0)
+                try:
+                    reply = await ask(client, "POST", path, headers, body)
+                finally:
+                    await client.aclose()
+        except TimeoutError:
+            return 0, f"no answer within {hook.timeout:g} s"
+        except (GatehouseError, OSError, ValueError) as error:
+            return 0, str(error)[:300] or type(error).__name__
+        status = reply.head.status
+        return status, "" if 200 <= status < 300 else f"answered with status {status}"
+
+    # --- operators
+
+    def views(self) -> list[dict[str, Any]]:
+        """The webhooks in force, without what is secret."""
+        return [
+            {"name": hook.name, "url": _shown(hook.url), "events": list(hook.events), "timeout": hook.timeout}
+            for hook in self._spec().alerts.webhooks
+        ]
+
+    async def test(self, name: str, actor: str, *, dry_run: bool = False) -> Delivery:
+        """Sends an event of its own now, once; dry_run: only says which. Raises NotFound, StoreUnavailable."""
+        hook = next((one for one in self._spec().alerts.webhooks if one.name == name), None)
+        if hook is None:
+            raise NotFound(f"There is no webhook {name[:128]!r} in the configuration.")
+        now = self._now()
+        made = self._delivery(hook, TEST, {"asked_by": actor}, now)
+        if dry_run:
+            return made
+        await self._store.add_deliveries([made], MOST_PENDING + 1)
+        code, error = await self._post(hook, made)
+        status = "delivered" if 200 <= code < 300 else "failed"
+        self.sent[status] += 1
+        await self._store.settle_delivery(made.id, status=status, due=now, code=code, error=error)
+        return Delivery(**{**_fields(made), "status": status, "code": code, "error": error, "attempts": 1})
+
+    async def deliveries(self, name: str | None, limit: int) -> Sequence[Delivery]:
+        """The newest ones. Raises StoreUnavailable."""
+        queue: DeliveryStorage = self._store
+        return await queue.deliveries(name, limit=limit)
+
+
+def _fields(delivery: Delivery) -> dict[str, Any]:
+    return {name: getattr(delivery, name) for name in delivery.__struct_fields__}
+
+
+def _window(limit: LimitSpec, now: float) -> tuple[float, float]:
+    """When the window of a budget began and ends; of a rolling one, the last time by which it may have passed a share once more."""
+    assert limit.budget is not None
+    window = limit.budget.window
+    if isinstance(window, str):
+        return span(window, limit.budget.timezone, now)
+    begin = now // window.rolling * window.rolling
+    return begin, begin + window.rolling
+
+
+def _budget_id(limit: LimitSpec, scope: str, percent: int, now: float) -> str:
+    return json.dumps([limit.name, scope, percent, int(_window(limit, now)[0])])
+
+
+def _told(limit: LimitSpec, scope: str, percent: int, now: float) -> dict[str, Any]:
+    """What a webhook is told of a budget."""
+    assert limit.budget is not None
+    begin, end = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one)) for one in _window(limit, now))
+    more = {"begins": begin, "ends": end} if isinstance(limit.budget.window, str) else {"rolling_seconds": limit.budget.window.rolling}
+    return {
+        "limit": limit.name,
+        "per": limit.per,
+        "scope": scope,
+        "percent": percent,
+        "amount": limit.budget.amount,
+        "unit": limit.budget.unit,
+        "enforced": limit.enforce,
+        **more,
+    }
+
+
+def _shown(url: str) -> str:
+    """Without the query, which may hold a token."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+async def _check(host: str, port: int) -> None:
+    """Raises ValueError for a name that leads to an address of this machine or link only. A URL may name loopback itself."""
+    if host == "localhost":
+        return
+    for entry in await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        address = ipaddress.ip_address(str(entry[4][0]).partition("%")[0])
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        named = str(entry[4][0]) == host and address.is_loopback
+        if (address.is_loopback and not named) or address.is_link_local or address.is_unspecified or address.is_multicast:
+            raise ValueError(f"{host} leads to {address}, an address of this machine or link")

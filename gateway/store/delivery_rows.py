@@ -1,0 +1,66 @@
+"""Statements on the queue of webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gateway.core.deliveries import Delivery
+from gateway.store.tables import deliveries as table
+
+PENDING = "pending"
+
+
+def add(connection: sa.Connection, wanted: Sequence[Delivery], most: int) -> int:
+    """Replicas may ask at the same moment: then a few more than `most` may wait."""
+    insert: Any = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    known = set(connection.scalars(sa.select(table.c.id).where(table.c.id.in_([one.id for one in wanted]))))
+    waiting = connection.execute(sa.select(sa.func.count()).where(table.c.status == PENDING)).scalar_one()
+    fresh = [one for one in wanted if one.id not in known][: max(0, most - waiting)]
+    if fresh:
+        values = [{name: getattr(one, name) for name in Delivery.__struct_fields__} for one in fresh]
+        connection.execute(insert(table).on_conflict_do_nothing(index_elements=["id"]), values)
+    return len({one.id for one in wanted} & known) + len(fresh)
+
+
+def take(connection: sa.Connection, now: float, until: float, most: int) -> list[Delivery]:
+    """Two replicas that look at the same time do not wait for each other's rows: each gets others."""
+    due = sa.select(table.c.id).where(table.c.status == PENDING, table.c.due <= now).order_by(table.c.due).limit(most)
+    if connection.dialect.name == "postgresql":
+        due = due.with_for_update(skip_locked=True)
+    chosen = list(connection.scalars(due))
+    if not chosen:
+        return []
+    taken = (
+        sa.update(table)
+        .where(table.c.id.in_(chosen), table.c.status == PENDING, table.c.due <= now)
+        .values(due=until, attempts=table.c.attempts + 1)
+        .returning(table)
+    )
+    return [Delivery(**row._mapping) for row in connection.execute(taken)]
+
+
+def settle(connection: sa.Connection, id: str, status: str, due: float, code: int, error: str) -> None:
+    change = sa.update(table).where(table.c.id == id, table.c.status == PENDING)
+    connection.execute(change.values(status=status, due=due, code=code, error=error[:500]))
+
+
+def newest(connection: sa.Connection, webhook: str | None, limit: int) -> list[Delivery]:
+    query = sa.select(table).order_by(table.c.created.desc(), table.c.id).limit(limit)
+    if webhook is not None:
+        query = query.where(table.c.webhook == webhook)
+    return [Delivery(**row._mapping) for row in connection.execute(query)]
+
+
+def forget(connection: sa.Connection, before: float, most: int) -> int:
+    settled = table.c.status != PENDING
+    gone = connection.execute(sa.delete(table).where(settled, table.c.created < before, table.c.keep < before)).rowcount
+    count = connection.execute(sa.select(sa.func.count()).where(settled)).scalar_one()
+    if count > most:
+        oldest = sa.select(table.c.created).where(settled).order_by(table.c.created).offset(count - most - 1).limit(1)
+        edge = connection.execute(oldest).scalar_one()
+        gone += connection.execute(sa.delete(table).where(settled, table.c.created <= edge)).rowcount
+    return gone

@@ -1,0 +1,69 @@
+"""What every store keeps to: usage of sessions and engines, and the queue of webhooks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.core.deliveries import Delivery
+from gateway.core.ledger import Beside, EngineRow, Position, SessionRow
+from gateway.core.storage import ControlStore
+from tests.contract.store.place import Place
+
+
+def session(name: str, day: str = "2026-01-01", last: float = 1.0, **more: object) -> SessionRow:
+    return SessionRow(day, "t", name, "usd", last=last, requests=1, cost=5, **more)  # type: ignore[arg-type]
+
+
+async def test_sessions_and_engines_are_counted_with_the_position(store: ControlStore) -> None:
+    beside = Beside((session("a", last=2.0, key="new"), session("b")), (EngineRow("2026-01-01", "e", 1, 2, 3),))
+    none, once = Position("w"), Position("w", 1, 10, 1, "h")
+    assert await store.add_usage([], none, once, beside)
+    assert not await store.add_usage([], none, once, beside), "the same lines count once"
+    older = Beside((session("a", last=1.0, key="old"), session("a", "2026-01-02", 9.0)), (EngineRow("2026-01-01", "e", 1, 2, 3),))
+    assert await store.add_usage([], once, Position("w", 1, 20, 2, "i"), older)
+    found = await store.usage_of_sessions()
+    assert [(one.session, one.requests, one.cost, one.last, one.day) for one in found] == [
+        ("a", 3, 15, 9.0, "2026-01-02"),
+        ("b", 1, 5, 1.0, "2026-01-01"),
+    ]
+    (first,) = await store.usage_of_sessions(until="2026-01-01", session="a", tenant="t")
+    assert (first.requests, first.key) == (2, "new")
+    assert await store.usage_of_sessions(tenant="u") == []
+    assert await store.usage_of_engines("2026-01-01", "2026-01-01") == [EngineRow("2026-01-01", "e", 2, 4, 6)]
+    assert await store.usage_of_engines("2026-01-02", "2026-01-02") == []
+
+
+async def test_sessions_are_bounded(store: ControlStore) -> None:
+    rows = tuple(session(f"s{number}", last=float(number)) for number in range(10))
+    await store.add_usage([], beside=Beside((*rows, session("old", "2025-12-31", 99.0))))
+    assert await store.forget_sessions("2026-01-01", 4) == 1 + 6
+    assert [one.session for one in await store.usage_of_sessions()] == ["s9", "s8", "s7", "s6"]
+    assert await store.forget_sessions("2026-01-01", 4) == 0
+    assert await store.forget_sessions("2026-01-01", 0) == 4
+
+
+def delivery(id: str, due: float = 0.0, **more: object) -> Delivery:
+    return Delivery(id=id, webhook="w", event="e", body="{}", created=due, due=due, **more)  # type: ignore[arg-type]
+
+
+async def test_a_delivery_is_queued_once_and_taken_by_one(place: Place) -> None:
+    first, second = await place.open(), await place.open()
+    assert await first.add_deliveries([delivery("1"), delivery("2", 5.0)], 2) == 2
+    assert await second.add_deliveries([delivery("1"), delivery("3")], 2) == 1, "there is no room"
+    taken = [one.id for found in await asyncio.gather(first.take_deliveries(1.0, 10.0), second.take_deliveries(1.0, 10.0)) for one in found]
+    assert taken == ["1"]
+    assert [(one.id, one.attempts) for one in await first.take_deliveries(10.0, 20.0)] in ([("1", 2), ("2", 1)], [("2", 1), ("1", 2)])
+    await second.settle_delivery("1", status="delivered", due=20.0, code=204, error="")
+    await second.settle_delivery("2", status="pending", due=30.0, code=503, error="x" * 1000)
+    assert [one.id for one in await first.take_deliveries(25.0, 40.0)] == []
+    assert [(one.id, one.attempts, len(one.error)) for one in await first.take_deliveries(30.0, 40.0)] == [("2", 2, 500)]
+
+
+async def test_settled_deliveries_are_forgotten_unless_they_keep_something_from_being_told_again(store: ControlStore) -> None:
+    await store.add_deliveries([delivery("1"), delivery("2", keep=100.0), delivery("3"), delivery("4", 60.0)], 10)
+    for id in ("1", "2", "4"):
+        await store.settle_delivery(id, status="delivered", due=0.0, code=200, error="")
+    assert await store.forget_deliveries(50.0, 10) == 1
+    assert {one.id for one in await store.deliveries()} == {"2", "3", "4"}
+    assert await store.forget_deliveries(50.0, 1) == 1
+    assert {one.id for one in await store.deliveries("w")} == {"3", "4"} and await store.deliveries("v") == []
