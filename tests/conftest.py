@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from gateway.app.compiled import activate
+from tests.order import place
 
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("chance", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,7 +50,8 @@ def sources_only(nodeid: str) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out SOURCES_ONLY where the compiled build is tested."""
+    """The longest files first; without SOURCES_ONLY where the compiled build is tested."""
+    items.sort(key=lambda item: place(item.nodeid))
     if COMPILED:
         config.hook.pytest_deselected(items=[item for item in items if sources_only(item.nodeid)])
         items[:] = [item for item in items if not sources_only(item.nodeid)]

@@ -11,6 +11,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from gateway.app.compiled import MODULES
+from tests.order import LONGEST_FIRST
+
 ROOT = Path(__file__).resolve().parent.parent
 PINNED = sorted((ROOT / "requirements").glob("*.txt"))
 SHELL = sorted(
@@ -276,3 +279,21 @@ def test_no_page_tells_to_install_the_project_from_an_index() -> None:
         *(p for top in ("gateway", "engines", "admin") for p in (ROOT / top).rglob("*.py")),
     ]
     assert [page.name for page in pages if re.search(r"pip install ['\"]?gatehouse", page.read_text(encoding="utf-8"))] == []
+
+
+def test_what_the_compiled_pass_leaves_out_has_no_compiled_module() -> None:
+    text = (ROOT / "scripts" / "test").read_text()
+    left_out = re.findall(r"--ignore=(\S+?)[\s)]", text)
+    assert len(left_out) == len(set(left_out)) >= 4
+    for folder in left_out:
+        assert (ROOT / folder).is_dir(), folder
+        package = re.sub(r"^tests/(unit|contract)/", "", folder)
+        source = package if folder.startswith("tests/unit/") else f"gateway/{package}"
+        name = source.replace("/", ".")
+        assert not [module for module in MODULES if module.startswith(f"{name}.")], folder
+
+
+def test_the_longest_files_are_handed_out_first() -> None:
+    assert "--no-loadscope-reorder" in (ROOT / "scripts" / "test").read_text(), "xdist would order them by their number of tests"
+    for prefix in LONGEST_FIRST:
+        assert list(ROOT.glob(f"{prefix}*")), prefix

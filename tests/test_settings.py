@@ -50,6 +50,7 @@ def below(file: MypyFile) -> Iterator[Node]:
     elsewhere = ("node", "info", "type", "analyzed", "unanalyzed_type", "type_annotation")
     waiting: list[Any] = list(file.defs)
     seen: set[int] = set()
+    parts_of: dict[type, list[str]] = {}
     while waiting:
         node = waiting.pop()
         if isinstance(node, list | tuple):
@@ -57,8 +58,10 @@ def below(file: MypyFile) -> Iterator[Node]:
         elif isinstance(node, Node) and not isinstance(node, TypeInfo | MypyFile) and id(node) not in seen:
             seen.add(id(node))
             yield node
-            names = [name for name in dir(node) if not name.startswith("_") and name not in elsewhere]
-            parts = (getattr(node, name, None) for name in names)
+            if (kind := type(node)) not in parts_of:
+                names = (name for name in dir(kind) if not name.startswith("_") and name not in elsewhere)
+                parts_of[kind] = [name for name in names if not callable(getattr(kind, name))]
+            parts = (getattr(node, name, None) for name in parts_of[kind])
             waiting.extend(part for part in parts if isinstance(part, Node | list | tuple))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.integration.postgres import PostgresServer, postgres  # noqa: F401 - 
 from tests.waiting import until
 
 PEPPER = "a pepper that two replicas share in the tests"
-SECOND = 1.0
 
 
 class Place:
@@ -36,7 +34,7 @@ class Place:
         return {gateway.chat(key=key, model=model).status_code for gateway in self.gateways for _ in range(each)}
 
     def soon(self, key: str, status: int, model: str = "m1") -> None:
-        until(lambda: self.statuses(key, model) == {status}, 30, f"{status} everywhere")
+        until(lambda: self.statuses(key, model) == {status}, what=f"{status} everywhere")
 
     def key(self, **settings: Any) -> tuple[str, str]:
         made = self.api.post("/keys", json={"tenant": "initech", "models": ["*"], **settings})
@@ -66,7 +64,7 @@ class Place:
         return answer
 
 
-@pytest.fixture(scope="module", params=["one", "workers", "replicas"])
+@pytest.fixture(scope="module", params=["one", "replicas"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread) -> Iterator[Place]:
     directory: Path = tmp_path_factory.mktemp("people")
     issuer = Issuer()
@@ -87,7 +85,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         gateways.append(Gatehouse(directory / f"g{number}", settings, {"GATEHOUSE_PEPPER": PEPPER}, workers))
     try:
         for gateway in gateways:
-            gateway.start()
+            gateway.launch()
+        for gateway in gateways:
+            gateway.await_start()
         found = Place(gateways, issuer)
         assert found.api.post("/tenants", json={"name": "initech"}).status_code == 201
         yield found
@@ -224,10 +224,8 @@ class TestSuspensions:
             with client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 lines = answer.iter_lines()
                 assert next(lines).startswith("data: ")
-                begin = time.monotonic()
                 place.post(f"/keys/{id}/suspend")
-                rest = "\n".join(lines)
-                assert time.monotonic() - begin < SECOND + 1
+                rest = "\n".join(lines)  # the engine would hang for ever
         assert '"suspended"' in rest and rest.rstrip().endswith("[DONE]")
 
     def test_nobody_suspends_themselves_or_one_with_more_rights(self, place: Place) -> None:

@@ -25,9 +25,9 @@ class World:
         self.opened: list[RedisHints] = []
         self.heard: dict[str, list[Hint]] = {}
 
-    def listener(self, name: str, *, url: str = "", ping: float = 3600.0) -> RedisHints:
+    def listener(self, name: str, *, url: str = "", ping: float = 3600.0, timeout: float = 30.0) -> RedisHints:
         heard = self.heard[name] = []
-        spec = RedisSpec(url=Secret(url or f"unix://{self.server.socket}"), timeout=0.5)
+        spec = RedisSpec(url=Secret(url or f"unix://{self.server.socket}"), timeout=timeout)
         made = RedisHints(spec, name, heard.append, lambda: None, SystemEntropy(), ping=ping)
         made.start()
         self.opened.append(made)
@@ -67,7 +67,7 @@ async def test_a_restart_is_noticed_and_mended(world: World) -> None:
 
 
 async def test_a_frozen_redis_costs_a_hint_its_timeout_and_is_found_out(world: World) -> None:
-    one = world.listener("one", ping=0.05)
+    one = world.listener("one", ping=0.05, timeout=0.5)
     await reached(lambda: one.sure)
     world.server.freeze()
     try:

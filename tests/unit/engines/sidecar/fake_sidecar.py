@@ -72,8 +72,10 @@ class FakeRuntime:
         return Response(b"{}")
 
     async def gate(self, request: Request):
+        self.waiting += 1
         while not Path(request.body.decode()).exists():
             await asyncio.sleep(0.005)
+        self.waiting -= 1
         return Response(b'"through"')
 
     async def refuse(self, request: Request):

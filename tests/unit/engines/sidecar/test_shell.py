@@ -255,7 +255,8 @@ def test_requests_under_way_are_finished_after_the_end_of_the_lifeline(start: Ca
     sidecar.in_state("ready")
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(sidecar.client.post, "/v1/gate", content=str(gate).encode())
-        until(lambda: "gatehouse_sidecar_active 2" in sidecar.client.get("/metrics").text)  # with the one that asks
+        until(lambda: sidecar.health()["waiting"] == 1)
+        assert "gatehouse_sidecar_active" in sidecar.client.get("/metrics").text
         assert sidecar.process.stdin is not None
         sidecar.process.stdin.close()
         sidecar.in_state("draining")

@@ -245,7 +245,7 @@ async def test_a_worker_that_is_starting_has_no_slots_and_keeps_nobody_waiting(h
             worker.follower.apply(worker.down.take())
             while worker.up.waiting:
                 house.mirror.heard(worker.name, worker.up.take())
-    await asyncio.wait_for(drained, 1.0)
+    await asyncio.wait_for(drained, 60.0)
     new.load()
     house.advance(0.5)
     assert [worker.endpoint().slots for worker in house.workers] in ([3, 3, 2], [3, 2, 3], [2, 3, 3])
