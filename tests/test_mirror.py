@@ -165,7 +165,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/limits/redis/calls.py": ("tests/integration/test_shared_limits.py", "test_many_buckets"),
     "gateway/limits/redis/limiter.py": ("tests/contract/test_limiter.py", "TimedLimiter"),
     "gateway/limits/redis/script.py": ("tests/integration/test_shared_limits.py", "test_a_script_that_redis_forgot"),
-    "gateway/limits/redis/shared.py": ("tests/integration/test_shared_limits.py", "test_a_frozen_redis_costs_one_wait"),
     "gateway/limits/registry.py": ("tests/unit/gateway/limits/test_local.py", "BucketRegistry"),
     "gateway/limits/share.py": ("tests/unit/gateway/limits/test_shares.py", "gateway.limits.share "),
     "gateway/limits/stock.py": ("tests/unit/gateway/limits/test_refills.py", "gateway.limits.stock"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from admin.cli import completion, usage
-from admin.cli.client import Client, name
+from admin.cli.client import ApiError, Client, name
 from admin.cli.errors import UsageError
 from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
@@ -107,9 +107,14 @@ def _caller(who: str) -> dict[str, Any]:
 
 def _scope(client: Client, limit: str, principal: str) -> str:
     """The bucket of a limit that a principal means: a scope, or what a key or a user has."""
-    if "/" in principal and not principal.startswith(("key/", "user/")):
+    if principal.startswith("#") or ("/" in principal and not principal.startswith(("key/", "user/"))):
         return principal
-    found = client.post("/limits:applying", _caller(principal))["items"]
+    try:
+        found = client.post("/limits:applying", _caller(principal))["items"]
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return principal  # no key has this id: it is a tenant, a model or the like
     scopes = [str(one["scope"]) for one in found if one["limit"] == limit]
     if not scopes:
         raise UsageError(f"the limit {limit!r} does not apply to {principal!r}; `gatehouse limits state {limit}` shows its buckets")

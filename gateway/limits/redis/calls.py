@@ -82,9 +82,9 @@ class Call:
         flat = self._asks
         self.asked.append(asked)
         flat.append(len(asked.pots))
-        for pot, ticks in zip(asked.pots, asked.ticks, strict=True):
+        for index, pot in enumerate(asked.pots):
             flat.append(self._index(pot))
-            flat += ticks
+            flat += asked.ticks[index]
 
     def note(self, note: Note) -> None:
         self.notes.append(note)

@@ -68,7 +68,8 @@ class Ticks:
         """So many units in ticks, rounded up; less than 0 for less."""
         if units < 0:
             return -self.of(-units)
-        return min(MOST, -(-units * self.unit // self.scale))
+        found = units * self.unit if self.scale == 1 else -(-units * self.unit // self.scale)
+        return found if found < MOST else MOST
 
     def shown(self, ticks: int) -> int:
         """A debt as gateway.limits.bucket has it: picoseconds, rounded up, or units of what time does not refill."""

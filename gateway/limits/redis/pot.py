@@ -56,14 +56,17 @@ class Terms:
         self.wire = wire
 
     def ticks(self, units: list[int]) -> list[int]:
-        return [meter.of(amount) for meter, amount in zip(self.meters, units, strict=True)]
+        found: list[int] = []
+        for index, meter in enumerate(self.meters):
+            found.append(meter.of(units[index]))
+        return found
 
 
 class Pot(Bucket):
     """word: its key as a word of a command. debts, seen: as last heard, in ticks and microseconds of our own clock. full_house: all slots
     are taken; ended: the session has lasted too long; waits: until a window lets the last request pass, in microseconds. asked: requests
     that Redis has not decided yet. told: Redis may believe that this process holds slots. short_until: until then what costs at least
-    `short_costs` is refused without asking. key: whose it is. share: the part of a budget, of ALERTS, that was last told of here.
+    `short_costs` is refused without asking. share: the part of a budget, of ALERTS, that was last told of here.
 
     While Redis is away, `own` are the debts that count here, scaled by the number of processes; `base` what they were at `base_at`, when
     that began, in the outage of this number.
@@ -78,7 +81,6 @@ class Pot(Bucket):
         "ended",
         "full_house",
         "index",
-        "key",
         "outage",
         "own",
         "own_at",
@@ -95,7 +97,7 @@ class Pot(Bucket):
 
     def __init__(self, terms: Terms, shape: Shape, key: tuple[str, ...], word: bytes) -> None:
         super().__init__(shape, key, 0)
-        self.terms, self.word, self.turn, self.key = terms, word, terms.turn, key
+        self.terms, self.word, self.turn = terms, word, terms.turn
         self.debts: list[int] = [0] * len(terms.meters)
         self.seen = self.asked = self.call = self.index = self.waits = 0
         self.full_house = self.told = self.ended = False
@@ -141,7 +143,9 @@ class Pot(Bucket):
         self._show(debts)
 
     def _show(self, debts: list[int]) -> None:
-        self.full = [meter.shown(debt) for meter, debt in zip(self.terms.meters, debts, strict=True)]
+        cells = self.cells
+        for index, meter in enumerate(self.terms.meters):
+            cells[index].full = meter.shown(debts[index])
 
     def nearly_spent(self) -> bool:
         """Whether more of the budget is used than was told of here, after `heard`; `share` says how much."""

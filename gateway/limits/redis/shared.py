@@ -137,9 +137,11 @@ class SharedLimits:
         now = self.now()
         if not self.up:
             return self._alone(asked, now)
-        for pot, ticks in zip(asked.pots, asked.ticks, strict=True):
-            if now < pot.short_until and pot.shape.enforce and pot.hopeless(ticks) and (error := as_before(asked, now)) is not None:
-                raise error
+        for index, pot in enumerate(asked.pots):
+            if now < pot.short_until and pot.shape.enforce and pot.hopeless(asked.ticks[index]):
+                error = as_before(asked, now)
+                if error is not None:
+                    raise error
         if self._waiting >= MOST_WAITING:
             raise limits_unavailable()
         signal: Signal[Reservation] = Signal()
@@ -169,10 +171,11 @@ class SharedLimits:
                 amounts = [-cost for cost in ticks]
             else:
                 charges = shape.charges(usage, part.units, asked.currency)
-                if charges == part.units and not here:
-                    amounts = []
-                else:
-                    amounts = [actual - cost for actual, cost in zip(pot.terms.ticks(charges), ticks, strict=True)]
+                amounts = []
+                if charges != part.units or here:
+                    amounts = pot.terms.ticks(charges)
+                    for index, cost in enumerate(ticks):
+                        amounts[index] -= cost
             slots = 1 if shape.concurrent else 0
             if here:
                 if ticks is not None:
@@ -277,14 +280,15 @@ class SharedLimits:
             place += 1
             parts: list[Part] = []
             would = asked.would
-            for pot, units, ticks in zip(asked.pots, asked.units, asked.ticks, strict=True):
+            for index, pot in enumerate(asked.pots):
+                ticks = asked.ticks[index]
                 flags, after = found[place], place + 2 + len(ticks)
                 pot.asked -= 1
                 pot.heard(ours, flags, found[place + 1], found[place + 2 : after])
                 if pot.terms.budget_at >= 0 and pot.nearly_spent() and self._spent is not None:
                     self._spent(pot, now)
                 if flags < SHORT:
-                    parts.append(Part(pot, units, ticks))
+                    parts.append(Part(pot, asked.units[index], ticks))
                 elif admitted:
                     would = [*would, pot.shape.name]
                 place = after

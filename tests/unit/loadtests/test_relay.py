@@ -104,6 +104,9 @@ def test_a_target_is_a_known_name_or_a_command(tmp_path: Path) -> None:
     command, env = targets.prepare(targets.parse("gatehouse-fsync"), places)
     assert command[0] == f"{targets.ROOT}/.venv/bin/gatehouse"
     assert env["GATEHOUSE__AUDIT__DURABILITY"] == "fsync" and env["BENCH_ENGINE"] == "http://127.0.0.1:3"
+    command, env = targets.prepare(targets.parse("gatehouse-redis"), places)
+    assert f"redis-server --port 0 --unixsocket {tmp_path}/redis.sock" in command[2]
+    assert env["GATEHOUSE__REDIS__URL"] == f"unix://{tmp_path}/redis.sock"
     targets.prepare(targets.parse("nginx"), places)
     assert "server 127.0.0.1:3;" in (tmp_path / "nginx.conf").read_text()
     with pytest.raises(SystemExit, match="no such target: nothing"):
