@@ -153,6 +153,7 @@ class SharedLimitsPart:
         """`Metrics.gauges` calls it."""
         shared = self.shared
         yield GaugeMetricFamily("gatehouse_limits_redis_up", "Whether Redis answers in time", value=1.0 if shared.up else 0.0)
+        yield GaugeMetricFamily("gatehouse_limits_redis_evicts", "Whether Redis may evict keys", value=1.0 if self._evicts else 0.0)
         yield CounterMetricFamily("gatehouse_limits_redis_calls", "Calls to Redis", value=float(shared.called))
         yield CounterMetricFamily("gatehouse_limits_redis_requests", "Requests that Redis was asked about", value=float(shared.asked))
         yield CounterMetricFamily("gatehouse_limits_redis_late", "Calls that Redis did not answer in time", value=float(shared.late))

@@ -217,3 +217,5 @@ async def test_a_redis_that_evicts_keys_is_warned_of(
         assert line is not None
         await line.must("PING")  # what was asked before has been answered
     assert (policy in caplog.text) == warned
+    shown = {family.name: family.samples[0].value for family in gateways[0].part.collect() if family.samples}
+    assert shown["gatehouse_limits_redis_evicts"] == float(warned)

@@ -32,6 +32,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_hints_sure": "control",
     "gatehouse_in_flight": "sum",
     "gatehouse_keys_cached": "sum",
+    "gatehouse_limits_redis_evicts": "max",
     "gatehouse_limits_redis_up": "min",
     "gatehouse_load_shedding": "max",
     "gatehouse_queued": "sum",
