@@ -17,6 +17,7 @@ from gateway.app.workers.messages import Family
 Way = Literal["sum", "max", "min", "control"]
 GAUGES: Final[dict[str, Way]] = {
     "gatehouse_audit_accepting": "min",
+    "gatehouse_audit_sink_up": "min",
     "gatehouse_audit_sink_waiting_bytes": "sum",
     "gatehouse_breaker_open": "max",
     "gatehouse_breaker_state": "control",
