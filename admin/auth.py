@@ -19,6 +19,7 @@ from admin.permissions import Access
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError, GatehouseError, LimitExceeded, RequestError
 from gateway.core.ports import Authenticator
+from gateway.core.proofs import INVALID_PROOF, PROOF, USE_NONCE, note_target
 from gateway.core.specs import StepUpSpec
 from gateway.core.throttle import Buckets, neighbourhood
 from gateway.core.types import Headers, Peer, Principal
@@ -52,6 +53,8 @@ class Gate:
         try:
             principal = await settled(self._authenticator.authenticate(headers, peer))
         except AuthenticationError as error:
+            if error.code == USE_NONCE:  # no failure: who has a key is told with which number to try again
+                raise
             failure = self._failure(error, peer, headers)
             raise failure from None
         if principal is None:
@@ -74,6 +77,8 @@ class Gate:
             first = self._counted(self._by_address, where)
         if error.code == "missing_credentials":
             return LoginFailed("No usable credential was sent. Send an API key as 'Authorization: Bearer gh_...'.", error.code, first)
+        if error.code == INVALID_PROOF:
+            return LoginFailed(error.message, error.code, first, error.headers)
         return LoginFailed("The credential is not valid.", "invalid_credentials", first)
 
     def _counted(self, buckets: Buckets, name: Hashable) -> bool:
@@ -86,8 +91,8 @@ class Gate:
 class LoginFailed(AuthenticationError):
     """`first`: record it; later failures of a series are only throttled."""
 
-    def __init__(self, message: str, code: str, first: bool) -> None:
-        super().__init__(message, code=code, headers=_CHALLENGE)
+    def __init__(self, message: str, code: str, first: bool, headers: tuple[tuple[str, str], ...] = _CHALLENGE) -> None:
+        super().__init__(message, code=code, headers=headers)
         self.first = first
 
 
@@ -115,6 +120,8 @@ def headers_of(scope: Any) -> Headers:
                 raise RequestError("The request carries two different credentials; send one.", code="ambiguous_credentials")
             value = found[lower] + b", " + value
         found[lower] = value
+    if PROOF in found:
+        note_target(found, scope["method"].encode("ascii"), scope["raw_path"])
     return found
 
 

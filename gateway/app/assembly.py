@@ -15,17 +15,20 @@ from gateway.app.countries import Countries
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
 from gateway.config.convert import nearest
+from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.isolation import Salts
 from gateway.core.ports import AuditLog, Limiter, Route
 from gateway.core.price_rules import device_price
 from gateway.core.prices import LineUp, Price
+from gateway.core.proofs import Claim
 from gateway.core.slices import Steps, in_slices
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.specs import ConfigSpec, GuardrailSpec, ModelSpec
 from gateway.core.tools import ToolGuard
 from gateway.identity.chain import chain
 from gateway.identity.networked import Networked
+from gateway.identity.proving import Proving
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.hooks import HookedAudit
 from gateway.routing.build import router_steps
@@ -53,7 +56,7 @@ class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
     audit: where outcomes go. limiter: makes the Limiter of settings and their version. salts: the secret of the salts
-    (gateway.core.isolation).
+    (gateway.core.isolation), and of nonces. claim: uses up proofs.
     """
 
     def __init__(
@@ -65,9 +68,10 @@ class Assembler:
         limiter: Callable[[ConfigSpec, int], Limiter],
         salts: Callable[[], bytes],
         countries: Countries,
+        claim: Claim,
     ) -> None:
         self._registry, self._metrics, self._audit, self._parts = registry, metrics, audit, parts
-        self._limiter, self._salts = limiter, salts
+        self._limiter, self._salts, self._claim = limiter, salts, claim
         self._countries, self._networks = countries, countries.networks
         self._access = AccessBuilder(self._networks.country)
         self.plugins = PluginOwner()
@@ -125,10 +129,13 @@ class Assembler:
         depth, nodes = spec.listen.max_json_depth, spec.listen.max_json_nodes
         networks = self._networks
         tenants = {tenant: rules for tenant, given in spec.network.tenants.items() if (rules := networks.rules(given)) is not None}
+        identity, prover = chain(tuple(parts.logins.values())), None
+        if spec.identity.dpop is not None:
+            identity = prover = Proving(identity, spec.identity.dpop, SystemClock(), self._salts(), self._claim)
         snapshot = Snapshot(
             version,
             spec,
-            Networked(chain(tuple(parts.logins.values())), networks, tenants),
+            Networked(identity, networks, tenants),
             authorizer,
             self._limiter(spec, version),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
@@ -139,6 +146,7 @@ class Assembler:
             partial(table.parse_steps, max_depth=depth, max_nodes=nodes),
             networks.rules(spec.listen.networks),
             networks.rules(spec.listen.admin_networks),
+            prover,
         )
         return Assembled(snapshot, router, parts)
 

@@ -48,6 +48,7 @@ from gateway.core.network import Networks
 from gateway.core.specs import ConfigSpec, IdentitySpec, SessionsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity.floods import FloodTable
+from gateway.identity.replays import Replays
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
@@ -108,7 +109,10 @@ class Gateway:
         self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
-        self.builder = SnapshotBuilder(self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills)
+        self.replays = Replays(SystemClock())
+        self.builder = SnapshotBuilder(
+            self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.replays.claim
+        )
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured]
         self.changes = Changes(

@@ -16,6 +16,7 @@ from gateway.app.store_link import StoreLink
 from gateway.config.merge import Merged
 from gateway.core.errors import ConfigError
 from gateway.core.ports import AuditLog, Limiter
+from gateway.core.proofs import Claim
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import ConfigSpec
 from gateway.limits.estimates import Estimates, bounds_of
@@ -78,6 +79,7 @@ class SnapshotBuilder:
         parts: PartsBuilder,
         countries: Countries,
         restock: Restock,
+        claim: Claim,
     ) -> None:
         self._link, self._restock = link, restock
         self.shared_limits: SharedLimitsPart | None = None
@@ -85,7 +87,7 @@ class SnapshotBuilder:
         self.buckets = BucketRegistry(durable=True)
         """Those of this process; not in force where workers serve."""
         self._estimates, self._metrics = Estimates(), metrics
-        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries)
+        self._assembler = Assembler(registry, metrics, audit, parts, self._limiter, self._salts, countries, claim)
 
     @property
     def salts(self) -> bytes:

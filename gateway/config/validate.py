@@ -37,6 +37,7 @@ from gateway.core.specs import (
 from gateway.wire.yamltree import join
 
 MAX_INTROSPECTION_CACHE = 3600.0
+MAX_PROOF_AGE, MAX_PROOF_LEEWAY = 300.0, 60.0
 ErrorAt = Callable[[str, str], ConfigError]
 """(path, message) -> the error with its file and line."""
 
@@ -59,6 +60,7 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
         engine(settings, f"engines[{index}]", error)
     _models(spec, error)
     _issuers(spec, error)
+    _proofs(spec, error)
     _directories(spec, error)
     _certificates(spec, error, None if roles is None else {*roles, *spec.roles})
     _tokens(spec, error)
@@ -319,6 +321,33 @@ def _issuers(spec: ConfigSpec, error: ErrorAt) -> None:
             claim = getattr(claims, name)
             if isinstance(claim, ClaimSpec) and (claim.value is None) == (claim.path is None):
                 raise error(f"{path}.claims.{name}", "needs exactly one of 'value' and 'path'")
+
+
+def _proofs(spec: ConfigSpec, error: ErrorAt) -> None:
+    """Tokens that are bound to a key, and settings that ask for bound ones."""
+    dpop = spec.identity.dpop
+    if dpop is not None:
+        for index, url in enumerate(dpop.urls):
+            parts = urlsplit(url)
+            where = f"identity.dpop.urls[{index}]"
+            if not _trustworthy(url):
+                raise error(where, f"{quoted(url)} must be https://...; http is for loopback only")
+            if parts.query or parts.fragment or "@" in parts.netloc or (parts.path.endswith("/") and parts.path != "/"):
+                raise error(where, f"{quoted(url)} must be what comes before the path of a request, such as https://gateway.example")
+        if not 1.0 <= dpop.max_age <= MAX_PROOF_AGE:
+            raise error("identity.dpop.max_age", "must be between 1s and 5m")
+        if dpop.leeway > MAX_PROOF_LEEWAY:
+            raise error("identity.dpop.leeway", "at most 1m")
+    asked = any(tls is not None and tls.client_ca is not None for tls in (spec.listen.tls, spec.listen.admin_tls))
+    certificates = asked or (spec.identity.mtls is not None and spec.identity.mtls.forwarded is not None)
+    wanted = [(f"identity.oidc[{index}].binding", issuer.binding) for index, issuer in enumerate(spec.identity.oidc)]
+    for path, binding in [*wanted, ("identity.gateway_tokens.binding", spec.identity.gateway_tokens.binding)]:
+        if binding == "dpop" and dpop is None:
+            raise error(path, "needs identity.dpop, which says by which URLs clients call the gateway")
+        if binding == "certificate" and not certificates:
+            raise error(path, "no client is ever asked for a certificate: set listen.tls.client_ca, or identity.mtls.forwarded")
+        if binding == "either" and dpop is None and not certificates:
+            raise error(path, "needs identity.dpop or listen.tls.client_ca: nothing else binds a token")
 
 
 def _directories(spec: ConfigSpec, error: ErrorAt) -> None:

@@ -35,6 +35,26 @@ class ApiKeysSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     rely_on_store: bool = False
 
 
+Binding = Literal["optional", "dpop", "certificate", "either"]
+"""Whether tokens must be bound to something that their sender has: a key (RFC 9449), a client certificate (RFC 8705). One that is bound
+always needs it."""
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
+
+
+class DpopSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Tokens that are bound to a key of their sender (RFC 9449). urls: those that clients call the listeners by. algorithms: of proofs.
+
+    max_age: how long a proof counts. leeway: how far a client's clock may be ahead. nonce: whether a proof must hold a number that the
+    gateway has given out.
+    """
+
+    urls: Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("ES256", "EdDSA", "Ed25519")
+    max_age: Timeout = 60.0
+    leeway: Seconds = 10.0
+    nonce: Literal["off", "required"] = "off"
+
+
 class ClaimSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where something is read from a token: `value`, a constant; or `path` in the claims, with a prefix put before what is found."""
 
@@ -81,19 +101,15 @@ class LoginSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class OidcSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One issuer of access tokens (OpenID Connect Discovery 1.0, RFC 9068). jwks_url: instead of discovery. leeway: for the two clocks.
 
-    max_lifetime: tokens that are valid for longer are refused. require: claims and the values they must have. tls: towards the issuer.
+    max_lifetime: tokens that are valid for longer are refused. require: claims and the values they must have. binding: to what its tokens
+    must be bound. tls: towards the issuer.
     """
 
     name: Name
     issuer: Annotated[str, Meta(min_length=1)]
     audiences: Annotated[tuple[str, ...], Meta(min_length=1)]
-    algorithms: Annotated[
-        tuple[
-            Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"],
-            ...,
-        ],
-        Meta(min_length=1),
-    ] = ("RS256", "ES256", "EdDSA", "Ed25519")
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256", "ES256", "EdDSA", "Ed25519")
+    binding: Binding = "optional"
     claims: ClaimsSpec = ClaimsSpec()
     require: dict[str, Any] = {}
     jwks_url: str | None = None
@@ -169,11 +185,13 @@ MAX_TOKEN_SECONDS: Final = 86400.0
 
 class GatewayTokensSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Tokens that the gateway itself issues (`POST /auth/token`). issuer: its address; "" issues none. audience: for whom they are, the
-    issuer if it says nothing else. ttl: how long one is valid at most. rotate: the age at which the signing key is replaced.
+    issuer if it says nothing else. ttl: how long one is valid at most. rotate: the age at which the signing key is replaced. binding: to
+    what they must be bound.
     """
 
     issuer: str = ""
     audience: str | None = None
+    binding: Binding = "optional"
     ttl: Timeout = 600.0
     rotate: Timeout = 30 * 86400.0
 
@@ -211,6 +229,7 @@ class IdentitySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ldap: tuple[LdapSpec, ...] = ()
     mtls: MtlsSpec | None = None
     gateway_tokens: GatewayTokensSpec = GatewayTokensSpec()
+    dpop: DpopSpec | None = None
     step_up: tuple[StepUpSpec, ...] = ()
     users: UsersSpec = UsersSpec()
     plugins: dict[str, Any] = {}

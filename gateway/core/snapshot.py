@@ -13,6 +13,7 @@ from gateway.core.isolation import Salts
 from gateway.core.network import Rules
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Route, StreamMatcher
 from gateway.core.prices import LineUp
+from gateway.core.proofs import Prover
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.core.tools import ToolGuard
@@ -170,6 +171,7 @@ class Snapshot:
     parse_steps: the same for large bodies, in steps that leave the loop free.
     salts: keep callers from sharing cached prefixes.
     networks, admin_networks: who is let in by the two listeners; None: everybody.
+    prover: reads proofs at the token endpoint; None where no token can be bound to a key.
     owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
     """
 
@@ -184,6 +186,7 @@ class Snapshot:
         "owned",
         "parse",
         "parse_steps",
+        "prover",
         "salts",
         "spec",
         "version",
@@ -204,9 +207,10 @@ class Snapshot:
         parse_steps: Callable[[bytes, bytes, Headers], Steps[InferenceRequest]] | None = None,
         networks: Rules | None = None,
         admin_networks: Rules | None = None,
+        prover: Prover | None = None,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
         self.models, self.parse, self.salts, self.owned = models, parse, salts, owned
         self.parse_steps = parse_steps
-        self.networks, self.admin_networks = networks, admin_networks
+        self.networks, self.admin_networks, self.prover = networks, admin_networks, prover

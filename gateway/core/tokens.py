@@ -36,7 +36,8 @@ class Source(Message, frozen=True, kw_only=True):
 class Grant(Message, frozen=True, kw_only=True):
     """What a token is to say. latest: its life ends then at the latest. scope: permissions that it is narrowed to; None: not narrowed.
 
-    certificate: the SHA-256 of the client certificate without which it does not count, in hex; "" for none.
+    certificate: the SHA-256 of the client certificate without which it does not count, in hex; key: the thumbprint of the key without
+    which it does not. "" for none.
     groups, roles, scopes: as the login said them. actors: the present one first. sources: the newest first. Times in seconds since the
     epoch.
     """
@@ -57,6 +58,7 @@ class Grant(Message, frozen=True, kw_only=True):
     amr: tuple[str, ...] = ()
     may_act: str = ""
     certificate: str = ""
+    key: str = ""
     sources: tuple[Source, ...] = ()
     latest: float | None = None
 

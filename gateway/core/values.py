@@ -46,10 +46,10 @@ class Login:
 
     strength: `key`, `password`, `token`, `certificate`, `mfa` (several factors), or "". issuer: of the token, or the directory's name.
     token_id: its `jti`. issued: its `iat`. auth_time: when the person proved who they are; acr, amr: how (OpenID Connect Core 1.0, 2).
-    certificate: SHA-256 of the client certificate that the connection has (or that is the login), in hex. Times in seconds since the epoch.
-    groups, roles: what the login itself said, before the store's part. actors: who acts for the person, the present one first, then those
-    before (RFC 8693, 4.1). may_act: the only one who may be made an actor; "" for anybody (RFC 8693, 4.4). source: the login that a
-    gateway token was issued for.
+    certificate: SHA-256 of the client certificate that the connection has (or that is the login), in hex. key: the thumbprint (RFC 7638) of
+    the key that the token is bound to. Times in seconds since the epoch. groups, roles: what the login itself said, before the store's
+    part. actors: who acts for the person, the present one first, then those before (RFC 8693, 4.1). may_act: the only one who may be made
+    an actor; "" for anybody (RFC 8693, 4.4). source: the login that a gateway token was issued for.
     """
 
     __slots__ = (
@@ -61,6 +61,7 @@ class Login:
         "groups",
         "issued",
         "issuer",
+        "key",
         "may_act",
         "roles",
         "source",
@@ -79,6 +80,7 @@ class Login:
         acr: str = "",
         amr: tuple[str, ...] = (),
         certificate: str = "",
+        key: str = "",
         groups: tuple[str, ...] = (),
         roles: tuple[str, ...] = (),
         actors: tuple[str, ...] = (),
@@ -87,7 +89,7 @@ class Login:
     ) -> None:
         self.strength, self.issuer, self.token_id, self.issued = strength, issuer, token_id, issued
         self.groups, self.roles, self.actors, self.may_act, self.source = groups, roles, actors, may_act, source
-        self.auth_time, self.acr, self.amr, self.certificate = auth_time, acr, amr, certificate
+        self.auth_time, self.acr, self.amr, self.certificate, self.key = auth_time, acr, amr, certificate, key
 
 
 class Scope:

@@ -1,55 +1,84 @@
-"""Tokens that are bound to a client certificate (RFC 8705, 3): whoever presents one must have the certificate too."""
+"""Tokens that are bound to a client certificate (RFC 8705, 3) or to a key (DPoP, RFC 9449, 6): whoever presents one must have that too."""
 
 from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from gateway.core.types import Login, Peer, Principal
+from gateway.core.identity_specs import Binding
+from gateway.core.proofs import PROVED
+from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.identity.credentials import invalid_credentials
 from gateway.identity.jose import Malformed
 
-METHOD: Final = "x5t#S256"
+CERTIFICATE: Final = "x5t#S256"
 """The member of `cnf` with the SHA-256 of the certificate's DER, in base64url."""
+KEY: Final = "jkt"
+"""The member of `cnf` with the key's thumbprint (RFC 7638), in base64url."""
 
 
-def bound_to(claims: Mapping[str, Any]) -> str:
-    """The certificate's SHA-256 in hex; "" for a token that is not bound. Raises Malformed for one that is bound to something else (a key,
-    as with DPoP), which proves nothing by itself."""
-    if "cnf" not in claims:
-        return ""
-    found = claims["cnf"]
-    if not isinstance(found, dict) or set(found) != {METHOD}:
-        raise Malformed("it is bound to something else than a certificate")
-    value = found[METHOD]
-    if not isinstance(value, str) or len(value) != 43:
-        raise Malformed("its certificate's hash is not one")
+class Bound(NamedTuple):
+    """What a token is bound to: one of them, or nothing. certificate: its SHA-256 in hex. key: its thumbprint."""
+
+    certificate: str = ""
+    key: str = ""
+
+
+def bound_to(claims: Mapping[str, Any], wanted: Binding = "optional") -> Bound:
+    """What a token is bound to. Raises Malformed for one that is bound to something else, or not to what is wanted."""
+    bound = _bound(claims["cnf"]) if "cnf" in claims else Bound()
+    if not satisfies(bound, wanted):
+        raise Malformed("it is not bound to what its issuer's settings ask for")
+    return bound
+
+
+def satisfies(bound: Bound, wanted: Binding) -> bool:
+    """Whether a token that is bound like this may be used under a setting."""
+    if wanted == "optional":
+        return True
+    return bool(bound.key and wanted != "certificate") or bool(bound.certificate and wanted != "dpop")
+
+
+def _bound(confirmation: object) -> Bound:
+    if not isinstance(confirmation, dict) or len(confirmation) != 1:
+        raise Malformed("it is not said what one thing it is bound to")
+    ((member, value),) = confirmation.items()
+    if member not in (CERTIFICATE, KEY) or not isinstance(value, str) or len(value) != 43:
+        raise Malformed("it is bound to something else than a certificate or a key")
     try:
         digest = urlsafe_b64decode(value.encode("ascii") + b"=")
     except (binascii.Error, ValueError):
-        raise Malformed("its certificate's hash is not one") from None
-    if len(digest) != 32:
-        raise Malformed("its certificate's hash is not one")
-    return digest.hex()
+        raise Malformed("the hash that it is bound to is not one") from None
+    if urlsafe_b64encode(digest).rstrip(b"=").decode() != value:
+        raise Malformed("the hash that it is bound to is not one")
+    return Bound(digest.hex()) if member == CERTIFICATE else Bound(key=value)
 
 
-def confirmation(certificate: str) -> dict[str, str]:
-    """The member `cnf` of a token that is bound to a certificate. certificate: its SHA-256 in hex."""
-    return {METHOD: urlsafe_b64encode(bytes.fromhex(certificate)).rstrip(b"=").decode()}
+def confirmation(bound: Bound) -> dict[str, str] | None:
+    """The claim `cnf` of a token; None for one that is not bound."""
+    if bound.key:
+        return {KEY: bound.key}
+    if not bound.certificate:
+        return None
+    return {CERTIFICATE: urlsafe_b64encode(bytes.fromhex(bound.certificate)).rstrip(b"=").decode()}
 
 
-def bind(principal: Principal, thumbprint: str, issuer: str) -> None:
-    """From now on the principal counts only together with this certificate (`proved`)."""
-    if thumbprint:
+def bind(principal: Principal, bound: Bound, issuer: str) -> None:
+    """From now on the principal counts only together with this (`proved`)."""
+    if bound.certificate or bound.key:
         principal.login = principal.login or Login("token", issuer=issuer)
-        principal.login.certificate = thumbprint
+        principal.login.certificate, principal.login.key = bound
 
 
-def proved(principal: Principal, peer: Peer) -> Principal:
-    """The principal, if the other end has the certificate that it is bound to. Raises AuthenticationError."""
+def proved(principal: Principal, headers: Headers, peer: Peer) -> Principal:
+    """The principal, if the other end has what it is bound to: the certificate of the connection, the key of the proof that
+    gateway.identity.proving has read. Raises AuthenticationError."""
     login = principal.login
-    if login is not None and login.certificate and login.certificate != peer.thumbprint:
-        raise invalid_credentials()
+    if login is not None:
+        if login.certificate and login.certificate != peer.thumbprint:
+            raise invalid_credentials()
+        if login.key and headers.get(PROVED) != login.key.encode():
+            raise invalid_credentials()
     return principal

@@ -6,6 +6,7 @@ A rejection has one text and one code. It never says whether a key was unknown, 
 from __future__ import annotations
 
 from gateway.core.errors import AuthenticationError, RequestError
+from gateway.core.proofs import PROVED
 from gateway.core.types import Headers
 
 CHALLENGE = (("www-authenticate", 'Bearer realm="gatehouse"'),)
@@ -36,6 +37,17 @@ def presented(headers: Headers) -> tuple[bytes, bytes] | None:
     return found
 
 
+def presented_token(headers: Headers) -> bytes | None:
+    """The access token of a request, which may be one of ours or an issuer's. One with the scheme DPoP only where its proof has been read
+    (gateway.identity.proving); else nobody knows that scheme."""
+    found = presented(headers)
+    if found is None or not found[1]:
+        return None
+    if found[0] == b"bearer" or (found[0] == b"dpop" and PROVED in headers):
+        return found[1]
+    return None
+
+
 def looks_like_jwt(value: bytes) -> bool:
     """Whether a bearer value has the shape of a signed token (RFC 7519): a JSON header in base64url and two dots."""
     return value.startswith(b"eyJ") and value.count(b".") == 2
@@ -52,9 +64,10 @@ def missing_credentials() -> AuthenticationError:
 def nobody_knew(headers: Headers) -> AuthenticationError:
     """For a request that no authenticator recognised: without a credential, or with one of a kind that is not configured."""
     found = presented(headers)
-    if found is None or found[0] not in (b"bearer", b"basic") or not found[1]:
+    known = (b"bearer", b"basic", b"dpop") if PROVED in headers else (b"bearer", b"basic")
+    if found is None or found[0] not in known or not found[1]:
         return missing_credentials()
-    return invalid_credentials() if found[0] == b"basic" or looks_like_jwt(found[1]) else invalid_api_key()
+    return invalid_credentials() if found[0] != b"bearer" or looks_like_jwt(found[1]) else invalid_api_key()
 
 
 def invalid_api_key() -> AuthenticationError:

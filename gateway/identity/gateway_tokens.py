@@ -19,15 +19,16 @@ import msgspec
 
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError
+from gateway.core.identity_specs import Binding
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import GatewayTokensSpec
 from gateway.core.tokens import MAX_SOURCES, Grant, recipient_of
 from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity import jose
-from gateway.identity.binding import bound_to, confirmation, proved
+from gateway.identity.binding import Bound, bound_to, confirmation, proved
 from gateway.identity.claims import actors_of
-from gateway.identity.credentials import CHALLENGE, invalid_credentials, presented
+from gateway.identity.credentials import CHALLENGE, invalid_credentials, presented_token
 from gateway.identity.jose import Malformed
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
@@ -104,7 +105,7 @@ def claims_of(grant: Grant, spec: GatewayTokensSpec, token_id: str, now: float) 
         scope=None if grant.scope is None else " ".join(grant.scope),
         act=act,
         may_act={"sub": grant.may_act} if grant.may_act else None,
-        cnf=confirmation(grant.certificate) if grant.certificate else None,
+        cnf=confirmation(Bound(grant.certificate, grant.key)),
         auth_time=grant.auth_time,
         acr=grant.acr,
         amr=grant.amr,
@@ -120,8 +121,9 @@ def claims_of(grant: Grant, spec: GatewayTokensSpec, token_id: str, now: float) 
     )
 
 
-def principal_of(claims: TokenClaims) -> Principal:
-    """The caller. Raises Malformed."""
+def principal_of(claims: TokenClaims, binding: Binding = "optional") -> Principal:
+    """The caller. binding: to what the token must be bound. Raises Malformed."""
+    bound = bound_to({} if claims.cnf is None else {"cnf": claims.cnf}, binding)
     source: Login | None = None
     if len(claims.gh_sources) > MAX_SOURCES:
         raise Malformed("it comes from too many tokens")
@@ -139,7 +141,8 @@ def principal_of(claims: TokenClaims) -> Principal:
         roles=claims.gh_roles,
         actors=actors_of(claims.act),
         may_act=str((claims.may_act or {}).get("sub", "")),
-        certificate="" if claims.cnf is None else bound_to({"cnf": claims.cnf}),
+        certificate=bound.certificate,
+        key=bound.key,
         source=source,
     )
     return Principal(
@@ -173,10 +176,10 @@ class GatewayTokenAuthenticator:
         if value is not None and value.startswith(_BEARER) and b"x-api-key" not in headers and b"api-key" not in headers:
             token = value[7:]
         else:
-            found = presented(headers)
-            if found is None or found[0] != b"bearer" or not found[1].startswith(PREFIX):
+            found = presented_token(headers)
+            if found is None or not found.startswith(PREFIX):
                 return None
-            token = found[1]
+            token = found
         hashed = _SHA256()
         hashed.update(token)
         digest = hashed.digest()
@@ -194,7 +197,7 @@ class GatewayTokenAuthenticator:
             raise AuthenticationError("The token has expired.", code="expired_token", headers=CHALLENGE)
         if self._revocations.active and self._revocations.refuse(principal):
             raise invalid_credentials()
-        return proved(principal, peer)
+        return proved(principal, headers, peer)
 
     def _verified(self, value: bytes) -> Principal:
         """Raises AuthenticationError."""
@@ -219,7 +222,7 @@ class GatewayTokenAuthenticator:
             raise Malformed("it is for somebody else, or from somebody else")
         if claims.iat > ceil(self._clock.wall() + LEEWAY) or not claims.jti or not claims.sub or not claims.gh_tenant:
             raise Malformed("it is not valid yet, or says too little")
-        return principal_of(claims)
+        return principal_of(claims, self._spec.binding)
 
 
 def build(settings: GatewayTokensSpec, context: AuthenticatorContext) -> GatewayTokenAuthenticator:

@@ -23,8 +23,9 @@ from gateway.core.plugins import AuthenticatorContext
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
+from gateway.identity.binding import bind, bound_to, proved
 from gateway.identity.claims import login_of, meets, numeric_date, principal_of
-from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, looks_like_jwt, presented
+from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, looks_like_jwt, presented_token
 from gateway.identity.jose import Malformed
 from gateway.identity.revocations import Revocations
 from gateway.transport.ask import ask
@@ -94,37 +95,38 @@ class IntrospectionAuthenticator:
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """None for other credentials, and for a token that is worth nothing here: another issuer may know it."""
-        found = presented(headers)
-        if found is None or found[0] != b"bearer" or not found[1]:
+        value = presented_token(headers)
+        if value is None:
             return None
-        value = found[1]
         digest = sha256(value).digest()
         known = self._known.get(digest)
         if known is not None and known.until > self._clock.monotonic():
             principal = known.principal
             if principal is None or principal.expires is None or principal.expires > self._clock.wall():
-                return self._unless_revoked(principal)
+                return self._admitted(principal, headers, peer)
         if looks_like_jwt(value) or len(value) > MAX_CREDENTIAL_BYTES or not _TOKEN.issuperset(value):
             return None
-        return self._asked(digest, value)
+        return self._asked(digest, value, headers, peer)
 
-    def _asked(self, digest: bytes, value: bytes) -> Maybe[Principal | None]:
+    def _asked(self, digest: bytes, value: bytes, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         flight = self._flights.get(digest)
         if flight is None:
             if len(self._flights) >= FLIGHTS:
                 raise Overloaded("Too many tokens are being looked up.", retry_after=1.0)
             flight = self._flights[digest] = self._tasks.spawn(self._ask(digest, value), name="ask")
             flight.add_done_callback(lambda _: self._flights.pop(digest, None))
-        return self._tasks.wait(self._waited(flight), name="wait")
+        return self._tasks.wait(self._waited(flight, headers, peer), name="wait")
 
-    async def _waited(self, flight: asyncio.Task[Principal | None]) -> Principal | None:
-        return self._unless_revoked(await asyncio.shield(flight))
+    async def _waited(self, flight: asyncio.Task[Principal | None], headers: Headers, peer: Peer) -> Principal | None:
+        return self._admitted(await asyncio.shield(flight), headers, peer)
 
-    def _unless_revoked(self, principal: Principal | None) -> Principal | None:
-        """Raises AuthenticationError."""
-        if principal is not None and self._revocations.active and self._revocations.refuse(principal):
+    def _admitted(self, principal: Principal | None, headers: Headers, peer: Peer) -> Principal | None:
+        """Raises AuthenticationError for a token that is revoked, or whose sender lacks what it is bound to."""
+        if principal is None:
+            return None
+        if self._revocations.active and self._revocations.refuse(principal):
             raise invalid_credentials()
-        return principal
+        return proved(principal, headers, peer)
 
     async def _ask(self, digest: bytes, value: bytes) -> Principal | None:
         before = self._known.pop(digest, None)
@@ -174,8 +176,9 @@ class IntrospectionAuthenticator:
         spec, now = self._spec, self._clock.wall()
         if answer.get("iss", spec.issuer) != spec.issuer:
             raise Malformed("it is another issuer's")
-        if str(answer.get("token_type", "Bearer")).lower() not in ("bearer", "access_token") or "cnf" in answer:
-            raise Malformed("it is bound to a key")
+        bound, kind = bound_to(answer, spec.binding), str(answer.get("token_type", "Bearer")).lower()
+        if kind not in (("bearer", "access_token", "dpop") if bound.key else ("bearer", "access_token")):
+            raise Malformed("it is of another type")
         audience = answer.get("aud")
         audiences = [audience] if isinstance(audience, str) else audience
         ours = isinstance(audiences, list) and any(isinstance(one, str) and one in self._audiences for one in audiences)
@@ -192,6 +195,7 @@ class IntrospectionAuthenticator:
             raise Malformed("a required claim is not as it must be")
         principal = principal_of(answer, spec.claims, "oidc", expires)
         principal.login = login_of(answer, principal, spec.issuer)
+        bind(principal, bound, spec.issuer)
         return principal
 
 
@@ -203,4 +207,5 @@ def build(settings: OidcSpec, context: AuthenticatorContext) -> IntrospectionAut
 
 def _same(one: Principal, other: Principal) -> bool:
     """Whether two principals differ in nothing but the end of their token."""
-    return all(getattr(one, name) == getattr(other, name) for name in _CLAIMED)
+    holders = [None if login is None else (login.certificate, login.key) for login in (one.login, other.login)]
+    return holders[0] == holders[1] and all(getattr(one, name) == getattr(other, name) for name in _CLAIMED)

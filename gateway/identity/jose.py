@@ -1,8 +1,9 @@
 """Signed tokens as bytes: strict reading of a JWS in compact form (RFC 7515, RFC 7519, RFC 8725), and its signature.
 
 Reading is stricter than the RFCs where they leave a choice: a duplicate member, a number that JSON does not have, padding or another
-spelling of the same base64url text refuse the token. Headers that name keys or addresses (`jwk`, `jku`, `x5u`, `x5c`) are never looked at;
-`crit` is refused, because no extension is supported. The algorithm must be one that the issuer's settings allow and that the key is for.
+spelling of the same base64url text refuse the token. Headers that name keys or addresses (`jwk`, `jku`, `x5u`, `x5c`) are never looked at
+here (the `jwk` of a DPoP proof, which is all about its own key, is gateway.identity.dpop's); `crit` is refused, because no extension is
+supported. The algorithm must be one that the issuer's settings allow and that the key is for.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ class Malformed(Exception):
 
 
 class Unverified:
-    """A token whose signature was not looked at yet. claims: all of them. Nothing of it may be believed."""
+    """A token whose signature was not looked at yet. claims: all of them. jwk: what the head has under that name. Nothing of it may be
+    believed."""
 
-    __slots__ = ("algorithm", "claims", "kid", "signature", "signed", "type")
+    __slots__ = ("algorithm", "claims", "jwk", "kid", "signature", "signed", "type")
 
-    def __init__(self, algorithm: str, kid: str | None, type: str, claims: dict[str, Any], signed: bytes, signature: bytes) -> None:
-        self.algorithm, self.kid, self.type = algorithm, kid, type
+    def __init__(
+        self, algorithm: str, kid: str | None, type: str, claims: dict[str, Any], signed: bytes, signature: bytes, jwk: object = None
+    ) -> None:
+        self.algorithm, self.kid, self.type, self.jwk = algorithm, kid, type, jwk
         self.claims, self.signed, self.signature = claims, signed, signature
 
 
@@ -59,7 +63,8 @@ def read(token: bytes) -> Unverified:
     if not isinstance(kind, str):
         raise Malformed("the type is not a text")
     signed = token[: len(head) + 1 + len(payload)]
-    return Unverified(algorithm, kid, kind.lower().removeprefix("application/"), _object(payload, "claims"), signed, _decoded(signature))
+    kind = kind.lower().removeprefix("application/")
+    return Unverified(algorithm, kid, kind, _object(payload, "claims"), signed, _decoded(signature), header.get("jwk"))
 
 
 def is_access_type(token: Unverified) -> bool:

@@ -1,4 +1,4 @@
-"""Access tokens of OpenID Connect issuers: `Authorization: Bearer eyJ...`.
+"""Access tokens of OpenID Connect issuers: `Authorization: Bearer eyJ...`, or `DPoP eyJ...` with a proof.
 
 A token counts when its issuer is configured, the issuer's own key signed it by an allowed algorithm, it is an access token for one of the
 audiences, it is valid now, and its claims are what the settings require. Every other token gets the same answer, except that an expired
@@ -24,7 +24,7 @@ from gateway.core.waiting import Maybe
 from gateway.identity import jose
 from gateway.identity.binding import bind, bound_to, proved
 from gateway.identity.claims import login_of, meets, numeric_date, principal_of
-from gateway.identity.credentials import CHALLENGE, invalid_credentials, looks_like_jwt, presented
+from gateway.identity.credentials import CHALLENGE, invalid_credentials, looks_like_jwt, presented_token
 from gateway.identity.jose import Malformed, Unverified
 from gateway.identity.jwks import FETCH_SECONDS, KeyRing
 from gateway.identity.revocations import Revocations
@@ -65,7 +65,7 @@ class Issuer:
         expires = self._valid(claims, now)
         principal = principal_of(claims, self.spec.claims, "oidc", expires)
         principal.login = login_of(claims, principal, self.spec.issuer)
-        bind(principal, bound_to(claims), self.spec.issuer)
+        bind(principal, bound_to(claims, self.spec.binding), self.spec.issuer)
         if expires + self.spec.leeway <= now:
             raise expired()
         return principal
@@ -114,18 +114,18 @@ class OidcAuthenticator:
 
     def authenticate(self, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         """None for other credentials, and for tokens of other issuers."""
-        found = presented(headers)
-        if found is None or found[0] != b"bearer" or not looks_like_jwt(found[1]):
+        token = presented_token(headers)
+        if token is None or not looks_like_jwt(token):
             return None
-        digest = sha256(found[1]).digest()
+        digest = sha256(token).digest()
         principal = self._known.get(digest)
         if principal is not None and principal.expires is not None and principal.expires > self._clock.wall():
             if self._revocations.active and self._revocations.refuse(principal):
                 raise invalid_credentials()
-            return proved(principal, peer)
-        return self._first(found[1], digest, peer)
+            return proved(principal, headers, peer)
+        return self._first(token, digest, headers, peer)
 
-    def _first(self, value: bytes, digest: bytes, peer: Peer) -> Maybe[Principal | None]:
+    def _first(self, value: bytes, digest: bytes, headers: Headers, peer: Peer) -> Maybe[Principal | None]:
         self._known.pop(digest, None)
         try:
             token = jose.read(value)
@@ -136,16 +136,16 @@ class OidcAuthenticator:
                 raise Malformed("the algorithm is not allowed")
             key = issuer.keys.known(token.kid, token.algorithm)
             if key is not None:
-                return proved(self._remember(digest, issuer.judge(token, key)), peer)
+                return proved(self._remember(digest, issuer.judge(token, key)), headers, peer)
         except Malformed as reason:
             log.debug("a token was refused: %s", reason)
             raise invalid_credentials() from None
         fetch = issuer.keys.fetched()
         if fetch is None:
             raise invalid_credentials()
-        return self._tasks.wait(self._after(fetch, token, digest, peer), name="keys")
+        return self._tasks.wait(self._after(fetch, token, digest, headers, peer), name="keys")
 
-    async def _after(self, fetch: Any, token: Unverified, digest: bytes, peer: Peer) -> Principal:
+    async def _after(self, fetch: Any, token: Unverified, digest: bytes, headers: Headers, peer: Peer) -> Principal:
         issuer = self._issuer
         try:
             async with asyncio.timeout(2 * FETCH_SECONDS):
@@ -153,7 +153,7 @@ class OidcAuthenticator:
             key = issuer.keys.known(token.kid, token.algorithm)
             if key is None:
                 raise Malformed("its key is unknown")
-            return proved(self._remember(digest, issuer.judge(token, key)), peer)
+            return proved(self._remember(digest, issuer.judge(token, key)), headers, peer)
         except (Malformed, TimeoutError) as reason:
             log.debug("a token was refused: %s", reason)
             raise invalid_credentials() from None

@@ -38,7 +38,7 @@ class DataApplication:
 
     def __init__(self, plane: DataPlane, health: Health, desk: TokenDesk | None = None) -> None:
         self._plane, self._health, self._desk = plane, health, desk
-        self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified)
+        self._tokens = None if desk is None else TokenEndpoint(plane, desk, self._identified, self._proved)
         self._table: dict[bytes, Handler] = {
             b"/v1/models": self._models,
             b"/livez": self._livez,
@@ -105,13 +105,29 @@ class DataApplication:
             if self._plane.standing.active:
                 self._plane.standing.admit(principal)
         except GatehouseError as error:
-            if self._plane.first_denial(peer.address, error.code, self._plane.now):
-                request_id: bytes = scope["state"]["request_id"]
-                snapshot.audit.outcome(
-                    OutcomeRecord(time(), request_id.decode(), outcome_of(error), error.status, error.code, peer=peer.address)
-                )
+            self._record_denial(scope, error)
             raise
         return principal
+
+    async def _proved(self, scope: Message) -> bytes:
+        """With which key the sender has proved itself, where no token says that it must; b"" if it has not. A failure is recorded too."""
+        prover = self._plane.current().prover
+        if prover is None:
+            return b""
+        try:
+            found = prover.proved(scope["state"]["headers"])
+            return await found if isinstance(found, Awaitable) else found
+        except GatehouseError as error:
+            self._record_denial(scope, error)
+            raise
+
+    def _record_denial(self, scope: Message, error: GatehouseError) -> None:
+        peer: Peer = scope["state"]["peer"]
+        if self._plane.first_denial(peer.address, error.code, self._plane.now):
+            request_id: bytes = scope["state"]["request_id"]
+            self._plane.current().audit.outcome(
+                OutcomeRecord(time(), request_id.decode(), outcome_of(error), error.status, error.code, peer=peer.address)
+            )
 
     async def _models(self, scope: Message) -> Response:
         principal = await self._principal(scope)

@@ -11,6 +11,7 @@ from typing import Final
 import httptools
 
 from gateway.core.errors import GatehouseError, RequestError
+from gateway.core.proofs import PROOF, note_target
 from gateway.core.types import Headers
 from gateway.pipeline.plane import DataPlane
 from gateway.server.head import REQUEST_ID, UNDERSCORE, check_head, foreign_protocol, split_target
@@ -190,6 +191,8 @@ class RequestReader:
             if read[place : place + 6] != b" HTTP/" and foreign_protocol(read[: read.find(b"\n", place) + 1]):
                 raise self.rejected(self._foreign().error)
         path, query = split_target(self._url)
+        if PROOF in headers:
+            note_target(headers, method, path)
         keep_alive = parser.should_keep_alive()
         if (not keep_alive or b"connection" in headers) and (version := parser.get_http_version()) != "1.1":
             self._old_version(version, headers)

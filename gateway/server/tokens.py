@@ -2,7 +2,8 @@
 
 Without a body, the credential in the headers is the login. A form is a token exchange, or `grant_type=client_credentials` for a login that
 asks for a part of the scope. What is handed out never says more than what was sent: the scope is at most that of the token that was sent,
-its life ends with it, tenant, groups and roles are those that it has, and its actors stay.
+its life ends with it, tenant, groups and roles are those that it has, and its actors stay. What it was bound to, the token is bound to too,
+and a DPoP proof (RFC 9449, 5) binds it to that proof's key.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from gateway.core.errors import GatehouseError, NotFound, RequestError
+from gateway.core.proofs import PROVED
 from gateway.core.specs import GatewayTokensSpec
 from gateway.core.tokens import MAX_ACTORS, MAX_SOURCES, Grant, Mint, TokenDesk, recipient_of, sources_of
 from gateway.core.types import Headers, Login, OutcomeRecord, Peer, Principal
@@ -38,11 +40,15 @@ Identify = Callable[[Message, Headers], Awaitable[Principal]]
 """(scope, headers) -> the caller. Raises AuthenticationError and the like; a failure is counted and recorded as everywhere."""
 
 
+Prove = Callable[[Message], Awaitable[bytes]]
+"""scope -> the thumbprint of the key that the sender has proved to have; b"" without a proof. Raises AuthenticationError."""
+
+
 class TokenEndpoint:
     """identify: who the credentials in some headers are."""
 
-    def __init__(self, plane: DataPlane, desk: TokenDesk, identify: Identify) -> None:
-        self._plane, self._desk, self._identify = plane, desk, identify
+    def __init__(self, plane: DataPlane, desk: TokenDesk, identify: Identify, prove: Prove) -> None:
+        self._plane, self._desk, self._identify, self._prove = plane, desk, identify, prove
 
     async def answer(self, scope: Message, receive: Receive) -> tuple[int, bytes, list[tuple[bytes, bytes]]]:
         """Raises GatehouseError."""
@@ -51,13 +57,17 @@ class TokenEndpoint:
             raise NotFound("This gateway issues no tokens.")
         form = await _form(scope, receive)
         if form is not None and form.get("grant_type") == EXCHANGE:
-            method, principal, actor = "exchange", *await self._exchanged(scope, form)
+            self._alone(scope)
+            key = await self._prove(scope)
+            method, principal, actor = "exchange", *await self._exchanged(scope, form, key)
         else:
             if form is not None and form.get("grant_type") != "client_credentials":
                 raise _refused("unsupported_grant_type", f"grant_type must be {EXCHANGE} or client_credentials.", "grant_type")
-            method, principal, actor = "login", await self._identify(scope, scope["state"]["headers"]), None
+            headers: Headers = scope["state"]["headers"]
+            method, principal, actor = "login", await self._identify(scope, headers), None
+            key = b"" if PROVED in headers else await self._prove(scope)  # a bound token's proof has been used
         try:
-            grant = granted(principal, actor, form or {}, settings)
+            grant = granted(principal, actor, form or {}, settings, key.decode())
             minted = await self._desk.issue(
                 Mint(
                     grant=grant,
@@ -72,26 +82,28 @@ class TokenEndpoint:
         body: dict[str, Any] = {
             "access_token": minted.token.reveal(),
             "issued_token_type": ACCESS_TOKEN,
-            "token_type": "Bearer",
+            "token_type": "DPoP" if grant.key else "Bearer",
             "expires_in": int(minted.lifetime),
         }
         if grant.scope is not None:
             body["scope"] = " ".join(grant.scope)
         return 200, msgspec.json.encode(body), list(NO_STORE)
 
-    async def _exchanged(self, scope: Message, form: Mapping[str, str]) -> tuple[Principal, Principal | None]:
-        """The subject and the actor of an exchange."""
+    def _alone(self, scope: Message) -> None:
         if any(name in scope["state"]["headers"] for name in _CREDENTIALS):
             raise RequestError(
                 "The subject_token is the credential of an exchange; send no other one.",
                 code="ambiguous_credentials",
                 param="subject_token",
             )
-        subject = await self._token(scope, form, "subject_token", needed=True)
-        assert subject is not None
-        return subject, await self._token(scope, form, "actor_token", needed=False)
 
-    async def _token(self, scope: Message, form: Mapping[str, str], name: str, *, needed: bool) -> Principal | None:
+    async def _exchanged(self, scope: Message, form: Mapping[str, str], key: bytes) -> tuple[Principal, Principal | None]:
+        """The subject and the actor of an exchange. key: that the sender has proved to have."""
+        subject = await self._token(scope, form, "subject_token", key, needed=True)
+        assert subject is not None
+        return subject, await self._token(scope, form, "actor_token", key, needed=False)
+
+    async def _token(self, scope: Message, form: Mapping[str, str], name: str, key: bytes, *, needed: bool) -> Principal | None:
         token, kind = form.get(name, ""), form.get(f"{name}_type", "")
         if not token and not kind and not needed:
             return None
@@ -101,7 +113,8 @@ class TokenEndpoint:
             raise _refused("invalid_request", f"{name}_type must be {ACCESS_TOKEN} or {JWT}.", f"{name}_type")
         if not token.isascii() or not token.isprintable() or " " in token:
             raise _refused("invalid_request", f"{name} holds characters that no token has.", name)
-        return await self._identify(scope, {b"authorization": b"Bearer " + token.encode()})
+        headers = {b"authorization": b"Bearer " + token.encode()}
+        return await self._identify(scope, {**headers, PROVED: key} if key else headers)
 
     def _denied(self, scope: Message, principal: Principal, error: GatehouseError) -> None:
         """Records that a known caller asked for what there is not for them."""
@@ -124,8 +137,9 @@ class TokenEndpoint:
         )
 
 
-def granted(principal: Principal, actor: Principal | None, form: Mapping[str, str], settings: GatewayTokensSpec) -> Grant:
-    """What the token may say. Raises RequestError with the codes of RFC 6749, 5.2 and RFC 8693, 2.2.2."""
+def granted(principal: Principal, actor: Principal | None, form: Mapping[str, str], settings: GatewayTokensSpec, key: str = "") -> Grant:
+    """What the token may say. key: the thumbprint of the key that the sender has proved to have. Raises RequestError with the codes of
+    RFC 6749, 5.2 and RFC 8693, 2.2.2."""
     login = principal.login
     if login is None or principal.kind not in KINDS:
         raise _refused("invalid_request", "A token can be had for a person's login or token; an API key is used as it is.", None)
@@ -138,6 +152,7 @@ def granted(principal: Principal, actor: Principal | None, form: Mapping[str, st
     sources = sources_of(principal)
     if len(sources) > MAX_SOURCES:
         raise _refused("invalid_request", f"A token can be exchanged {MAX_SOURCES - 1} times in a row.", "subject_token")
+    certificate, key = _bound(login, actor, settings, key)
     ends = [one.expires for one in (principal, actor) if one is not None and one.expires is not None]
     return Grant(
         subject=principal.id,
@@ -155,10 +170,25 @@ def granted(principal: Principal, actor: Principal | None, form: Mapping[str, st
         acr=login.acr,
         amr=login.amr,
         may_act=login.may_act,
-        certificate=login.certificate,
+        certificate=certificate,
+        key=key,
         sources=sources,
         latest=min(ends, default=None),
     )
+
+
+def _bound(login: Login, actor: Principal | None, settings: GatewayTokensSpec, key: str) -> tuple[str, str]:
+    """The certificate or the key that the token is bound to: that of what was sent, else of the proof."""
+    logins = [login] if actor is None or actor.login is None else [login, actor.login]
+    certificate = next((one.certificate for one in logins if one.certificate), "")
+    key = key or next((one.key for one in logins if one.key), "")
+    if certificate and key:
+        raise _refused("invalid_request", "The token would be bound to a certificate and to a key; send no DPoP proof.", None)
+    wanted = settings.binding
+    if (wanted == "dpop" and not key) or (wanted == "certificate" and not certificate) or (wanted == "either" and not (key or certificate)):
+        what = {"dpop": "a DPoP proof", "certificate": "a token that is bound to a client certificate"}.get(wanted, "a DPoP proof")
+        raise _refused("invalid_request", f"This gateway's tokens are bound to their sender: send {what}.", None)
+    return certificate, key
 
 
 def _acting(principal: Principal, login: Login, actor: Principal) -> tuple[str, ...]:

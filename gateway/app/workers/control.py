@@ -50,6 +50,7 @@ from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.core.errors import GatehouseError
 from gateway.core.ports import Change
+from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
 from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
@@ -240,6 +241,9 @@ class Workers:
     async def mint(self, wanted: Mint) -> Minted:
         return await self._gateway.tokens.mint(wanted)
 
+    def claim(self, proof: ClaimProof) -> ProofClaimed:
+        return ProofClaimed(self._gateway.replays.claim(proof))
+
     def _swapped(self, built: Built) -> None:
         self.hub.change(ConfigChanged(settings=packed(built.snapshot.spec), version=built.snapshot.version))
 
@@ -378,6 +382,7 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.answer(FindKey, lambda _, ask: workers.find_key(ask))
     handlers.answer(FindPerson, lambda _, ask: workers.find_person(ask))
     handlers.answer(Mint, lambda _, wanted: workers.mint(wanted))
+    handlers.answer(ClaimProof, lambda _, proof: workers.claim(proof))
     handlers.on(Used, lambda _, used: workers.used(used))
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)

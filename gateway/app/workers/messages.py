@@ -23,6 +23,7 @@ import msgspec
 from gateway.app.workers.settings import Settings
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.people import PersonRecord, Seen
+from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
@@ -255,6 +256,8 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     PersonFound,
     Mint,
     Minted,
+    ClaimProof,
+    ProofClaimed,
     LeaseCall,
     LeaseReply,
     LeaseRecall,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ from gateway.core.feed import LocalFeed
 from gateway.core.network import Networks
 from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
+from gateway.core.proofs import ClaimProof
 from gateway.core.secret import Secret
 from gateway.core.slices import in_slices
 from gateway.core.specs import ConfigSpec
@@ -87,6 +89,8 @@ FIND_SECONDS: Final = 6.0
 """How long the look-up of a key may take: a little longer than the store's own deadline."""
 ISSUE_SECONDS: Final = 10.0
 """How long the signature of a token may take: what the audit log and the store need at most."""
+CLAIM_SECONDS: Final = 2.0
+"""How long it may take to say whether a proof was used before."""
 REPORT_SECONDS: Final = 1.0
 
 
@@ -126,7 +130,9 @@ class Worker:
         loop = asyncio.get_running_loop()
         self._estimates = Estimates()
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
-        self._assembler = Assembler(self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries)
+        self._assembler = Assembler(
+            self.registry, self.metrics, self.audit, parts, self._limiter, lambda: salts, self.countries, self._claim
+        )
         self.shared_limits: SharedLimitsPart | None = None
         if spec.redis is not None:
             self.shared_limits = SharedLimitsPart(
@@ -245,6 +251,14 @@ class Worker:
     async def issue(self, wanted: Mint) -> Minted:
         """Has the control process sign a token. Raises what it raises."""
         return await self._channel.ask(wanted, ISSUE_SECONDS)
+
+    def _claim(self, proof: ClaimProof) -> Awaitable[bool]:
+        """Asks the control process, which knows of all workers. Raises Overloaded and the like when it does not answer."""
+
+        async def asked() -> bool:
+            return (await self._channel.ask(proof, CLAIM_SECONDS)).fresh
+
+        return self._owner.wait(asked(), name="claim a proof")
 
     def token_keys_changed(self, change: TokenKeysChanged) -> None:
         self.token_keys.replace(change.rows)

@@ -1,4 +1,4 @@
-"""Certificate-bound tokens (RFC 8705): only together with their certificate, at the first request and at every other."""
+"""Bound tokens (RFC 8705, RFC 9449): only together with their certificate or key, at the first request and at every other."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from gateway.core.clock import SystemClock
 from gateway.core.errors import AuthenticationError
+from gateway.core.identity_specs import Binding
+from gateway.core.proofs import PROVED
 from gateway.core.specs import ClaimSpec, ClaimsSpec, OidcSpec
 from gateway.core.types import Peer, Principal
-from gateway.identity.binding import bound_to
+from gateway.identity.binding import bound_to, confirmation, satisfies
 from gateway.identity.jose import Malformed
 from gateway.identity.jwks import keys_of
 from gateway.identity.oidc import OidcAuthenticator
@@ -53,6 +55,35 @@ def test_a_bound_token_needs_its_certificate() -> None:
     assert ask(made, issuing.token(claims()), Peer("192.0.2.1")).id == "ci"
 
 
+def test_a_token_bound_to_a_key_needs_its_proof() -> None:
+    made, token = authenticator(), issuing.token(claims(cnf={"jkt": HASH}))
+    for _ in range(2):
+        with pytest.raises(AuthenticationError) as caught:
+            ask(made, token, HOLDER)
+        assert caught.value.code == "invalid_credentials"
+        for scheme in (b"Bearer ", b"DPoP "):
+            with pytest.raises(AuthenticationError):
+                made.authenticate({b"authorization": scheme + token, PROVED: b"x" * 43}, HOLDER)
+            found = made.authenticate({b"authorization": scheme + token, PROVED: HASH.encode()}, HOLDER)
+            assert isinstance(found, Principal) and found.login is not None and found.login.key == HASH
+    assert made.authenticate({b"authorization": b"DPoP " + token}, HOLDER) is None, "a scheme that nobody knows without a proof"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "counts"),
+    [("optional", "ncd"), ("dpop", "d"), ("certificate", "c"), ("either", "cd")],
+)
+def test_an_issuers_tokens_must_be_bound_as_it_is_set(wanted: Binding, counts: str) -> None:
+    each = {"n": {}, "c": {"cnf": {"x5t#S256": HASH}}, "d": {"cnf": {"jkt": HASH}}}
+    for name, said in each.items():
+        if name in counts:
+            assert satisfies(bound_to(said, wanted), wanted)
+        else:
+            with pytest.raises(Malformed):
+                bound_to(said, wanted)
+    assert [confirmation(bound_to(said)) for said in each.values()] == [said.get("cnf") for said in each.values()]
+
+
 @pytest.mark.parametrize(
     "cnf",
     [
@@ -60,7 +91,10 @@ def test_a_bound_token_needs_its_certificate() -> None:
         None,
         [],
         "x",
-        {"jkt": HASH},
+        {"jkt": HASH[:-1]},
+        {"jkt": HASH[:-1] + "\u00e9"},
+        {"jkt": HASH[:-1] + ("l" if HASH[-1] != "l" else "m")},
+        {"jwk": {"kty": "EC"}},
         {"x5t#S256": HASH, "jkt": HASH},
         {"x5t#S256": ""},
         {"x5t#S256": HASH[:-1]},
