@@ -73,12 +73,18 @@ def bind(principal: Principal, bound: Bound, issuer: str) -> None:
 
 
 def proved(principal: Principal, headers: Headers, peer: Peer) -> Principal:
-    """The principal, if the other end has what it is bound to: the certificate of the connection, the key of the proof that
-    gateway.identity.proving has read. Raises AuthenticationError."""
-    login = principal.login
-    if login is not None:
-        if login.certificate and login.certificate != peer.thumbprint:
-            raise invalid_credentials()
-        if login.key and headers.get(PROVED) != login.key.encode():
-            raise invalid_credentials()
+    """The principal, if the other end has what it is bound to. Raises AuthenticationError."""
+    if not has_proved(principal, headers, peer):
+        raise invalid_credentials()
     return principal
+
+
+def has_proved(principal: Principal, headers: Headers, peer: Peer) -> bool:
+    """Whether the other end has what a token is bound to: the certificate of the connection, the key of the proof that
+    gateway.identity.proving has read."""
+    login = principal.login
+    if login is None:
+        return True
+    if login.certificate and login.certificate != peer.thumbprint:
+        return False
+    return not login.key or headers.get(PROVED) == login.key.encode()

@@ -23,9 +23,9 @@ from gateway.core.plugins import AuthenticatorContext
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Headers, Peer, Principal
 from gateway.core.waiting import Maybe
-from gateway.identity.binding import bind, bound_to, proved
+from gateway.identity.binding import bind, bound_to, has_proved
 from gateway.identity.claims import login_of, meets, numeric_date, principal_of
-from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, looks_like_jwt, presented_token
+from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, looks_like_jwt, nobody_knew, presented_token
 from gateway.identity.jose import Malformed
 from gateway.identity.revocations import Revocations
 from gateway.transport.ask import ask
@@ -121,12 +121,12 @@ class IntrospectionAuthenticator:
         return self._admitted(await asyncio.shield(flight), headers, peer)
 
     def _admitted(self, principal: Principal | None, headers: Headers, peer: Peer) -> Principal | None:
-        """Raises AuthenticationError for a token that is revoked, or whose sender lacks what it is bound to."""
+        """Raises for a token that is revoked, or whose sender lacks what it is bound to, what others would for one that nobody knows."""
         if principal is None:
             return None
-        if self._revocations.active and self._revocations.refuse(principal):
-            raise invalid_credentials()
-        return proved(principal, headers, peer)
+        if (self._revocations.active and self._revocations.refuse(principal)) or not has_proved(principal, headers, peer):
+            raise nobody_knew(headers)
+        return principal
 
     async def _ask(self, digest: bytes, value: bytes) -> Principal | None:
         before = self._known.pop(digest, None)

@@ -34,6 +34,7 @@ function build() {
     ],
     features: {
       clientCredentials: { enabled: true },
+      dPoP: { enabled: true },
       introspection: { enabled: true },
       revocation: { enabled: true },
       devInteractions: { enabled: true },

@@ -39,6 +39,14 @@ class Provider:
         token: str = self.http.post("/token", data=form, auth=("svc", "svc-secret")).json()["access_token"]
         return token
 
+    def bound_token(self, proof: bytes, **more: str) -> str:
+        """A token that is bound to the key of a DPoP proof for a POST to `/token` (RFC 9449, 5)."""
+        form = {"grant_type": "client_credentials", "scope": "infer", **more}
+        answer = self.http.post("/token", data=form, auth=("svc", "svc-secret"), headers={"DPoP": proof.decode()}).json()
+        assert answer["token_type"] == "DPoP", answer
+        token: str = answer["access_token"]
+        return token
+
     def control(self, what: str, body: Any = None) -> Any:
         return self.http.post(f"/control/{what}", json=body).json()
 

@@ -256,6 +256,49 @@ def test_logins_by_certificate_that_cannot_be_meant(listen: str, mtls: str, expe
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ("dpop: {urls: []}", "identity.dpop.urls: Expected `array` of length >= 1"),
+        ("dpop: {}", "identity.dpop"),
+        ("dpop: {urls: ['http://gateway.example']}", "identity.dpop.urls[0]: 'http://gateway.example' must be https://"),
+        ("dpop: {urls: ['gateway.example']}", "must be https://"),
+        ("dpop: {urls: ['https://gateway.example/llm/']}", "must be what comes before the path of a request"),
+        ("dpop: {urls: ['https://gateway.example?x']}", "must be what comes before the path of a request"),
+        ("dpop: {urls: ['https://a@gateway.example']}", "must be"),
+        ("dpop: {urls: ['https://gateway.example'], algorithms: [HS256]}", "identity.dpop.algorithms[0]"),
+        ("dpop: {urls: ['https://gateway.example'], algorithms: []}", "identity.dpop.algorithms"),
+        ("dpop: {urls: ['https://gateway.example'], max_age: 6m}", "identity.dpop.max_age: must be between 1s and 5m"),
+        ("dpop: {urls: ['https://gateway.example'], leeway: 2m}", "identity.dpop.leeway: at most 1m"),
+        ("dpop: {urls: ['https://gateway.example'], nonce: always}", "identity.dpop.nonce"),
+        ("gateway_tokens: {issuer: 'https://gw.example', binding: dpop}", "identity.gateway_tokens.binding: needs identity.dpop"),
+        (
+            "oidc: [{name: a, issuer: 'https://idp.example', audiences: [x], binding: dpop}]",
+            "identity.oidc[0].binding: needs identity.dpop",
+        ),
+        (
+            "oidc: [{name: a, issuer: 'https://idp.example', audiences: [x], binding: certificate}]",
+            "identity.oidc[0].binding: no client is ever asked for a certificate",
+        ),
+        ("oidc: [{name: a, issuer: 'https://idp.example', audiences: [x], binding: either}]", "binding: needs identity.dpop or listen.tls"),
+        ("oidc: [{name: a, issuer: 'https://idp.example', audiences: [x], binding: key}]", "identity.oidc[0].binding"),
+    ],
+)
+def test_bindings_that_cannot_be_meant(identity: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(GOOD.replace("identity: {", f"identity: {{{identity}, "))
+    assert expected in str(caught.value)
+
+
+def test_bindings_that_can() -> None:
+    dpop = "dpop: {urls: ['https://gateway.example/llm', 'http://127.0.0.1:8080', 'https://x.example/']}"
+    issuer = "oidc: [{name: a, issuer: 'https://idp.example', audiences: [x], binding: either}]"
+    spec = read(GOOD.replace("identity: {", f"identity: {{{dpop}, {issuer}, "))
+    assert spec.identity.dpop is not None and spec.identity.oidc[0].binding == "either"
+    certificate = issuer.replace("either", "certificate")
+    assert read(GOOD.replace("identity: {", f"identity: {{{certificate}, ") + f"listen: {{{TLS}}}\n").identity.oidc
+
+
 def test_the_authorities_are_the_listeners_where_nothing_else_is_said() -> None:
     text = GOOD.replace("identity: {", f"identity: {{mtls: {{principals: [{MESH}], crl: crl.pem}}, ")
     both = f"listen: {{{TLS}, admin_tls: {{cert: a, key: b, client_ca: admin.pem}}}}\n"

@@ -1,0 +1,185 @@
+"""Tokens bound to a key (DPoP, RFC 9449) of a certified provider, at a gateway with two workers behind a TLS terminator's name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse
+from tests.e2e.test_gateway_tokens import EXCHANGE, TYPE, claims, error, settings
+from tests.e2e.test_oidc import Provider, provider  # noqa: F401 - a fixture
+from tests.unit.gateway.identity import proving
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+CHAT = "/v1/chat/completions"
+BODY = {"model": "m1", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, provider: Provider) -> Iterator[Gatehouse]:  # noqa: F811
+    directory = tmp_path_factory.mktemp("dpop")
+    config = settings(directory, engine, provider.url)
+    asking = {"url": f"{provider.url}/token/introspection", "client_id": "gw", "client_secret": "gw:secret+1"}
+    config["identity"]["oidc"][0] |= {"introspection": asking, "claims": {"subject": "client_id", "roles": "roles"}}
+    config["identity"]["dpop"] = {"urls": [proving.URL]}
+    with Gatehouse(directory, config, arguments=["--workers", "2"]) as gatehouse:
+        yield gatehouse
+
+
+def proof(token: str | None, path: str = CHAT, *, key: Any = KEY, **claims: Any) -> str:
+    named = {"jti": f"e2e-{next(NUMBERS)}", **claims}
+    return proving.proof(None if token is None else token.encode(), time.time(), path, key=key, **named).decode()
+
+
+def bound(provider: Provider, key: Any = KEY, **more: str) -> str:  # noqa: F811
+    return provider.bound_token(proof(None, key=key, htu=f"{provider.url}/token").encode(), **more)
+
+
+def chat(running: Gatehouse, token: str, proof: str | None, scheme: str = "DPoP") -> httpx.Response:
+    headers = {"authorization": f"{scheme} {token}", **({} if proof is None else {"DPoP": proof})}
+    return httpx.post(running.url + CHAT, json=BODY, headers=headers, trust_env=False, timeout=60)
+
+
+def form(running: Gatehouse, proof: str | None, **fields: str) -> httpx.Response:
+    headers = {} if proof is None else {"DPoP": proof}
+    return httpx.post(f"{running.url}/auth/token", data=fields, headers=headers, trust_env=False, timeout=60)
+
+
+@pytest.mark.parametrize("more", [{}, {"resource": "urn:opaque"}], ids=["signed", "opaque"])
+def test_a_bound_token_of_the_provider(running: Gatehouse, provider: Provider, more: dict[str, str]) -> None:  # noqa: F811
+    token = bound(provider, **more)
+    for _ in range(3):
+        answer = chat(running, token, proof(token))
+        assert answer.status_code == 200, answer.text
+    error(chat(running, token, None, "Bearer"), 401, "invalid_api_key" if more else "invalid_credentials")
+    error(chat(running, token, proof(token, key=OTHER)), 401, "invalid_credentials")
+    for wrong in (None, proof(token, htu="http://127.0.0.1/v1/chat/completions"), proof(token, htm="GET"), proof(None)):
+        refused = chat(running, token, wrong)
+        error(refused, 401, "invalid_dpop_proof")
+        assert refused.headers["www-authenticate"].startswith('DPoP realm="gatehouse", error="invalid_dpop_proof", algs="ES256')
+    unbound = provider.token(**more)
+    assert chat(running, unbound, None, "Bearer").status_code == 200
+    error(chat(running, unbound, proof(unbound)), 401, "invalid_credentials")
+    models = {"authorization": f"DPoP {token}", "DPoP": proof(token, "/v1/models", htm="GET")}
+    seen = httpx.get(f"{running.url}/v1/models?x=y", headers=models, trust_env=False)
+    assert [model["id"] for model in seen.json()["data"]] == ["m1", "m2"]
+
+
+def test_a_proof_counts_once_in_all_workers(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token = bound(provider)
+
+    async def thieves() -> list[int]:
+        said = {"authorization": f"DPoP {token}", "DPoP": proof(token)}
+
+        async def one() -> int:
+            async with httpx.AsyncClient(trust_env=False, timeout=60) as client:  # a connection each: they spread over the workers
+                return (await client.post(running.url + CHAT, json=BODY, headers=said)).status_code
+
+        return await asyncio.gather(*(one() for _ in range(12)))
+
+    for _ in range(3):
+        assert sorted(asyncio.run(thieves())) == [200] + [401] * 11
+
+
+def test_tokens_of_the_gateway_are_bound_too(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token = bound(provider)
+    fields = {"grant_type": EXCHANGE, "subject_token": token, "subject_token_type": TYPE}
+    error(form(running, None, **fields), 401, "invalid_credentials")
+    error(form(running, proof(None, "/auth/token", key=OTHER), **fields), 401, "invalid_credentials")
+    error(form(running, proof(None), **fields), 401, "invalid_dpop_proof")
+    answer = form(running, proof(None, "/auth/token"), **fields)
+    assert answer.status_code == 200 and answer.json()["token_type"] == "DPoP", answer.text
+    ours = answer.json()["access_token"]
+    assert claims(ours)["cnf"] == {"jkt": proving.thumbprint(KEY)}
+    assert chat(running, ours, proof(ours)).status_code == 200
+    error(chat(running, ours, None, "Bearer"), 401, "invalid_credentials")
+
+    free = form(running, None, **{**fields, "subject_token": provider.token()})
+    assert free.json()["token_type"] == "Bearer"
+    chosen = form(running, proof(None, "/auth/token"), **{**fields, "subject_token": provider.token()})
+    assert chosen.json()["token_type"] == "DPoP" and claims(chosen.json()["access_token"])["cnf"] == {"jkt": proving.thumbprint(KEY)}
+    again = httpx.post(
+        f"{running.url}/auth/token",
+        headers={"authorization": f"DPoP {ours}", "DPoP": proof(ours, "/auth/token")},
+        data={"grant_type": "client_credentials", "scope": "infer:chat"},
+        trust_env=False,
+    )
+    assert again.json()["token_type"] == "DPoP" and claims(again.json()["access_token"])["cnf"] == {"jkt": proving.thumbprint(KEY)}
+    other = provider.http.post("/token", data={"grant_type": "client_credentials", "scope": "infer"}, auth=("bot", "bot-secret")).json()
+    acting = form(running, None, **{**fields, "subject_token": other["access_token"]}, actor_token=token, actor_token_type=TYPE)
+    error(acting, 401, "invalid_credentials")
+
+
+def test_the_admin_listener_takes_them(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    provider.control("claims", {"tenant": "acme", "groups": ["engineers"], "roles": ["viewer"]})
+    token = bound(provider)
+    provider.control("claims", {"tenant": "acme", "groups": ["engineers"]})
+
+    def whoami(scheme: str, proof: str | None) -> httpx.Response:
+        headers = {"authorization": f"{scheme} {token}", **({} if proof is None else {"DPoP": proof})}
+        return httpx.get(f"{running.admin_url}/admin/v1/whoami", headers=headers, trust_env=False)
+
+    good = proof(token, "/admin/v1/whoami", htm="GET")
+    assert whoami("DPoP", good).json()["id"] == "svc"
+    for scheme, sent, code in (
+        ("DPoP", good, "invalid_dpop_proof"),
+        ("Bearer", None, "invalid_credentials"),
+        ("DPoP", None, "invalid_dpop_proof"),
+    ):
+        refused = whoami(scheme, sent)
+        assert (refused.status_code, refused.json()["code"]) == (401, code), refused.text
+    assert refused.headers["www-authenticate"].startswith("DPoP ")
+
+
+def test_no_client_can_say_that_a_key_was_proved(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token, name = bound(provider), proving.thumbprint(KEY)
+    for url, path in ((running.url, "/v1/models"), (running.admin_url, "/admin/v1/whoami")):
+        host, port = url.removeprefix("http://").split(":")
+        for line in (f":proved: {name}", f"X: y\r\n:proved: {name}", f" :proved: {name}"):
+            with socket.create_connection((host, int(port)), timeout=30) as raw:
+                raw.sendall(
+                    f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{line}\r\nConnection: close\r\n\r\n".encode()
+                )
+                status = raw.recv(4096).split(b" ")[1]
+            assert status in (b"400", b"401"), status
+
+
+def test_a_reload_asks_for_nonces_and_for_bound_tokens(running: Gatehouse, provider: Provider) -> None:  # noqa: F811
+    token = bound(provider)
+    used = proof(token)
+    assert chat(running, token, used).status_code == 200
+    running.config["identity"]["dpop"] |= {"nonce": "required", "max_age": "2m"}
+    running.config["identity"]["oidc"][0]["binding"] = "dpop"
+    running.config["identity"]["gateway_tokens"]["binding"] = "dpop"
+    running.file.write_text(yaml.safe_dump(running.config))
+    root = {"authorization": "Bearer root-key-0123456789abcdef0123456789abcdef"}
+    answer = httpx.post(f"{running.admin_url}/admin/v1/config/reload", headers=root, trust_env=False, timeout=60)
+    assert answer.status_code == 200, answer.text
+    error(chat(running, provider.token(), None, "Bearer"), 401, "invalid_credentials")
+    asked = chat(running, token, proof(token))
+    error(asked, 401, "use_dpop_nonce")
+    nonce = asked.headers["dpop-nonce"]
+    assert 'error="use_dpop_nonce"' in asked.headers["www-authenticate"]
+    assert [chat(running, token, proof(token, nonce=nonce)).status_code for _ in range(4)] == [200] * 4, "whichever worker gave it out"
+    error(chat(running, token, used), 401, "use_dpop_nonce")
+    fields = {"grant_type": EXCHANGE, "subject_token_type": TYPE}
+    told = form(running, proof(None, "/auth/token"), subject_token=token, **fields)
+    error(told, 401, "use_dpop_nonce")
+    assert form(running, proof(None, "/auth/token", nonce=told.headers["dpop-nonce"]), subject_token=token, **fields).status_code == 200
+    for _ in range(25):  # no throttle of failures keeps anybody from a nonce
+        headers = {"authorization": f"DPoP {token}", "DPoP": proof(token, "/admin/v1/whoami", htm="GET")}
+        wanted = httpx.get(f"{running.admin_url}/admin/v1/whoami", headers=headers, trust_env=False)
+        assert wanted.status_code == 401 and wanted.json()["code"] == "use_dpop_nonce" and wanted.headers["dpop-nonce"]
+    assert not any(token in line for line in running.lines), "no token is logged"
