@@ -368,6 +368,12 @@ def _directories(spec: ConfigSpec, error: ErrorAt) -> None:
         template, what = (users.filter, "filter") if users.dn is None else (users.dn, "dn")
         if template.count("{username}") != 1 or template.count("{") != 1:
             raise error(f"{path}.users.{what}", "must hold {username} once, and no other {")
+        if users.dn is not None and "=" not in users.dn.partition("{username}")[0]:
+            raise error(
+                f"{path}.users.dn",
+                f"{quoted(users.dn)} is no name of an entry; for a name such as user@domain search with base and filter: "
+                "'(userPrincipalName={username})'",
+            )
         if directory.groups is not None and directory.groups.filter.count("{dn}") != 1:
             raise error(f"{path}.groups.filter", "must hold {dn} once")
         if (tenant.value is None) == (tenant.attribute is None):

@@ -32,6 +32,9 @@ MAX_DEPTH: Final = 8
 MAX_VALUE: Final = 256
 INVALID, SUCCESS = 49, 0
 """Result codes (RFC 4511, 4.1.9)."""
+UNABLE: Final = frozenset({1, 2, 3, 8, 13, 51, 52, 80})
+"""Those by which a server says that it cannot check a password now, or not over this connection: an error of operations or of the protocol,
+out of time, TLS or a signature is missing, busy, unavailable, other."""
 
 
 class Refused(Exception):
@@ -260,8 +263,10 @@ class Directory:
             if result["result"] == SUCCESS:
                 return connection
             _close(connection)
-            raise Refused(_reason(result))
-        raise Unavailable(f"no server answers ({type(last).__name__})")
+            if result["result"] not in UNABLE:
+                raise Refused(_reason(result))
+            last = Unavailable(str(result.get("description")))
+        raise Unavailable(f"no server answers ({str(last) if isinstance(last, Unavailable) else type(last).__name__})")
 
     def _open(self, server: Any, dn: str, password: str, deadline: Deadline) -> Any:
         connection = self._ldap.Connection(

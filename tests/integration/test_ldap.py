@@ -9,6 +9,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,46 @@ def test_a_server_that_is_no_directory_is_away(case: str) -> None:
         ended.set()
         listener.close()
         thread.join(5)
+
+
+@contextmanager
+def answering(code: int) -> Iterator[str]:
+    """The URL of a server that answers every bind with this result code."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, suppress(OSError):
+                asked = connection.recv(4096)  # SEQUENCE, its length, then the message's number, which the answer repeats
+                body = asked[2 : 4 + asked[3]] + b"\x61\x07\x0a\x01" + bytes([code]) + b"\x04\x00\x04\x00"
+                connection.sendall(b"\x30" + bytes([len(body)]) + body)
+                connection.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"ldap://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(8, "strongerAuthRequired"), (13, "confidentialityRequired"), (51, "busy"), (52, "unavailable")]
+)
+def test_a_server_that_cannot_check_a_password_is_away_and_the_next_one_is_asked(slapd: Slapd, code: int, reason: str) -> None:
+    direct: dict[str, Any] = {"bind": None, "users": LdapUsersSpec(dn=f"uid={{username}},ou=people,{BASE}")}
+    with answering(code) as url:
+        with pytest.raises(Unavailable, match=reason):
+            login(spec(None, url, **direct))
+        assert login(spec(slapd, url, f"ldap://127.0.0.1:{slapd.port}", **direct)).attributes["uid"] == "alice"
+    with answering(53) as url, pytest.raises(Refused):
+        login(spec(slapd, url, f"ldap://127.0.0.1:{slapd.port}", **direct))
 
 
 PEER, OTHER = Peer("192.0.2.1"), Peer("192.0.2.2")
