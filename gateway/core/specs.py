@@ -132,6 +132,8 @@ class TlsSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 ProxyProtocol = Literal["off", "optional", "required"]
+Forwarding = Literal["x-forwarded-for", "forwarded", "either"]
+"""The header in which trusted proxies name their clients. Of two that are there, both must name the same one."""
 
 
 class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,6 +146,8 @@ class ListenSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cors: CorsSpec = CorsSpec()
     trusted_peers: tuple[str, ...] = ()
     admin_trusted_peers: tuple[str, ...] = ()
+    forwarding: Forwarding = "x-forwarded-for"
+    admin_forwarding: Forwarding = "x-forwarded-for"
     networks: tuple[str, ...] = ()
     admin_networks: tuple[str, ...] = ()
     proxy_protocol: ProxyProtocol = "off"

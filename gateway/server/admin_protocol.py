@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway.core.errors import GatehouseError, PermissionDenied
 from gateway.core.types import Headers, Peer
 from gateway.pipeline.plane import DataPlane
-from gateway.server.peers import FORWARDING, forwarded_peer, let_in, peer_of
+from gateway.server.peers import FORWARDING, forwarded_peer, let_in, peer_of, refusal
 from gateway.server.proxy_protocol import Header
 from gateway.telemetry.refused import NETWORK
 
@@ -18,23 +19,24 @@ PEER: Final = "gatehouse.peer"
 
 
 DENIED: Final = "gatehouse.denied"
-"""That the listener's rules do not admit the client that a trusted proxy names."""
-_ANSWER: Final = b"Requests from this address are not accepted.\n"
+"""Why a request that a trusted proxy forwards is not served: the error."""
 
 
 class Refusing:
-    """The application, for clients that the listener's rules admit."""
+    """The application, for requests that the listener's rules admit and whose proxies do not contradict each other."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if DENIED not in scope.get("extensions", ()):
+        error = scope.get("extensions", {}).get(DENIED)
+        if error is None:
             await self._application(scope, receive, send)
             return
-        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(_ANSWER)), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": 403, "headers": headers})
-        await send({"type": "http.response.body", "body": _ANSWER})
+        answer = error.message.encode() + b"\n"
+        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(answer)), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
 
 
 class AdminConnection(HttpToolsProtocol):
@@ -59,16 +61,18 @@ class AdminConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         peer = self.peer
+        error: GatehouseError | None = None
+        snapshot = self._plane.current()
         if peer.trusted:
             said: Headers = {}
             for name, value in self.headers:
                 if name in FORWARDING:
                     said[name] = said[name] + b", " + value if name in said else value
-            spec = self._plane.current().spec
-            peer = forwarded_peer(peer, said, spec.listen.admin_trusted_peers, spec.identity)
-        rules = self._plane.current().admin_networks
+            trusted, by = snapshot.spec.listen.admin_trusted_peers, snapshot.spec.listen.admin_forwarding
+            peer = forwarded_peer(peer, said, trusted, snapshot.spec.identity, by)
+            error = refusal(peer, said, trusted, by, snapshot.admin_networks)
+        elif snapshot.admin_networks is not None and not snapshot.admin_networks.admits(peer.address):
+            error = PermissionDenied("Requests from this address are not accepted.")
         scope: Any = self.scope
-        scope["extensions"] = {PEER: peer}
-        if rules is not None and not rules.admits(peer.address):
-            scope["extensions"][DENIED] = True
+        scope["extensions"] = {PEER: peer} if error is None else {PEER: peer, DENIED: error}
         super().on_headers_complete()

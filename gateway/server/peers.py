@@ -8,19 +8,25 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from gateway.core.errors import GatehouseError, PermissionDenied, RequestError
 from gateway.core.network import Rules
-from gateway.core.specs import IdentitySpec
+from gateway.core.specs import Forwarding, IdentitySpec
 from gateway.core.types import Headers, Peer
 from gateway.server.proxy_protocol import Header
 
 CLIENT_CERT: Final = b"client-cert"
-FORWARDING: Final = frozenset({b"x-forwarded-for", CLIENT_CERT, b"client-cert-chain"})
+FORWARDED: Final = b"forwarded"
+X_FORWARDED_FOR: Final = b"x-forwarded-for"
+FORWARDING: Final = frozenset({FORWARDED, X_FORWARDED_FOR, CLIENT_CERT, b"client-cert-chain"})
 """Headers with which a trusted proxy says whose request it forwards."""
 NO_LOGINS: Final = IdentitySpec()
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 MAX_HOPS: Final = 16
 """Proxies behind one another that are looked behind."""
 MAX_HOP_BYTES: Final = 64
+MAX_ELEMENT_BYTES: Final = 512
+_PAIR: Final = re.compile(rb"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(?:([!#$%&'*+.^_`|~0-9A-Za-z-]+)|\"([^\"\\]*)\")[ \t]*(;|$)")
+"""One parameter in an element of Forwarded (RFC 7239, 4), without escapes, which no address needs."""
 _WITH_PORT: Final = re.compile(rb"\[([0-9a-fA-F:.]+)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
 
 
@@ -71,29 +77,72 @@ def let_in(rules: Rules, peer: Peer) -> bool:
     return not rules.denies(peer.address) if peer.trusted else rules.admits(peer.address)
 
 
-def forwarded_peer(proxy: Peer, headers: Headers, trusted: tuple[str, ...] = (), identity: IdentitySpec = NO_LOGINS) -> Peer:
-    """The client that a trusted proxy names in X-Forwarded-For: going from the end, where the nearest proxy has put its own peer, the first
-    address that is not a trusted proxy's too. What stands before it, a client may have written.
+def forwarded_peer(
+    proxy: Peer,
+    headers: Headers,
+    trusted: tuple[str, ...] = (),
+    identity: IdentitySpec = NO_LOGINS,
+    by: Forwarding = "x-forwarded-for",
+) -> Peer:
+    """The client that a trusted proxy names. by: the header that counts.
 
-    Where an address is not to be read, the one behind it counts, and that is the proxy itself if there is none. The
-    connection's certificate is the proxy's, not the client's; the client's is what the header of a proxy says that may forward it.
+    The connection's certificate is the proxy's, not the client's; the client's is what the header of a proxy says that may forward it.
     """
     asserted = _asserted(proxy, headers, identity) if CLIENT_CERT in headers else None
-    value = headers.get(b"x-forwarded-for")
-    if value is None:
-        return proxy if asserted is None else Peer(proxy.address, True, asserted=asserted)
+    address = ""
+    if by != "forwarded" and X_FORWARDED_FOR in headers:
+        address = _client(headers[X_FORWARDED_FOR], trusted, False)
+    elif by != "x-forwarded-for" and FORWARDED in headers:
+        address = _client(headers[FORWARDED], trusted, True)
+    if not address and asserted is None:
+        return proxy
+    return Peer(address or proxy.address, True, asserted=asserted)
+
+
+def refusal(peer: Peer, headers: Headers, trusted: tuple[str, ...], by: Forwarding, rules: Rules | None) -> GatehouseError | None:
+    """Why a request that a trusted proxy forwards is not served; None if it is. peer: the client that it names (`forwarded_peer`)."""
+    both = by == "either" and FORWARDED in headers and X_FORWARDED_FOR in headers
+    if both and _client(headers[FORWARDED], trusted, True) != _client(headers[X_FORWARDED_FOR], trusted, False):
+        return RequestError("Forwarded and X-Forwarded-For name different clients.", code="ambiguous_forwarding", param="forwarded")
+    if rules is not None and not rules.admits(peer.address):
+        return PermissionDenied("Requests from this address are not accepted.", code="network_denied")
+    return None
+
+
+def _client(value: bytes, trusted: tuple[str, ...], forwarded: bool) -> str:
+    """The client in a header: going from the end, where the nearest proxy has put its own peer, the first address that is not a trusted
+    proxy's too. What stands before it, a client may have written. Where an address is not to be read, the one behind it counts; "" if there
+    is none. forwarded: it is Forwarded and not X-Forwarded-For."""
     address = ""
     for _ in range(MAX_HOPS):
         value, comma, last = value.rpartition(b",")
+        if forwarded:
+            last = _named(last)
         hop = _hop(last.strip(), trusted) if len(last) <= MAX_HOP_BYTES else None
         if hop is None:
             break
         address, forwards = hop
         if not forwards or not comma:
             break
-    if not address and asserted is None:
-        return proxy
-    return Peer(address or proxy.address, True, asserted=asserted)
+    return address
+
+
+def _named(element: bytes) -> bytes:
+    """What an element of Forwarded has as `for`; b"" where there is not exactly one, or it is no such element. A comma in quotes belongs to
+    none: proxies write none, and clients could hide what stands behind them."""
+    if len(element) > MAX_ELEMENT_BYTES:
+        return b""
+    found: list[bytes] = []
+    place = 0
+    while True:
+        pair = _PAIR.match(element, place)
+        if pair is None:
+            return b""
+        if pair[1].lower() == b"for":
+            found.append(pair[2] or pair[3] or b"")
+        if not pair[4]:
+            return found[0] if len(found) == 1 else b""
+        place = pair.end()
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from gateway.core.errors import ClientStalled, GatehouseError, PermissionDenied, RequestError
+from gateway.core.errors import ClientStalled, GatehouseError, RequestError
 from gateway.core.ports import Reservation
 from gateway.core.specs import StreamSpec
 from gateway.core.types import Peer, Usage
@@ -25,7 +25,7 @@ from gateway.server.account import Account
 from gateway.server.allocator import Allocator
 from gateway.server.closing import LINGER_SECONDS, STALL_SECONDS, close_or_cut, half_close
 from gateway.server.cors import cors_headers
-from gateway.server.peers import forwarded_peer, let_in, peer_of
+from gateway.server.peers import forwarded_peer, let_in, peer_of, refusal
 from gateway.server.proxy_protocol import Header
 from gateway.server.reading import NEVER, RequestReader
 from gateway.server.refusals import plain_error
@@ -259,9 +259,9 @@ class Connection(RequestReader):
 
     def head_read(self, request: ParsedRequest) -> None:
         if self.peer.trusted:
-            rules = self.plane.current().networks
-            if rules is not None and not rules.admits(self.peer_of(request).address):
-                raise self.rejected(PermissionDenied("Requests from this address are not accepted.", code="network_denied"), request)
+            by, rules = self.limits.forwarding, self.plane.current().networks
+            if (error := refusal(self.peer_of(request), request.headers, self.limits.trusted_peers, by, rules)) is not None:
+                raise self.rejected(error, request)
         if self.life != OPEN or self.plane.closing:
             request.keep_alive = False
         if self.answering == NOTHING and not self.paused:
@@ -383,7 +383,8 @@ class Connection(RequestReader):
         """Who sent a request: the other end, or the client that a trusted proxy names."""
         if not self.peer.trusted:
             return self.peer
-        return forwarded_peer(self.peer, request.headers, self.limits.trusted_peers, self.plane.current().spec.identity)
+        identity = self.plane.current().spec.identity
+        return forwarded_peer(self.peer, request.headers, self.limits.trusted_peers, identity, self.limits.forwarding)
 
     # --- memory
 

@@ -116,3 +116,15 @@ async def test_a_client_that_the_proxy_protocol_names_is_judged_before_a_byte_is
     async with listening("deny:203.0.113.0/24", admin_trusted_peers=LOCAL, admin_proxy_protocol="required") as listener:
         assert await listener.ask(FOUR + GET % b"") == b""
         assert await listener.who(before=b"PROXY TCP4 198.51.100.1 192.0.2.2 1 2\r\n") == "198.51.100.1 False"
+
+
+async def test_two_headers_that_name_different_clients_are_refused() -> None:
+    both = b"forwarded: for=203.0.113.5;proto=https\r\nx-forwarded-for: %b\r\n"
+    async with listening("deny:198.51.100.0/24", admin_trusted_peers=LOCAL, admin_forwarding="either") as listener:
+        assert await listener.who(both % b"203.0.113.5") == "203.0.113.5 True"
+        assert await listener.who(b"forwarded: for=203.0.113.6\r\nforwarded: for=203.0.113.7\r\n") == "203.0.113.7 True"
+        answer = await listener.ask(GET % (both % b"203.0.113.6"))
+        assert answer.startswith(b"HTTP/1.1 400") and b"name different clients" in answer
+        assert (await listener.ask(GET % b"forwarded: for=198.51.100.1\r\n")).startswith(b"HTTP/1.1 403")
+    async with listening(admin_trusted_peers=(), admin_forwarding="either") as listener:
+        assert await listener.who(both % b"203.0.113.6") == "127.0.0.1 False", "of a stranger they mean nothing"

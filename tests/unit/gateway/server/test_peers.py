@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.mtls_specs import CertificateMatchSpec, ForwardedCertificatesSpec, MtlsPrincipalSpec, MtlsSpec
-from gateway.core.specs import IdentitySpec
+from gateway.core.network import Networks
+from gateway.core.specs import Forwarding, IdentitySpec
 from gateway.core.types import Headers, Peer
-from gateway.server.peers import forwarded_peer, is_trusted, plain
+from gateway.server.peers import FORWARDED, X_FORWARDED_FOR, forwarded_peer, is_trusted, plain, refusal
 
 
 @pytest.mark.parametrize(
@@ -128,3 +129,71 @@ def test_only_a_proxy_that_may_asserts_a_certificate() -> None:
 )
 def test_a_mapped_address_is_an_ipv4_address(address: str, expected: str) -> None:
     assert plain(address) == expected
+
+
+PROXY = Peer("10.0.0.1", trusted=True)
+TRUSTED = ("10.0.0.0/8",)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"for=203.0.113.5", "203.0.113.5"),
+        (b"For=203.0.113.5;proto=https;by=10.0.0.1", "203.0.113.5"),
+        (b'for="203.0.113.5:4711"', "203.0.113.5"),
+        (b'for="[2001:DB8::5]:4711"', "2001:db8::5"),
+        (b'for="[2001:db8::5]"', "2001:db8::5"),
+        (b"proto=https;for=203.0.113.5", "203.0.113.5"),
+        (b"for=6.6.6.6, for=203.0.113.5", "203.0.113.5"),
+        (b"for=6.6.6.6,for=203.0.113.5 , for=10.1.2.3", "203.0.113.5"),
+        (b'for=", for=203.0.113.5', "203.0.113.5"),
+        (b'for="6.6.6.6;, for=203.0.113.5', "203.0.113.5"),
+        (b"for=unknown", "10.0.0.1"),
+        (b"for=_hidden", "10.0.0.1"),
+        (b'for="203.0.113.5:_port"', "10.0.0.1"),
+        (b"for=2001:db8::5", "10.0.0.1"),
+        (b"for=6.6.6.6;for=203.0.113.5", "10.0.0.1"),
+        (b"203.0.113.5", "10.0.0.1"),
+        (b"for=203.0.113.5;", "10.0.0.1"),
+        (b"for=203.0.113.5;;proto=https", "10.0.0.1"),
+        (b"for = 203.0.113.5", "10.0.0.1"),
+        (b"for=6.6.6.6, proto=https", "10.0.0.1"),
+        (b'for=203.0.113.5;host="x;for=6.6.6.6"', "203.0.113.5"),
+        (b'for=203.0.113.5;host="x,for=6.6.6.6"', "10.0.0.1"),
+        (b'for=203.0.113.5;host="x\\",for=6.6.6.6;a=\\"b"', "10.0.0.1"),
+        (b"for=203.0.113.5;host=" + b"x" * 600, "10.0.0.1"),
+        (b"for=6.6.6.6, for=203.0.113.5, for=unknown", "10.0.0.1"),
+        (b"for=6.6.6.6, for=unknown, for=10.1.2.3", "10.1.2.3"),
+        (b"", "10.0.0.1"),
+    ],
+)
+def test_the_client_in_forwarded(value: bytes, expected: str) -> None:
+    """RFC 7239: the same rule as for X-Forwarded-For, over its elements."""
+    found = forwarded_peer(PROXY, {FORWARDED: value}, TRUSTED, by="forwarded")
+    assert found.address == expected and found.trusted
+    assert forwarded_peer(PROXY, {FORWARDED: value}, TRUSTED) is PROXY, "it counts only where the settings say so"
+    assert forwarded_peer(PROXY, {FORWARDED: value}, TRUSTED, by="either").address == expected
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"), [("x-forwarded-for", "198.51.100.1"), ("forwarded", "203.0.113.5"), ("either", "198.51.100.1")]
+)
+def test_of_two_headers_that_contradict_each_other_the_set_one_counts_or_neither(by: Forwarding, expected: str) -> None:
+    headers = {FORWARDED: b"for=203.0.113.5", X_FORWARDED_FOR: b"198.51.100.1"}
+    peer = forwarded_peer(PROXY, headers, TRUSTED, by=by)
+    assert peer.address == expected
+    error = refusal(peer, headers, TRUSTED, by, None)
+    assert (error is None) is (by != "either")
+    for other in (b"for=unknown", b"", b"for=198.51.100.1, for=198.51.100.2"):
+        assert (refusal(peer, {**headers, FORWARDED: other}, TRUSTED, by, None) is None) is (by != "either")
+    same = {FORWARDED: b'for=6.6.6.6, for="198.51.100.1:99";proto=https', X_FORWARDED_FOR: b"198.51.100.1, 10.1.1.1"}
+    assert refusal(peer, same, TRUSTED, by, None) is None
+    rules = Networks().rules(("deny:198.51.100.0/24",))
+    denied = refusal(Peer("198.51.100.1", True), same, TRUSTED, by, rules)
+    assert denied is not None and (denied.status, denied.code) == (403, "network_denied")
+
+
+@given(st.binary(max_size=200))
+def test_what_stands_before_the_proxys_own_element_changes_nothing(theirs: bytes) -> None:
+    found = forwarded_peer(PROXY, {FORWARDED: theirs + b", for=203.0.113.5;proto=https"}, TRUSTED, by="forwarded")
+    assert found.address == "203.0.113.5"

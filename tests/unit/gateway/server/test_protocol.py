@@ -234,6 +234,15 @@ def test_a_trusted_proxy_names_the_client() -> None:
     assert wire.world.audit.intents[0].peer == "192.0.2.1"
 
 
+def test_two_headers_of_a_proxy_that_name_different_clients_are_refused() -> None:
+    wire = Wire(trusted_peers=("192.0.2.1",), forwarding="either")
+    wire.receive(post(CHAT, BODY, b"forwarded: for=203.0.113.5;proto=https"))
+    assert wire.world.audit.intents[0].peer == "203.0.113.5"
+    wire = Wire(trusted_peers=("192.0.2.1",), forwarding="either")
+    wire.receive(post(CHAT, BODY, b"forwarded: for=203.0.113.5\r\nx-forwarded-for: 203.0.113.6"))
+    assert b"HTTP/1.1 400" in wire.transport.written and b"ambiguous_forwarding" in wire.transport.written and not wire.world.audit.intents
+
+
 def test_a_client_that_leaves() -> None:
     wire = Wire()
     wire.receive(post(CHAT, STREAM_BODY) + get(b"/next"))
