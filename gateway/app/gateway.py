@@ -44,6 +44,7 @@ from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
 from gateway.core.clock import SystemClock
 from gateway.core.feed import LocalFeed
+from gateway.core.logins import LocalLogins
 from gateway.core.network import Networks
 from gateway.core.specs import ConfigSpec, IdentitySpec, SessionsSpec
 from gateway.core.tasks import TaskOwner
@@ -105,7 +106,8 @@ class Gateway:
         self.plane.first_denial = self._floods.denied
         self._refused = self.plane.refused = Refused()
         self.revocations, self.token_keys = Revocations(), TokenKeys()
-        link, known = self.store_link, (self.revocations, self.token_keys)
+        self.logins = LocalLogins(SystemClock(), self.login_key)
+        link, known = self.store_link, (self.revocations, self.token_keys, self.logins)
         self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
@@ -115,19 +117,8 @@ class Gateway:
         )
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured]
-        self.changes = Changes(
-            loaded,
-            environ,
-            schemas,
-            self.builder,
-            self.fleet,
-            self.store_link,
-            self.certificates,
-            on_swap,
-            self.events,
-            self.metrics,
-            self._owner,
-        )
+        known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
+        self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._telemetry = spec.telemetry
         self._measure(parts)
@@ -148,6 +139,10 @@ class Gateway:
             self.webhooks,
         )
         self.metrics.gauges += [part.collect for part in ours]
+
+    def login_key(self) -> bytes:
+        """What passwords are compared by (gateway.core.logins): the same on all machines that share a store."""
+        return self.store_link.store.derived("login proofs")
 
     def _in_redis(self, spec: ConfigSpec) -> SharedLimitsPart | None:
         """Limits of this process in Redis, if there is one."""

@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.app.plugin_set import Plugins, at
 from gateway.core.hooks import Hook
+from gateway.core.logins import Logins
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
@@ -66,7 +67,7 @@ def reads_files(settings: Mapping[str, Any] | Spec) -> bool:
 class PartsBuilder:
     """base: the folder that files named in settings are relative to. keys: the API keys of the store. people: what it says of callers.
 
-    record: (event, target, detail) for the audit log. scrape: all metrics, for exporters. revocations, token_keys: the process's.
+    record: (event, target, detail) for the audit log. scrape: all metrics, for exporters. revocations, token_keys, logins: the process's.
     """
 
     def __init__(
@@ -79,10 +80,11 @@ class PartsBuilder:
         scrape: Callable[[], bytes],
         revocations: Revocations | None = None,
         token_keys: TokenKeys | None = None,
+        logins: Logins | None = None,
     ) -> None:
         self._plugins, self._keys, self._people, self._base = plugins, keys, people, base
         self._record, self._scrape = record, scrape
-        self._revocations, self._token_keys = revocations, token_keys
+        self._revocations, self._token_keys, self._logins_of_all = revocations, token_keys, logins
         self.selectors = plugins.selectors
         self._turns = Turns()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
@@ -160,6 +162,7 @@ class PartsBuilder:
                 gauge=self._measured,
                 revocations=self._revocations,
                 token_keys=self._token_keys,
+                logins=self._logins_of_all,
             )
             if known is None:
                 known = self._plugins.authenticator(path, row, settings, context)

@@ -58,13 +58,15 @@ class Context:
 class AuthenticatorContext(Context):
     """keys: the store's API keys, if there is a store. record: (event, target, detail) for the audit log. gauge: (name, value) for the
     metrics. revocations: of tokens (gateway.identity.revocations.Revocations), which every authenticator of tokens asks. token_keys: the
-    public keys of gateway tokens (gateway.identity.token_keys.TokenKeys)."""
+    public keys of gateway tokens (gateway.identity.token_keys.TokenKeys). logins: counts those by password
+    (gateway.core.logins.Logins)."""
 
     keys: KeyStore | None = None
     record: Callable[[str, str, dict[str, Any]], None] = unheard
     gauge: Callable[[str, float], None] = unheard
     revocations: Any = None
     token_keys: Any = None
+    logins: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

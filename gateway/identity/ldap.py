@@ -3,9 +3,9 @@
 Logins run in a few threads, each at most for the settings' `timeout`. A login that succeeded is believed for `cache` seconds, by an HMAC of
 name and password under a random key, so that the process keeps no password; a login with a new password ends that of the old one.
 
-Failures are counted by name and peer, by name, and by peer (gateway.core.throttle): beyond a few, more are refused without asking the
-directory, so that guessing neither succeeds nor locks accounts. Others who log in with the same name from elsewhere, those who have logged
-in from there before, and a password that was right before are not held up.
+Failures are counted by name and peer, by name, and by peer (gateway.core.throttle), over all workers: beyond a few, more are refused
+without asking the directory, so that guessing neither succeeds nor locks accounts. Others who log in with the same name from elsewhere,
+those who have logged in from there before, and a password that was right before are not held up.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import logging
 import os
 from base64 import b64decode
 from collections import OrderedDict
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from gateway.core.clock import Clock
 from gateway.core.errors import AuthenticationError, Overloaded
+from gateway.core.logins import Attempt, LocalLogins, Logins
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import LdapSpec
 from gateway.core.tasks import TaskOwner
-from gateway.core.throttle import LoginThrottle, Try
 from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, presented
@@ -43,14 +44,15 @@ MAX_NAME: Final = 256
 class LdapAuthenticator:
     """One directory. Life: `start`, `aclose`."""
 
-    def __init__(self, spec: LdapSpec, directory: Directory, clock: Clock) -> None:
+    def __init__(self, spec: LdapSpec, directory: Directory, clock: Clock, logins: Logins | None = None) -> None:
         self._spec, self._directory, self._clock = spec, directory, clock
-        self._key = os.urandom(32)
+        key = os.urandom(32)
+        self._logins: Logins = LocalLogins(clock, lambda: key) if logins is None else logins
+        self._key = self._logins.key
         self._believed: OrderedDict[bytes, tuple[float, Principal]] = OrderedDict()
         self._digests: OrderedDict[str, bytes] = OrderedDict()
         """Of the login that is believed, by the user's name."""
         self._flights: dict[bytes, asyncio.Task[Principal | None]] = {}
-        self._throttle = LoginThrottle(clock)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ldap")
         self._tasks = TaskOwner(f"ldap {spec.name}")
         self._away = False
@@ -80,14 +82,17 @@ class LdapAuthenticator:
         if flight is None:
             if len(self._flights) >= WAITING:
                 raise Overloaded("Too many logins at once; try again.", retry_after=1.0)
-            attempt = self._throttle.begin(name.casefold(), peer.address, digest)
-            if attempt is None:
+            begun = self._logins.begin(self._spec.name, name.casefold(), peer.address, digest)
+            if begun is None:
                 raise invalid_credentials()
-            flight = self._flights[digest] = self._tasks.spawn(self._tried(attempt, digest, name, password), name="login")
+            flight = self._flights[digest] = self._tasks.spawn(self._tried(begun, digest, name, password), name="login")
             flight.add_done_callback(lambda _: self._flights.pop(digest, None))
         return self._tasks.wait(asyncio.shield(flight), name="wait")
 
-    async def _tried(self, attempt: Try, digest: bytes, name: str, password: str) -> Principal | None:
+    async def _tried(self, begun: Attempt | Awaitable[Attempt | None], digest: bytes, name: str, password: str) -> Principal | None:
+        attempt = await begun if isinstance(begun, Awaitable) else begun
+        if attempt is None:
+            raise invalid_credentials()
         try:
             principal = await self._login(digest, name, password)
         except AuthenticationError:
@@ -158,4 +163,4 @@ def _decoded(value: bytes) -> tuple[str, str]:
 
 def build(settings: LdapSpec, context: AuthenticatorContext) -> LdapAuthenticator:
     """Raises OSError, ValueError for TLS settings that cannot be used."""
-    return LdapAuthenticator(settings, Directory(settings), context.clock)
+    return LdapAuthenticator(settings, Directory(settings), context.clock, context.logins)

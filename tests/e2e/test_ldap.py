@@ -44,7 +44,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, slap
         }
     ]
     config["identity"]["gateway_tokens"] = {"issuer": "https://gw.example"}
-    with Gatehouse(folder, config) as gatehouse:
+    with Gatehouse(folder, config, arguments=["--workers", "2"]) as gatehouse:
         yield gatehouse
 
 
@@ -77,6 +77,14 @@ def test_refusals_say_nothing(running: Gatehouse) -> None:
     answers = [chat(running, pair) for pair in (("alice", "wrong"), ("nobody", "x"), ("*", "alice-secret"), ("alice", ""))]
     assert {(answer.status_code, answer.json()["error"]["message"]) for answer in answers} == {(401, "The credential is not valid.")}
     assert not any("alice" in line or "secret" in line for line in running.lines)
+
+
+def test_all_workers_count_failures_together(running: Gatehouse) -> None:
+    """Each request has a connection of its own, so they spread over the workers."""
+    assert [chat(running, ("a*b", f"guess {number}")).status_code for number in range(5)] == [401] * 5
+    right = [chat(running, ("a*b", "star-secret")).status_code for _ in range(8)]
+    assert right == [401] * 8, "no worker has a budget of its own left for this name"
+    assert chat(running, ("alice", "alice-secret")).status_code == 200
 
 
 def test_a_directory_that_is_away_harms_nobody_else(running: Gatehouse, slapd: Slapd) -> None:

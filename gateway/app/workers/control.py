@@ -49,6 +49,7 @@ from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.core.errors import GatehouseError
+from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
 from gateway.core.ports import Change
 from gateway.core.proofs import ClaimProof, ProofClaimed
 from gateway.core.secret import Secret
@@ -95,7 +96,8 @@ class Workers:
         self.keys = KeyRecords(gateway.store_link.store.find_key)
         self.people = PersonRecords(gateway.store_link.store.find_person)
         self.figures = Figures(gateway.metrics.collect)
-        self.hub.on_gone.append(self.figures.gone)
+        self.logins = LoginDesk(gateway.logins)
+        self.hub.on_gone += [self.figures.gone, self.logins.gone]
         self.limits = LeaseBook(self.hub.tell, later=asyncio.get_running_loop().call_later, restock=gateway.limits.refills)
         self.hub.on_joined.append(self.limits.joined)
         self.hub.on_gone.append(self.limits.gone)
@@ -215,6 +217,7 @@ class Workers:
             count=self._count,
             base=str(self._base),
             salts=Secret(self._gateway.builder.salts.hex()),
+            logins=Secret(self._gateway.login_key().hex()),
             spec=built.snapshot.spec,
             version=built.snapshot.version,
             has_keys=link.has_keys,
@@ -383,6 +386,8 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.answer(FindPerson, lambda _, ask: workers.find_person(ask))
     handlers.answer(Mint, lambda _, wanted: workers.mint(wanted))
     handlers.answer(ClaimProof, lambda _, proof: workers.claim(proof))
+    handlers.answer(BeginLogin, workers.logins.begin)
+    handlers.on(LoginEnded, workers.logins.ended)
     handlers.on(Used, lambda _, used: workers.used(used))
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)

@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.app.workers.settings import Settings
+from gateway.core.logins import BeginLogin, LoginBegun, LoginEnded
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.people import PersonRecord, Seen
 from gateway.core.proofs import ClaimProof, ProofClaimed
@@ -46,8 +47,8 @@ class State(Message, frozen=True, kw_only=True):
     number: of the last change that it contains. worker: the worker's id. replica: the replica's. count: how many workers share the
     memory settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation), in hex. spec,
     version: the configuration in force with the store's part. What other parts tell a new worker (`hub.on_joined`) follows as messages
-    of their own. stops: who and what is stopped, by source. tls: the data listener's certificate. token_keys: the public keys of gateway
-    tokens. revocations: of tokens.
+    of their own. logins: the key of gateway.core.logins, in hex. stops: who and what is stopped, by source. tls: the data listener's
+    certificate. token_keys: the public keys of gateway tokens. revocations: of tokens.
     """
 
     number: int
@@ -62,6 +63,7 @@ class State(Message, frozen=True, kw_only=True):
     store_lost: float | None = None
     stops: dict[str, list[StopRow]] = msgspec.field(default_factory=dict)
     tls: Material | None = None
+    logins: Secret = Secret("")
     token_keys: dict[str, str] = msgspec.field(default_factory=dict)
     revocations: list[RevocationRow] = msgspec.field(default_factory=list)
 
@@ -258,6 +260,9 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Minted,
     ClaimProof,
     ProofClaimed,
+    BeginLogin,
+    LoginBegun,
+    LoginEnded,
     LeaseCall,
     LeaseReply,
     LeaseRecall,

@@ -52,6 +52,7 @@ from gateway.audit.writers import claim
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
 from gateway.core.feed import LocalFeed
+from gateway.core.logins import RemoteLogins
 from gateway.core.network import Networks
 from gateway.core.people import PersonRecord
 from gateway.core.ports import Change, Limiter
@@ -90,7 +91,7 @@ FIND_SECONDS: Final = 6.0
 ISSUE_SECONDS: Final = 10.0
 """How long the signature of a token may take: what the audit log and the store need at most."""
 CLAIM_SECONDS: Final = 2.0
-"""How long it may take to say whether a proof was used before."""
+"""How long it may take to say whether a proof was used before, or whether a password may be tried."""
 REPORT_SECONDS: Final = 1.0
 
 
@@ -124,7 +125,8 @@ class Worker:
         self.revocations, self.token_keys = Revocations(), TokenKeys()
         self.revocations.replace(state.revocations)
         self.token_keys.replace(state.token_keys)
-        known = (self.revocations, self.token_keys)
+        logins = RemoteLogins(bytes.fromhex(state.logins.reveal()), lambda wish: channel.ask(wish, CLAIM_SECONDS), channel.tell)
+        known = (self.revocations, self.token_keys, logins)
         parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
         salts = bytes.fromhex(state.salts.reveal())
         loop = asyncio.get_running_loop()
