@@ -105,6 +105,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "engines/sidecar/http.py": ("tests/unit/engines/sidecar/test_shell.py", "engines.sidecar"),
     "engines/sidecar/loading.py": ("tests/unit/engines/sidecar/test_shell.py", "load"),
     "gateway/app/assembly.py": ("tests/unit/gateway/app/test_snapshots.py", "gateway.app.snapshots"),
+    "gateway/app/budget_ledger.py": ("tests/e2e/test_reconcile_budgets.py", "not_compared"),
     "gateway/app/data_side.py": ("tests/e2e/test_gateway_tokens.py", "tests.e2e.harness"),
     "gateway/app/durable_limits.py": ("tests/contract/store/test_counters.py", "DurableLimits"),
     "gateway/app/fleet.py": ("tests/e2e/test_admin_fleet.py", "/engines"),

@@ -127,7 +127,8 @@ def _harmless(value: Any) -> Any:
 
 @connected
 def reconcile(session: Session) -> None:
-    """Recomputes from the audit log what was used, and compares it with what was charged. Exit code 1 if they differ."""
+    """Recomputes from the audit log what was used, and compares it with what was charged. Exit code 1 if they differ, or if a budget was
+    charged less."""
     with session.client() as client:
         found = client.get("/usage:reconcile")
     if session.out.for_people:
@@ -137,9 +138,14 @@ def reconcile(session: Session) -> None:
             since = f", from {writer['complete_from']} on" if writer["complete_from"] else ""
             session.out.remark(f"the log of {writer['writer']} up to line {writer['up_to']}{since}")
         session.out.remark(f"difference: {found['difference']}")
+        if unlike := [line for line in found["budgets"] if line["difference"]]:
+            session.out.rows(unlike, ("limit", "scope", "unit", "from_audit", "charged", "in_hand", "difference"))
+        session.out.remark(f"{len(found['budgets']) - len(unlike)} of {len(found['budgets'])} budgets are as the audit log says")
+        for left in found["not_compared"]:
+            session.out.remark(f"the budget {left['limit']} is not compared: {left['reason']}")
     else:
         session.out.data(found)
-    if found["difference"]:
+    if found["difference"] or any(line["difference"] < 0 for line in found["budgets"]):
         raise CommandError("what was charged is not what the audit log says")
 
 

@@ -185,12 +185,34 @@ class ReconciledWriter(msgspec.Struct):
     complete_from: str | None = None
 
 
+class ReconciledBudget(msgspec.Struct):
+    """A budget's bucket in its present window. charged: by its counter in the store. in_hand: of that, what this gateway has taken in
+    advance and not used. difference: charged without it, less what the log says. More than 0 is under way, in hand of another replica, or
+    was in hand of a process that was killed."""
+
+    limit: str
+    scope: str
+    unit: str
+    from_audit: int
+    charged: int
+    in_hand: int
+    difference: int
+
+
+class NotCompared(msgspec.Struct):
+    limit: str
+    reason: str
+
+
 class Reconciliation(msgspec.Struct):
-    """difference: the sum of all differences, without their signs."""
+    """difference: the sum of all differences of the scopes, without their signs. budgets: apart from it. not_compared: budgets of which the
+    log cannot say enough."""
 
     scopes: list[Reconciled]
     difference: int
     writers: list[ReconciledWriter] = []
+    budgets: list[ReconciledBudget] = []
+    not_compared: list[NotCompared] = []
 
 
 def amount(nano: int) -> str:

@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -18,6 +20,7 @@ from admin.app import create_app
 from admin.context import LimitControl, Ports
 from gateway.app import compiled, first_administrator
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial, logins
+from gateway.app.budget_ledger import BudgetLedger
 from gateway.app.data_side import DataSide
 from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
@@ -35,6 +38,7 @@ from gateway.app.systemd import ServiceManager, given_sockets, take_variables
 from gateway.app.upgrade.handover import HandOver, become, handled, take
 from gateway.app.upgrade.upgrader import Upgrader
 from gateway.app.workers.control import Workers
+from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded, load
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
@@ -115,7 +119,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         matches=within,
         store=link.store,
         replicas=gateway.replicas.members.view,
-        reconcile=gateway.usage.reconcile,
+        reconcile=_reconcile(gateway, workers),
         check=ResourceCheck(changes, link, fleet, gateway.plugins),
         in_force=InForce(link, changes, gateway.suspensions, None if workers is None else workers.in_force),
         workers=workers,
@@ -129,6 +133,21 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         logins=lambda: logins(plane.current().spec),
         note_login=link.note_login,
     )
+
+
+def _reconcile(gateway: Gateway, workers: Workers | None) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """The usage and the budgets, against the audit log."""
+    logs = local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory
+    spec, plane = gateway.spec, gateway.plane
+    registry = gateway.builder.buckets if workers is None else workers.limits.registry
+    budgets = BudgetLedger(
+        gateway.store_link.store, logs, lambda: spec if plane.snapshot is None else plane.current().spec, lambda: registry
+    )
+
+    async def both() -> dict[str, Any]:
+        return {**await gateway.usage.reconcile(), **await budgets.compare()}
+
+    return both
 
 
 def _limit_states(gateway: Gateway, workers: Workers | None) -> LimitControl:

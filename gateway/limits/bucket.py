@@ -170,7 +170,7 @@ class Shape:
             prompt, completion = usage.prompt_tokens, usage.completion_tokens
             return (prompt if prompt > 0 else 0) + (completion if completion > 0 else 0)
         if what == MONEY:
-            return usage.cost if meter.currency == currency else 0
+            return usage.cost if meter.currency == (usage.currency or currency) else 0  # of a fallback's price, where one has answered
         return cost
 
 

@@ -343,6 +343,7 @@ class Exchange:
             self._timed(usage)
             if request.price is not None:
                 usage.cost = request.price.cost(usage)
+                usage.currency = request.price.currency
         if self.call is not None:
             self.call.cancel()
             self.call = None

@@ -1,0 +1,75 @@
+"""Budgets against the audit log: equal once nothing is under way; never charged less, also after a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.app.main import app
+from tests.e2e import adminapi
+from tests.e2e.adminapi import KEYS
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import Gatehouse, external
+from tests.fakes.ports import empty_port
+from tests.waiting import until
+
+
+def reconciled(gatehouse: Gatehouse, home: Path) -> dict[str, Any]:
+    environ = {"GATEHOUSE_URL": gatehouse.admin_url, "GATEHOUSE_KEY": KEYS["admin"], "XDG_CONFIG_HOME": str(home), "NO_COLOR": "1"}
+    done = CliRunner().invoke(app, ["limits", "reconcile", "--output", "json"], env=environ)
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def settled(gatehouse: Gatehouse, home: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The budgets, once nothing differs: what was used is in the log a moment after the answer."""
+
+    def equal() -> Any:
+        found = reconciled(gatehouse, home)["budgets"]
+        return found if found and all(one["difference"] == 0 for one in found) else None
+
+    return {(one["limit"], one["scope"]): one for one in until(equal, 60, "the budgets to be as the log says")}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread, workers: int) -> None:
+    day = {"window": "day"}
+    with empty_port() as nobody:
+        config = adminapi.config(
+            tmp_path / "state",
+            engine.port,
+            engines=[external("fake", engine.port), external("away", nobody)],
+            models=[{"name": "m1", "pool": ["fake"]}, {"name": "gone", "pool": ["away"], "fallbacks": ["m1"]}],
+            prices=[{"model": "m1", "prompt": 10, "completion": 30, "currency": "eur"}, {"model": "gone", "prompt": 1, "currency": "usd"}],
+            limits=[
+                {"name": "tokens", "per": "tenant", "budget": {"amount": 100_000, **day}, "weights": {"completion": 3}},
+                {"name": "eur", "budget": {"amount": 10, "unit": "eur", **day}},
+                {"name": "usd", "budget": {"amount": 10, "unit": "usd", **day}},
+                {"name": "calls", "per": "user", "budget": {"amount": 50, "unit": "requests", **day}, "enforce": False},
+                {"name": "week", "budget": {"amount": 50, "unit": "requests", "window": {"rolling": "7d"}}},
+            ],
+        )
+        gatehouse = Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []).start()
+        try:
+            assert [gatehouse.chat(max_tokens=5).status_code for _ in range(4)] == [200] * 4
+            assert gatehouse.chat(model="gone", max_tokens=5).status_code == 200
+            assert gatehouse.chat(model="nobody").status_code == 404
+            found = settled(gatehouse, tmp_path)
+            records = [one for one in gatehouse.audit() if one["kind"] == "outcome" and one["outcome"] == "ok"]
+            assert found["eur", "acme/api_key/test"]["from_audit"] == sum(one["cost"] for one in records) > 0
+            assert found["tokens", "acme"]["from_audit"] == sum(one["prompt_tokens"] + 3 * one["completion_tokens"] for one in records)
+            assert ("usd", "acme/api_key/test") not in found or found["usd", "acme/api_key/test"]["from_audit"] == 0
+            (left,) = reconciled(gatehouse, tmp_path)["not_compared"]
+            assert left["limit"] == "week" and "rolling" in left["reason"]
+        finally:
+            gatehouse.stop(signal.SIGKILL)
+        with gatehouse:
+            assert gatehouse.chat(max_tokens=5).status_code == 200
+            after = reconciled(gatehouse, tmp_path)
+            assert after["difference"] == 0 and all(one["difference"] >= 0 for one in after["budgets"])
