@@ -228,8 +228,8 @@ class Usage:
 
     cached_tokens, image_tokens, audio_tokens: parts of the prompt. reasoning_tokens, audio_completion_tokens: parts of what was generated.
     estimated: the engine did not count, so the relayed chunks were counted. has_media: there are image or audio tokens. cost: in nano-units
-    of the currency of its price (gateway.core.prices), set when the exchange is settled; 0 without a price. currency: of the cost. device: the
-    time of the engine's devices, if it has a rate.
+    of the currency of its price (gateway.core.prices), set when the exchange is settled; 0 without a price. currency: of the cost.
+    device: the time of the engine's devices, if it has a rate.
     """
 
     __slots__ = (
