@@ -297,3 +297,10 @@ def test_the_longest_files_are_handed_out_first() -> None:
     assert "--no-loadscope-reorder" in (ROOT / "scripts" / "test").read_text(), "xdist would order them by their number of tests"
     for prefix in LONGEST_FIRST:
         assert list(ROOT.glob(f"{prefix}*")), prefix
+
+
+def test_every_file_with_tests_that_run_alone_is_named() -> None:
+    mark = re.compile(r"^@pytest\.mark\.alone|^pytestmark = .*alone", re.MULTILINE)
+    marked = {path for path in (ROOT / "tests").rglob("test_*.py") if mark.search(path.read_text())}
+    listed = re.search(r"^alone=\((.*?)\)", (ROOT / "scripts" / "test").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None and {ROOT / name for name in listed[1].split()} == marked

@@ -85,7 +85,7 @@ async def listening(certificates: Certificates, **listen: Any) -> AsyncIterator[
 
 
 async def test_a_handshake_has_the_deadline_of_a_head(certificates: Certificates) -> None:
-    async with listening(certificates, header_timeout=0.2) as listener:
+    async with listening(certificates, header_timeout=1.0) as listener:
         listener.connect(3)
         await reached(lambda: listener.shaking == 3)
         await reached(lambda: listener.shaking == 0)

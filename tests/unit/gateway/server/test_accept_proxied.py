@@ -147,7 +147,7 @@ async def test_connections_count_for_the_client_and_the_proxy_is_not_held_to_its
 
 
 async def test_headers_that_are_awaited_count_for_nobody_and_have_a_deadline() -> None:
-    async with listening(max_connections_per_peer=2, header_timeout=0.5) as listener:
+    async with listening(max_connections_per_peer=2, header_timeout=2.0) as listener:
         slow = [listener.connect(b"PROXY TCP4 203.0.") for _ in range(20)]
         await reached(lambda: listener.arriving == 20)
         assert await listener.ask(FOUR + REQUEST) == ANSWER
