@@ -16,6 +16,7 @@ from admin.context import Ports
 from admin.openapi import document
 from admin.operation import PREFIX
 from admin.resources import table
+from admin.webhook import WEBHOOK, webhook
 
 LOGIN: Final = "/.well-known/gatehouse-login"
 Ready = Callable[[], tuple[bool, dict[str, Any]]]
@@ -40,7 +41,10 @@ def create_app(scrape: Callable[[], bytes | Awaitable[bytes]], ready: Ready, por
         return JSONResponse({"issuers": [] if ports is None else ports.logins()})
 
     open_to_all = [("/metrics", metrics), ("/livez", livez), ("/readyz", readyz), (LOGIN, login)]
-    rest = Starlette(routes=[Route(path, answer) for path, answer in open_to_all])
+    routes = [Route(path, answer) for path, answer in open_to_all]
+    if ports is not None and ports.approvals_webhook is not None:
+        routes.append(Route(WEBHOOK, webhook(ports.approvals_webhook), methods=["POST"]))
+    rest = Starlette(routes=routes)
     return rest if ports is None else Split(create_api(ports), rest)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from admin.permissions import Grant, Permitted
+from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
@@ -71,6 +72,28 @@ class HaltControl(Protocol):
 
     async def unhalt(self, target: str, actor: str, *, dry_run: bool = False) -> Sequence[Any]:
         """Returns the halts that were taken back. Raises NotFound, StoreUnavailable, OSError."""
+        ...
+
+
+class ApprovalControl(Protocol):
+    """Answers and requests that wait for a decision (gateway.app.approvals). Records are gateway.core.approvals.ApprovalRecord."""
+
+    async def page(
+        self, *, tenant: str | Sequence[str] | None, state: str | None, limit: int, cursor: str | None
+    ) -> Page[ApprovalRecord]: ...
+
+    async def get(self, id: str) -> ApprovalRecord:
+        """Raises NotFound."""
+        ...
+
+    async def show(self, id: str, actor: str) -> tuple[ApprovalRecord, list[HeldUse] | None]:
+        """With the calls whole, which is recorded; None once they are erased. Raises NotFound."""
+        ...
+
+    async def decide(
+        self, id: str, approve: bool, reason: str, operator: Principal, actor: str, sha256: str | None, *, dry_run: bool = False
+    ) -> ApprovalRecord:
+        """Raises NotFound, VersionMismatch, PermissionDenied for whoever may be the requester."""
         ...
 
 
@@ -192,6 +215,7 @@ class Ports:
     them (pattern, name). in_force: waits for so many seconds until everything written here so far is in force in each process of this
     gateway, and says whether it is. workers: None where this process serves. replicas: those on the same store, and the jobs that one
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
+    approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
@@ -218,6 +242,8 @@ class Ports:
     tokens: TokenControl | None = None
     revocations: RevocationControl | None = None
     halts: HaltControl | None = None
+    approvals: ApprovalControl | None = None
+    approvals_webhook: Callable[[Mapping[str, str], bytes], Awaitable[ApprovalRecord]] | None = None
     limits: LimitControl | None = None
     webhooks: WebhookControl | None = None
     logins: Callable[[], list[dict[str, Any]]] = list

@@ -38,6 +38,7 @@ VERBS: Final = MappingProxyType(
         "prices": CRUD,
         "webhooks": ("read", "test"),
         "halts": ("read", "create", "delete"),
+        "approvals": ("read", "decide"),
         "policies": ("test",),
         "token-keys": ("read", "rotate", "withdraw"),
         "revocations": ("read", "create", "delete"),
@@ -53,7 +54,7 @@ VERBS: Final = MappingProxyType(
 ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items() for verb in verbs)
 _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 
-TENANTED: Final = frozenset({"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources"})
+TENANTED: Final = frozenset({"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals"})
 """Resources that belong to a tenant. A grant in one tenant covers only these..."""
 SHARED: Final = frozenset({"models:read", "roles:read"})
 """...and these, which reveal nothing about other tenants."""
@@ -100,9 +101,9 @@ ROLES: Final = MappingProxyType(
             Role("admin", "Everything.", ALL),
             Role(
                 "operator",
-                "Runs the fleet: engines, models with their files, limits, prices and halts; reads everything but the audit log.",
+                "Runs the fleet: engines, models with their files, limits, prices and halts; reads all but the audit log and approvals.",
                 (
-                    _READS - {"audit:read"}
+                    _READS - {"audit:read", "approvals:read"}
                     | _every(
                         "models",
                         "files",
@@ -130,13 +131,14 @@ ROLES: Final = MappingProxyType(
             Role("auditor", "Reads everything, verifies and exports the audit log; changes nothing.", _READS | _every("audit", "policies")),
             Role(
                 "viewer",
-                "Sees the fleet, the models, limits and usage; no keys, no configuration, no audit log.",
+                "Sees the fleet, the models, limits and usage; no keys, no configuration, no approvals, no audit log.",
                 _READS
                 - {
                     "keys:read",
                     "users:read",
                     "groups:read",
                     "bindings:read",
+                    "approvals:read",
                     "config:read",
                     "audit:read",
                     "events:read",

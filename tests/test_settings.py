@@ -18,7 +18,10 @@ from mypy.types import Instance, Type, TypeVarType, UnionType, get_proper_type
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("gateway", "engines", "policies", "admin")
-SPECS = tuple(f"gateway.core.{name}" for name in ("specs", "identity_specs", "limit_specs", "mtls_specs", "price_specs", "alert_specs"))
+SPECS = tuple(
+    f"gateway.core.{name}"
+    for name in ("specs", "approval_specs", "identity_specs", "limit_specs", "mtls_specs", "price_specs", "alert_specs")
+)
 SPEC = "gateway.core.spec.Spec"
 # Settings without such a read, and why that is right.
 REFUSED = "refused by gateway.config.validate: this version has nothing that would honour it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from admin.cli import (
+    approvals,
     audit,
     config,
     files,
@@ -56,6 +57,7 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     app.add_typer(fleet.engines, name="engines")
     stored.register(fleet.engines, fleet.models)
     app.add_typer(policies.group, name="policies")
+    app.add_typer(approvals.group, name="approvals")
     app.add_typer(tokens.group, name="tokens")
     app.add_typer(prices.group, name="prices")
     app.add_typer(webhooks.group, name="webhooks")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from admin.operation import Operation
 from admin.resources import (
     apply,
+    approvals,
     audit,
     bindings,
     config,
@@ -57,6 +58,7 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     tokens.operations,
     prices.operations,
     halts.operations,
+    approvals.operations,
     policies.operations,
     apply.operations,
     config.operations,

@@ -68,6 +68,7 @@ MODULES = (
     "gateway.limits.shares",
     "gateway.limits.stock",
     "gateway.limits.ticker",
+    "gateway.pipeline.approvals",
     "gateway.pipeline.attempt",
     "gateway.pipeline.exchange",
     "gateway.pipeline.guarded",

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from engines.host.handover import HeldEngines
 from gateway.app import interpreter
+from gateway.app.approval_webhook import ApprovalWebhook
+from gateway.app.approvals import ApprovalBook
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
 from gateway.app.countries import Countries
@@ -120,6 +122,13 @@ class Gateway:
         known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
         self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
+        kept = self.store_link.store.approvals
+        self.approvals = ApprovalBook(kept, lambda: self.plane.current().spec.approvals, self.events.record, self._owner)
+        self.plane.approvals = self.approvals
+        self.webhook = ApprovalWebhook(
+            self.approvals, self.store_link.store, lambda: self.plane.current().spec.approvals.webhook, self.events.record, self._owner
+        )
+        self.approvals.notify = self.webhook.notify
         self._telemetry = spec.telemetry
         self._measure(parts)
 
@@ -137,6 +146,7 @@ class Gateway:
             self.certificates,
             self._refused,
             self.webhooks,
+            self.approvals,
         )
         self.metrics.gauges += [part.collect for part in ours]
 
@@ -180,6 +190,7 @@ class Gateway:
         self.feed.subscribe(self.suspensions.heard)
         self.feed.subscribe(self.webhooks.heard)
         self.webhooks.start()
+        self.approvals.start()
         self.fleet.start_probing()
         self.certificates.watch(self._owner)
         self.countries.watch(self._owner)

@@ -129,6 +129,8 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         revocations=gateway.revoked,
         halts=gateway.halts,
         webhooks=gateway.webhooks,
+        approvals=gateway.approvals,
+        approvals_webhook=gateway.webhook.decide,
         limits=_limit_states(gateway, workers),
         logins=lambda: logins(plane.current().spec),
         note_login=link.note_login,

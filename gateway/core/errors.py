@@ -30,6 +30,8 @@ GatehouseError
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from typing import Any
 
 
 def one_line(text: str) -> str:
@@ -132,9 +134,19 @@ class PermissionDenied(GatehouseError):
 
 
 class ApprovalPending(GatehouseError):
+    """`approval`: `id`, `tool`, `arguments_sha256`, `expires_at` (seconds since the epoch; shown as RFC 3339)."""
+
     status = 409
     type = "approval_required"
     default_code = "approval_pending"
+    approval: dict[str, Any] | None = None
+
+    def body(self) -> bytes:
+        error: dict[str, Any] = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        if self.approval is not None:
+            moment = datetime.fromtimestamp(int(self.approval["expires_at"]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            error["approval"] = {**self.approval, "expires_at": moment}
+        return json.dumps({"error": error}, separators=(",", ":")).encode()
 
 
 class GuardrailViolation(GatehouseError):

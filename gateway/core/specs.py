@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
+from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
     BindingSpec,
@@ -457,6 +458,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     usage: UsageSpec = UsageSpec()
     alerts: AlertsSpec = AlertsSpec()
     guardrails: tuple[GuardrailSpec, ...] = ()
+    approvals: ApprovalsSpec = ApprovalsSpec()
     hooks: tuple[HookSpec, ...] = ()
     audit: AuditSpec = AuditSpec()
     telemetry: TelemetrySpec = TelemetrySpec()

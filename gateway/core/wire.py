@@ -330,6 +330,10 @@ class WireApi:
         """What follows the calls in one stream; None where a stream has none."""
         return None
 
+    def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
+        """A kept answer in the other form: whole as a stream's events (`stream`), or events as a whole one. Raises EngineError."""
+        raise EngineError("A kept answer of this operation has one form only.")
+
     def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
         """The body of an error. headers: the request's."""
         return error.body()

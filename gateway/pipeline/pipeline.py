@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from time import time
 from typing import Any, Final
 
+from gateway.core.approvals import HEADER
 from gateway.core.errors import (
     AuthenticationError,
     GatehouseError,
@@ -22,9 +23,9 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
-from gateway.core.waiting import WAITS, Signal
+from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import attempt, inspect, tools
+from gateway.pipeline import approvals, attempt, inspect, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
@@ -71,6 +72,8 @@ async def serve(x: Exchange) -> None:
         entry = entry.seen_by(principal)
     x.entry = entry
     x.clock.mark("authorise")
+    if HEADER in x.headers and await _retried(x, principal, request, body):
+        return
 
     reservation: Any = snapshot.limiter.reserve(principal, request)  # 5
     if isinstance(reservation, WAITS):
@@ -172,11 +175,35 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
 async def _charge_refusal(x: Exchange, principal: Principal, request: InferenceRequest) -> None:
     """Takes one request from the caller's limits, so that probing is not free. A model that the caller may not know of counts as one
     without a name, whether or not there is such a model. Raises LimitExceeded, Overloaded."""
-    refused = InferenceRequest(WireApi(request.operation), request.path, "" if x.entry is None else x.entry.name, {}, None)
-    reservation: Any = x.snapshot.limiter.reserve(principal, refused)
+    await _reserve_one(x, principal, request.operation, request.path)
+
+
+async def _reserve_one(x: Exchange, principal: Principal, operation: str, path: bytes) -> None:
+    """Reserves one request without tokens. Raises LimitExceeded, Overloaded."""
+    one = InferenceRequest(WireApi(operation), path, "" if x.entry is None else x.entry.name, {}, None)
+    reservation: Any = x.snapshot.limiter.reserve(principal, one)
     if isinstance(reservation, WAITS):
         reservation = await reservation
     x.reservation = reservation
+
+
+async def _retried(x: Exchange, principal: Principal, request: InferenceRequest, body: bytes) -> bool:
+    """A retry that names an approval: gives it the kept answer and settles, or returns False where a request was approved, which then goes
+    its way. Nothing is charged for either here; a refusal costs one request."""
+    await _reserve_one(x, principal, request.operation, request.path)
+    found = await approvals.asked(x, True)
+    if not found.form:
+        reservation, x.reservation = x.reservation, None
+        if reservation is not None:
+            reservation.settle(None)
+        return False
+    ticket = _intent(x, principal, request, body)
+    if not ticket.done:
+        await Completion(ticket)
+    check(ticket.error)
+    await tools.kept(x)
+    x.settle("ok", 200)
+    return True
 
 
 async def _inspected(x: Exchange, entry: ModelEntry) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Final, Protocol
 
+from gateway.core.approvals import ApprovalDesk
 from gateway.core.errors import GatehouseError
 from gateway.core.slices import Turns
 from gateway.core.snapshot import Snapshot
@@ -67,6 +68,8 @@ class DataPlane:
         self.named = NamedCallers()
         self.refused: Refusals = _Uncounted()
         self.standing = Standing()
+        self.approvals: ApprovalDesk | None = None
+        """Where answers are kept that need an approval; set by the composition root."""
         self.standing.changed.append(self._reconsider)
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()

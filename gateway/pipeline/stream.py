@@ -243,6 +243,10 @@ class StreamRelay(AnswerRelay):
         exchange.engine_ns += perf_counter_ns() - exchange.sent_ns
         self.finish_stream()
 
+    def ending(self) -> bytes:
+        """What the end of the stream lacks."""
+        return b"" if self._reader.ended else self._reader.ending()
+
     def finish_stream(self) -> None:
         """Ends the client's body."""
         reader, exchange = self._reader, self.exchange

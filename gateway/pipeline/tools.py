@@ -10,9 +10,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from gateway.core.errors import EngineError, GuardrailViolation
+from gateway.core.approvals import HEADER
+from gateway.core.errors import EngineError, GuardrailViolation, PermissionDenied
 from gateway.core.tools import SEVERITY, CallReader, ToolFinding, ToolGuard, ToolUse
 from gateway.core.types import Principal
+from gateway.pipeline import approvals
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import Tally
 from gateway.pipeline.held import HOLD_BYTES, HeldRelay
@@ -26,13 +28,23 @@ SHOWN: Final = 16
 """Findings in a record."""
 
 
-def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse]) -> tuple[ToolGuard, ToolFinding] | None:
-    """What must be held, with the guardrail that says so; None: all may pass. Raises GuardrailViolation for what is not allowed."""
+class Waits:
+    """What must be held, and why: the guardrail that says so and what it found."""
+
+    __slots__ = ("findings", "guard", "hashes")
+
+    def __init__(self, guard: ToolGuard, findings: Sequence[ToolFinding]) -> None:
+        self.guard, self.findings = guard, findings
+        self.hashes = tuple([finding.sha256 for finding in findings])
+
+
+def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse]) -> Waits | None:
+    """What must be held; None: all may pass. Raises GuardrailViolation for what is not allowed."""
     if not uses:
         return None
     principal: Principal = x.principal  # type: ignore[assignment]
     model = x.entry.name  # type: ignore[union-attr]
-    held: tuple[ToolGuard, ToolFinding] | None = None
+    held: Waits | None = None
     for guard in guards:
         if guard.concerns is not None and not guard.concerns(principal):
             continue
@@ -49,14 +61,8 @@ def judged(x: Exchange, guards: Sequence[ToolGuard], uses: Sequence[ToolUse]) ->
         if worst.action == "block":
             raise GuardrailViolation(_refusal(worst), code=guard.name)
         if held is None:
-            held = (guard, worst)
+            held = Waits(guard, findings)
     return held
-
-
-def refuse(held: tuple[ToolGuard, ToolFinding] | None) -> None:
-    """Raises GuardrailViolation for what would have to be held."""
-    if held is not None:
-        raise GuardrailViolation(_refusal(held[1]), code=held[0].name)
 
 
 def _severity(finding: ToolFinding) -> int:
@@ -90,30 +96,52 @@ def _refusal(finding: ToolFinding) -> str:
 
 
 async def request(x: Exchange, guards: Sequence[ToolGuard]) -> None:
-    """Phase 6: the tools that a request offers, and the results that it brings."""
+    """Phase 6: the tools that a request offers, and the results that it brings. What was approved passes once."""
     inference = x.request
     assert inference is not None
-    refuse(judged(x, guards, inference.api.tool_uses(inference)))
+    waits = judged(x, guards, inference.api.tool_uses(inference))
+    if waits is None:
+        return
+    if HEADER in x.headers:
+        taken = await approvals.asked(x, False)
+        if taken.form or taken.hashes != waits.hashes:
+            raise PermissionDenied("The approval is for other results.", code="approval_mismatch")
+        return
+    await approvals.hold(x, waits.guard, waits.findings, "", b"")
 
 
 async def answer(x: Exchange, guards: Sequence[ToolGuard], body: bytes) -> bytes:
     """Phase 10 for a whole answer, after the guardrails that read texts: the answer as it may be passed on."""
     assert x.request is not None
     body, uses = x.request.api.tool_calls(body)
-    refuse(judged(x, guards, uses))
+    waits = judged(x, guards, uses)
+    if waits is not None:
+        await approvals.hold(x, waits.guard, waits.findings, "whole", body)
     return body
+
+
+async def kept(x: Exchange) -> None:
+    """Gives a retry the answer that was kept for it, once. Raises GuardrailViolation if the rules in force now do not allow it."""
+    assert x.entry is not None
+    taken = await approvals.asked(x, False)
+    judged(x, x.entry.response_tools, approvals.calls_of(x, taken))
+    approvals.sent(x, taken)
 
 
 class Gate:
     """Keeps back a stream's events from the first that holds a part of a call."""
 
-    __slots__ = ("_reader", "_size", "begun", "kept")
+    __slots__ = ("_before", "_reader", "_size", "begun", "kept", "records", "too_long")
 
     def __init__(self, x: Exchange) -> None:
         assert x.request is not None
         self._reader: CallReader | None = x.request.api.call_reader()
         self.begun = False
         self.kept: list[bytes] = []
+        self._before: list[bytes] = []
+        self.records = any([guard.may_hold for guard in x.entry.response_tools]) if x.entry is not None else False
+        """Whether what has passed is remembered, as a retry gets all of it again."""
+        self.too_long = False
         self._size = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -132,18 +160,36 @@ class Gate:
                     raise EngineError("The engine's answer is too long behind a call of a tool.")
             else:
                 passing.append(read)
-        return b"".join(passing)
+        passed = b"".join(passing)
+        if self.records and passed:
+            self._remember(passed)
+        return passed
+
+    def _remember(self, passed: bytes) -> None:
+        self._before.append(passed)
+        self._size += len(passed)
+        if self._size > HOLD_BYTES:
+            self.too_long, self.records = True, False
+            self._before = []
+            self._size = 0
+
+    def whole(self, ending: bytes) -> bytes:
+        """The whole stream. ending: what its end lacks."""
+        return b"".join(self._before) + b"".join(self.kept) + ending
 
     def uses(self) -> Sequence[ToolUse]:
         return () if self._reader is None else self._reader.uses()
 
 
-def _release(relay: StreamRelay, gate: Gate) -> bytes:
-    """The events that were kept, once their calls are judged."""
-    x = relay.exchange
+async def _released(x: Exchange, gate: Gate, ending: bytes) -> bytes:
+    """The events that were kept, once their calls are judged. Raises GuardrailViolation, ApprovalPending."""
     assert x.entry is not None
     if gate.begun:
-        refuse(judged(x, x.entry.response_tools, gate.uses()))
+        waits = judged(x, x.entry.response_tools, gate.uses())
+        if waits is not None:
+            if gate.too_long:
+                raise GuardrailViolation("The answer is too long to be kept for approval.", code=waits.guard.name)
+            await approvals.hold(x, waits.guard, waits.findings, "stream", gate.whole(ending))
     return b"".join(gate.kept)
 
 
@@ -165,8 +211,9 @@ class ToolRelay(InspectedRelay):
         """Does nothing yet: `release` ends the client's body."""
 
     async def release(self) -> None:
-        """Raises GuardrailViolation before any part of a call has passed."""
-        if rest := _release(self, self._gate):
+        """Raises GuardrailViolation, ApprovalPending before any part of a call has passed."""
+        rest = await _released(self.exchange, self._gate, self.ending())
+        if rest:
             StreamRelay.emit(self, rest)
         StreamRelay.finish_stream(self)
 
@@ -180,7 +227,7 @@ class HeldToolRelay(HeldRelay):
         """Raises GuardrailViolation, or any error of the guardrails, before any of the answer has passed."""
         gate = Gate(self.exchange)
         passing = gate.feed(await self.passed())
-        self.send(passing + _release(self, gate))
+        self.send(passing + await _released(self.exchange, gate, self.ending()))
 
 
 class GuardedTools:

@@ -177,6 +177,33 @@ limit_windows = sa.Table(
 )
 """What is used of budgets and long rates. id: a hash of limit, amount and scope (the key of its bucket, as JSON)."""
 
+approvals = sa.Table(
+    "approvals",
+    metadata,
+    sa.Column("id", _text(64), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("principal", sa.String(64), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("form", sa.String(16), nullable=False),
+    *(sa.Column(name, sa.Text, nullable=False) for name in ("guardrail", "model", "operation", "request_id")),
+    sa.Column("requester", sa.JSON, nullable=False),
+    sa.Column("request", sa.String(64), nullable=False),
+    sa.Column("tools", sa.JSON, nullable=False),
+    sa.Column("approvers", sa.JSON, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False, index=True),
+    sa.Column("decided", sa.Double),
+    sa.Column("decider", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("proof", sa.String(64), nullable=False),
+    sa.Column("used", sa.Double),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("sealed", sa.LargeBinary),
+    sa.Index("ix_approvals_tenant_id", "tenant", "id"),
+    sa.Index("ix_approvals_principal_state", "principal", "state"),
+)
+"""Answers and requests that wait for a decision, or had one. sealed: the calls and the answer, encrypted, until they are taken or over."""
+
 changes = sa.Table(
     "changes",
     metadata,

@@ -48,6 +48,7 @@ from gateway.app.workers.messages import (
 from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
+from gateway.core.approvals import Hold, Take
 from gateway.core.errors import GatehouseError
 from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
 from gateway.core.ports import Change
@@ -95,6 +96,7 @@ class Workers:
         self.hub.pulse = lambda: Pulse(gateway.store_link.has_keys, gateway.store_link.store.lost, gateway.replicas.members.processes)
         self.keys = KeyRecords(gateway.store_link.store.find_key)
         self.people = PersonRecords(gateway.store_link.store.find_person)
+        self.approvals = gateway.approvals
         self.figures = Figures(gateway.metrics.collect)
         self.logins = LoginDesk(gateway.logins)
         self.hub.on_gone += [self.figures.gone, self.logins.gone]
@@ -388,6 +390,8 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.answer(ClaimProof, lambda _, proof: workers.claim(proof))
     handlers.answer(BeginLogin, workers.logins.begin)
     handlers.on(LoginEnded, workers.logins.ended)
+    handlers.answer(Hold, lambda _, wanted: workers.approvals.keep(wanted))
+    handlers.answer(Take, lambda _, wanted: workers.approvals.give(wanted))
     handlers.on(Used, lambda _, used: workers.used(used))
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)

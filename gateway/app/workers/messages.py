@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.app.workers.settings import Settings
+from gateway.core.approvals import Held, Hold, Take, Taken
 from gateway.core.logins import BeginLogin, LoginBegun, LoginEnded
 from gateway.core.messages import Ask, Done, Message
 from gateway.core.people import PersonRecord, Seen
@@ -266,5 +267,9 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     LeaseCall,
     LeaseReply,
     LeaseRecall,
+    Hold,
+    Held,
+    Take,
+    Taken,
 )
 """Every kind."""

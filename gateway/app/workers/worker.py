@@ -23,6 +23,7 @@ from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
+from gateway.app.workers.desk import FeedDesk
 from gateway.app.workers.figures import families
 from gateway.app.workers.messages import (
     Barrier,
@@ -113,6 +114,7 @@ class Worker:
         obey(spec, self.audit, plugins.sinks)
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
+        self.plane.approvals = FeedDesk(channel, self._owner)
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
         self.keys = StoredKeys(self._find_key, self._owner, self.people, networks=self.countries.networks)

@@ -14,7 +14,7 @@ from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error, unreadable
-from gateway.wire.openai import calls
+from gateway.wire.openai import calls, replay
 from gateway.wire.openai.answers import OpenAiAnswer, is_json
 from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
@@ -178,6 +178,9 @@ class OpenAiApi(WireApi):
 
     def call_reader(self) -> CallReader | None:
         return calls.OpenAiCalls() if self.generates else None
+
+    def replayed(self, body: bytes, stream: bool, include_usage: bool) -> bytes:
+        return replay.as_stream(body, include_usage) if stream else replay.as_whole(body)
 
     # --- event streams
 

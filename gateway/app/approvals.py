@@ -1,0 +1,180 @@
+"""Approvals in the process that has the store: keeping answers, giving them to retries, and what operators see and decide.
+
+Everything lasts in the store (gateway.store.approvals), so that a restart changes nothing and any worker of any replica can answer. What
+happens is recorded: `approval_asked`, `approval_seen`, `approval_decided`, `approval_returned`, `approval_expired`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.core.approval_specs import ApprovalsSpec
+from gateway.core.approvals import ApprovalRecord, Bounds, Held, HeldUse, Hold, Take, Taken, identities, named, shared
+from gateway.core.errors import GatehouseError, PermissionDenied
+from gateway.core.storage import Page
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import Principal
+from gateway.store.approvals import StoredApprovals
+
+log = logging.getLogger("gatehouse.approvals")
+SWEEP_SECONDS: Final = 5.0
+SEEN_EVENTS: Final = 16
+"""Tools named in one event."""
+Record = Callable[..., None]
+
+
+class ApprovalBook:
+    """Implements gateway.core.approvals.ApprovalDesk and the admin API's port. Life: `start` once the store has been started.
+
+    settings: those in force. record: (event, target, detail, actor=, outcome=) for the audit log. notify: told of each approval that is
+    asked for or decided.
+    """
+
+    def __init__(
+        self,
+        kept: StoredApprovals,
+        settings: Callable[[], ApprovalsSpec],
+        record: Record,
+        owner: TaskOwner,
+        notify: Callable[[str, ApprovalRecord], None] = lambda what, record: None,
+    ) -> None:
+        self._kept, self._settings, self._record, self._owner, self.notify = kept, settings, record, owner, notify
+        self._counts: dict[str, int] = {}
+        self._size = 0
+        self._events: dict[str, int] = {}
+
+    def start(self) -> None:
+        self._owner.every(SWEEP_SECONDS, self.sweep, name="approvals")
+
+    # --- for the data plane
+
+    def hold(self, wanted: Hold) -> Awaitable[Held]:
+        return self._owner.wait(self.keep(wanted), name="hold")
+
+    def take(self, wanted: Take) -> Awaitable[Taken]:
+        return self._owner.wait(self.give(wanted), name="take")
+
+    async def keep(self, wanted: Hold) -> Held:
+        """Raises Overloaded, RequestError, StoreUnavailable."""
+        settings = self._settings()
+        bounds = Bounds(answer=settings.max_bytes, total=settings.max_total_bytes, pending=settings.max_pending)
+        record = await self._kept.hold(wanted, bounds)
+        self._count("asked")
+        self._record("approval_asked", record.id, self._detail(record), actor=_name(record))
+        self.notify("asked", record)
+        return record.held
+
+    async def give(self, wanted: Take) -> Taken:
+        """Raises StoreUnavailable, ConfigError."""
+        taken = await self._kept.take(wanted)
+        if taken.state == "taken":
+            self._count("returned")
+            actor = f"{wanted.requester.tenant}/{wanted.requester.id}"
+            self._record("approval_returned", wanted.id, {"request_id": wanted.request_id}, actor=actor)
+        return taken
+
+    # --- for operators
+
+    async def page(self, *, tenant: str | Sequence[str] | None, state: str | None, limit: int, cursor: str | None) -> Page[ApprovalRecord]:
+        return await self._kept.page(tenant=tenant, state=state, limit=limit, cursor=cursor)
+
+    async def get(self, id: str) -> ApprovalRecord:
+        """Raises NotFound."""
+        return await self._kept.get(id)
+
+    async def show(self, id: str, actor: str) -> tuple[ApprovalRecord, list[HeldUse] | None]:
+        """With the calls whole; None once they are erased. That somebody has seen them is recorded. Raises NotFound, ConfigError."""
+        record, content = await self._kept.read(id)
+        if content is not None:
+            self._record("approval_seen", record.id, {"arguments_sha256": record.held.sha256}, actor=actor)
+        return record, None if content is None else content.uses
+
+    async def decide(
+        self, id: str, approve: bool, reason: str, operator: Principal, actor: str, sha256: str | None, *, dry_run: bool = False
+    ) -> ApprovalRecord:
+        """Raises NotFound, VersionMismatch, PermissionDenied for whoever may be the requester."""
+        return await self._decide(id, approve, reason, identities(operator), actor, sha256, dry_run)
+
+    async def decide_signed(self, id: str, approve: bool, reason: str, by: str, sha256: str | None) -> ApprovalRecord:
+        """A decision that came signed, of somebody of whom only the name is known."""
+        record = await self._kept.get(id)
+        if record.approvers and f"user/{by}" not in record.approvers:
+            raise PermissionDenied(f"This is for {', '.join(record.approvers)} to decide.", code="not_an_approver")
+        tenant = record.requester.tenant
+        return await self._decide(id, approve, reason, (named(tenant, by), f"key {tenant} {by}"), f"webhook/{by}", sha256, False)
+
+    async def _decide(
+        self, id: str, approve: bool, reason: str, who: Sequence[str], actor: str, sha256: str | None, dry_run: bool
+    ) -> ApprovalRecord:
+        record = await self._kept.get(id)
+        common = shared(record.requester.identities, who)
+        if self._settings().separation == "credential":
+            common = [identity for identity in common if not identity.startswith("tenant ")]
+        if common:
+            self._count("refused")
+            detail = {"why": "self_approval", "identity": common[0].partition(" ")[0]}
+            self._record("approval_decided", record.id, detail, actor=actor, outcome="denied")
+            raise PermissionDenied(
+                f"Whoever asked may not decide, and the {common[0].partition(' ')[0]} of your credential is the requester's too: "
+                "log in as somebody else.",
+                code="self_approval",
+            )
+        if sha256 is not None and sha256 != record.held.sha256:
+            raise PermissionDenied(
+                "The decision is about other arguments than those that are kept.", code="approval_mismatch", param="arguments_sha256"
+            )
+        decided = await self._kept.decide(id, approve, actor, reason, dry_run=dry_run)
+        if not dry_run:
+            self._count(decided.state)
+            detail = {"decision": decided.state, "arguments_sha256": record.held.sha256, "request_id": record.request_id}
+            self._record("approval_decided", record.id, detail, actor=actor)
+            self.notify("decided", decided)
+        return decided
+
+    # --- what is over
+
+    async def sweep(self) -> None:
+        """Erases what has expired. A store that does not answer is left to the next time."""
+        try:
+            swept = await self._kept.sweep(self._settings().keep)
+        except GatehouseError as error:
+            log.debug("approvals could not be swept: %s", error.message)
+            return
+        self._counts, self._size = swept.counts, swept.size
+        for record in swept.expired:
+            self._count("expired")
+            self._record("approval_expired", record.id, {"request_id": record.request_id}, outcome="denied")
+            self.notify("expired", record)
+
+    def _count(self, what: str) -> None:
+        self._events[what] = self._events.get(what, 0) + 1
+
+    def _detail(self, record: ApprovalRecord) -> dict[str, Any]:
+        return {
+            "request_id": record.request_id,
+            "tenant": record.requester.tenant,
+            "model": record.model,
+            "guardrail": record.guardrail,
+            "tools": [{"tool": tool[:64], "sha256": digest, "action": action} for tool, digest, action, _ in record.tools[:SEEN_EVENTS]],
+            "expires": record.expires,
+        }
+
+    def collect(self) -> Iterable[Metric]:
+        """For a scrape; the counts of what is kept are at most SWEEP_SECONDS old."""
+        kept = GaugeMetricFamily("gatehouse_approvals", "Approvals in the store by state", labels=["state"])
+        for state in ("pending", "approved", "denied", "expired", "used"):
+            kept.add_metric([state], float(self._counts.get(state, 0)))
+        yield kept
+        yield GaugeMetricFamily("gatehouse_approvals_bytes", "Bytes of answers that are kept", value=float(self._size))
+        events = CounterMetricFamily("gatehouse_approval_events", "Approvals asked for, decided, returned, expired", labels=["event"])
+        for what in ("asked", "approved", "denied", "returned", "expired", "refused"):
+            events.add_metric([what], float(self._events.get(what, 0)))
+        yield events
+
+
+def _name(record: ApprovalRecord) -> str:
+    return f"{record.requester.tenant}/{record.requester.id}"

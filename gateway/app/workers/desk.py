@@ -1,0 +1,26 @@
+"""A worker's way to the process that keeps answers for approval."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from gateway.app.workers.channel import Channel
+from gateway.core.approvals import Held, Hold, Take, Taken
+from gateway.core.tasks import TaskOwner
+
+SECONDS: Final = 10.0
+"""How long an answer may take: more than the store's own deadline."""
+
+
+class FeedDesk:
+    """Implements gateway.core.approvals.ApprovalDesk over the feed."""
+
+    def __init__(self, channel: Channel, owner: TaskOwner) -> None:
+        self._channel, self._owner = channel, owner
+
+    def hold(self, wanted: Hold) -> Awaitable[Held]:
+        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="hold")
+
+    def take(self, wanted: Take) -> Awaitable[Taken]:
+        return self._owner.wait(self._channel.ask(wanted, SECONDS), name="take")

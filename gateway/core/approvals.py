@@ -1,0 +1,211 @@
+"""Approvals: what the parts of the house tell each other of answers and requests that wait for a person's decision.
+
+A data worker meets such an answer, and only the process with the store keeps it: the worker asks it with a `Hold` and a `Take`, over its
+feed or directly. What decides whether a retry is the same request, and whether two callers may be one, is here too, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from hashlib import sha256
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.core.messages import Ask, Message
+from gateway.core.types import Principal
+
+HEADER: Final = b"x-gatehouse-approval"
+State = Literal["pending", "approved", "denied", "expired", "used"]
+Form = Literal["whole", "stream", ""]
+MAX_REASON: Final = 1024
+_FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
+_FREE: Final = frozenset({"stream", "stream_options"})
+"""A retry may ask for a stream where the first request did not, and the other way round."""
+
+
+class Requester(Message, frozen=True, kw_only=True):
+    """Who sent a request. identities: everything that the caller may also be known by (`identities`)."""
+
+    tenant: str
+    id: str
+    kind: str
+    user: str = ""
+    agent: str = ""
+    identities: tuple[str, ...] = ()
+
+    @property
+    def hashed(self) -> str:
+        """Only this caller may take what was kept."""
+        return sha256(msgspec.json.encode([self.tenant, self.id, self.kind, self.user, self.agent])).hexdigest()
+
+
+class HeldUse(Message, frozen=True, kw_only=True):
+    """A use of a tool in what is kept. action: what the rule said; all calls of the answer are here, also those that are allowed."""
+
+    tool: str
+    of: str
+    arguments: str
+    sha256: str
+    action: str
+    rule: int = -1
+    reversibility: str = "unknown"
+    place: str = ""
+
+
+class Held(Message, frozen=True):
+    """What the client is told. expires: seconds since the epoch."""
+
+    id: str
+    tool: str
+    sha256: str
+    expires: float
+
+
+class Hold(Ask[Held], frozen=True, kw_only=True):
+    """Keeps an answer (`body`, as it would have been sent), or notes that a request waits (`form` ""). seconds: until it expires.
+    request: the hash of the request."""
+
+    guardrail: str
+    model: str
+    operation: str
+    request_id: str
+    peer: str
+    requester: Requester
+    request: str
+    uses: list[HeldUse]
+    approvers: tuple[str, ...]
+    seconds: float
+    form: Form
+    body: bytes = b""
+
+
+class Taken(Message, frozen=True, kw_only=True):
+    """What there is on an approval. state: also `unknown` (there is none, or it is another caller's) and `other` (for another request).
+    form, body: of the kept answer, once it is taken. hashes: of what was approved."""
+
+    state: str
+    held: Held | None = None
+    form: Form = ""
+    body: bytes = b""
+    hashes: tuple[str, ...] = ()
+
+
+class Take(Ask[Taken], frozen=True, kw_only=True):
+    """Looks at an approval, or takes what is approved; it can be taken once. look: change nothing."""
+
+    id: str
+    requester: Requester
+    request: str
+    request_id: str
+    look: bool = False
+
+
+class ApprovalDesk(Protocol):
+    """Where a data plane has answers kept. Both fail with StoreUnavailable, Overloaded."""
+
+    def hold(self, wanted: Hold) -> Awaitable[Held]: ...
+
+    def take(self, wanted: Take) -> Awaitable[Taken]: ...
+
+
+class ApprovalRecord(Struct, frozen=True, kw_only=True):
+    """An approval as the store has it, without what is encrypted. tools: (tool, hash, action, reversibility) of each use."""
+
+    id: str
+    state: State
+    form: Form
+    guardrail: str
+    model: str
+    operation: str
+    request_id: str
+    requester: Requester
+    request: str
+    tools: tuple[tuple[str, str, str, str], ...]
+    approvers: tuple[str, ...]
+    created: float
+    expires: float
+    decided: float | None = None
+    decider: str = ""
+    reason: str = ""
+    used: float | None = None
+    size: int = 0
+
+    @property
+    def held(self) -> Held:
+        tool, digest = next(((tool, digest) for tool, digest, action, _ in self.tools if action == "hold"), ("", ""))
+        return Held(self.id, tool, digest, self.expires)
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What may be kept: bytes of one answer, of all together, and approvals of one caller that wait at a time."""
+
+    answer: int
+    total: int
+    pending: int
+
+
+def request_hash(path: bytes, body: bytes) -> str:
+    """Of a request: equal for those that differ in nothing but `stream`, `stream_options` and the order of their top-level fields."""
+    found = sha256(b"%d:%b" % (len(path), path))
+    for name, value in sorted(_FIELDS.decode(body).items()):
+        if name not in _FREE:
+            key, raw = name.encode(), bytes(value)
+            found.update(b"%d:%b%d:" % (len(key), key, len(raw)))
+            found.update(raw)
+    return found.hexdigest()
+
+
+def identities(principal: Principal) -> tuple[str, ...]:
+    """Everything that a caller may also be known by: the key, the user, the agent and all who act or acted, the subjects of the logins that
+    a token comes from. A key without a user is its tenant's: whoever of the tenant holds it cannot be told from another."""
+    found: set[str] = set()
+    tenant = principal.tenant
+
+    def named(name: str) -> None:
+        if name:
+            found.add(f"name {tenant} {name.casefold().removesuffix('@' + tenant.casefold())}")
+
+    if principal.kind == "api_key":
+        found.add(f"key {tenant} {principal.id}")
+        if not principal.user:
+            found.add(f"tenant {tenant}")
+    else:
+        named(principal.id)
+    named(principal.user)
+    named(principal.agent)
+    login = principal.login
+    while login is not None:
+        for actor in login.actors:
+            named(actor)
+        if login.issuer and principal.kind != "api_key":
+            found.add(f"subject {login.issuer} {principal.id}")
+        login = login.source
+    return tuple(sorted(found))
+
+
+def named(tenant: str, name: str) -> str:
+    """The identity of somebody of whom only the name is known."""
+    return f"name {tenant} {name.casefold().removesuffix('@' + tenant.casefold())}"
+
+
+def requester_of(principal: Principal) -> Requester:
+    return Requester(
+        tenant=principal.tenant,
+        id=principal.id,
+        kind=principal.kind,
+        user=principal.user,
+        agent=principal.agent,
+        identities=identities(principal),
+    )
+
+
+def shared(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    """The identities that two callers have in common."""
+    return sorted(set(one) & set(other))
+
+
+def shown_uses(uses: Sequence[HeldUse]) -> list[dict[str, Any]]:
+    """For operators: everything."""
+    return [msgspec.to_builtins(use) for use in uses]

@@ -1,0 +1,256 @@
+"""Tool calls that wait for a person: a gateway with two workers and an engine that calls tools. Each attack of the list in
+docs/approvals.md is here: replay, a changed argument, self-approval, expiry, a restart in between, two who use one approval at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.app.main import app
+from gateway.core.canonical import digest, parsed
+from tests.e2e import adminapi
+from tests.e2e.harness import OTHER_KEY, Gatehouse, configuration, external
+from tests.e2e.test_cli import environment
+from tests.fakes.tools import ToolEngine
+from tests.waiting import until
+
+DEV, BOSS, OPS, CLERK = (f"{name}-key-0123456789abcdef0123456789abcdef" for name in ("dev", "boss", "ops", "clerk"))
+RULES = [
+    {"tool": "delete_*", "of": ["call"], "action": "hold", "reversibility": "irreversible"},
+    {"tool": "mail_*", "of": ["result"], "action": "hold"},
+    {"tool": "*", "action": "allow"},
+]
+ARGUMENTS = '{"path": "/data/x", "force": true, "n": 1.0}'
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ToolEngine]:
+    running = ToolEngine()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, engine: ToolEngine) -> tuple[Path, dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("approvals")
+    short = [{"tool": "wipe", "of": ["call"], "action": "hold"}, {"tool": "*", "action": "allow"}]
+    config = configuration(
+        directory / "state",
+        engines=[external("tools", engine.port)],
+        models=[{"name": "m1", "pool": ["tools"]}],
+        roles={"approver": {"permissions": ["admin:approvals:*"]}, "reader": {"permissions": ["admin:approvals:read"]}},
+        guardrails=[
+            {"name": "tools", "type": "tool_calls", "settings": {"rules": RULES, "approvers": ["role/approver"], "expires": "10m"}},
+            {"name": "quick", "type": "tool_calls", "on": ["response"], "settings": {"rules": short, "expires": "1ms"}},
+        ],
+    )
+    config["identity"]["api_keys"]["static"] += [
+        {"id": "dev", "key": DEV, "tenant": "acme", "models": ["*"], "roles": ["approver"]},
+        {"id": "boss", "key": BOSS, "tenant": "acme", "models": [], "roles": ["approver"]},
+        {"id": "clerk", "key": CLERK, "tenant": "acme", "models": [], "roles": ["reader"]},
+        {"id": "ops", "key": OPS, "tenant": "ops", "models": [], "roles": ["admin"]},
+    ]
+    return directory, config
+
+
+@pytest.fixture(scope="module")
+def running(settings: tuple[Path, dict[str, Any]]) -> Iterator[list[Gatehouse]]:
+    """The gateway, in a list, so that a test can put another one in its place."""
+    directory, config = settings
+    there = [Gatehouse(directory, config, arguments=["--workers", "2"]).start()]
+    yield there
+    there[0].stop()
+
+
+def ask(gatehouse: Gatehouse, text: str, approval: str = "", key: str = DEV, **fields: Any) -> httpx.Response:
+    headers = {"x-gatehouse-approval": approval} if approval else {}
+    body = {"model": "m1", "messages": [{"role": "user", "content": text}], **fields}
+    with gatehouse.client(key) as client:
+        return client.post("/v1/chat/completions", json=body, headers=headers)
+
+
+def held(gatehouse: Gatehouse, text: str, key: str = DEV, **fields: Any) -> dict[str, Any]:
+    response = ask(gatehouse, text, key=key, **fields)
+    assert response.status_code == 409 and response.headers["x-should-retry"] == "false", response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code", "approval"}
+    assert (error["type"], error["code"]) == ("approval_required", "approval_pending")
+    found: dict[str, Any] = error["approval"]
+    return found
+
+
+def decide(gatehouse: Gatehouse, id: str, verb: str = "approve", key: str = BOSS, **body: Any) -> httpx.Response:
+    with adminapi.admin(gatehouse, key=key) as client:
+        return client.post(f"/approvals/{id}/{verb}", json={"reason": "a test", **body})
+
+
+def command(tmp_path: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), env=environment(tmp_path))
+
+
+def code(response: httpx.Response) -> tuple[int, str]:
+    found: dict[str, Any] = response.json()
+    return response.status_code, found["code"] if "code" in found else found["error"]["code"]
+
+
+def test_a_call_is_kept_seen_whole_approved_by_another_and_returned_once(running: list[Gatehouse], engine: ToolEngine) -> None:
+    gatehouse, text = running[0], f"call delete_file {ARGUMENTS}"
+    before = len(engine.asked)
+    approval = held(gatehouse, text)
+    id = approval["id"]
+    assert approval["tool"] == "delete_file" and approval["arguments_sha256"] == digest(parsed(ARGUMENTS))
+    assert approval["expires_at"].endswith("Z")
+    assert code(ask(gatehouse, text, id)) == (409, "approval_pending")
+    with adminapi.admin(gatehouse, key=CLERK) as client:
+        (listed,) = [one for one in client.get("/approvals?state=pending").json()["items"] if one["id"] == id]
+        assert listed["requester"]["id"] == "dev" and listed["tools"][0]["reversibility"] == "irreversible"
+        assert "/data/x" not in json.dumps(listed) and "calls" not in listed
+        shown = client.get(f"/approvals/{id}").json()
+        assert shown["calls"][0]["arguments"] == {"path": "/data/x", "force": True, "n": 1.0}
+    assert code(decide(gatehouse, id, key=CLERK)) == (403, "policy_denied"), "reading is not deciding"
+    assert code(decide(gatehouse, id, key=DEV)) == (403, "self_approval")
+    assert code(decide(gatehouse, id, key=OPS)) == (403, "not_an_approver")
+    assert code(decide(gatehouse, id, arguments_sha256="0" * 64)) == (403, "approval_mismatch")
+    assert code(ask(gatehouse, text, id)) == (409, "approval_pending"), "nothing of that has decided anything"
+    approved = decide(gatehouse, id, arguments_sha256=approval["arguments_sha256"])
+    assert approved.status_code == 200 and approved.json()["state"] == "approved" and approved.json()["decided_by"] == "acme/boss"
+    assert code(decide(gatehouse, id, "deny")) == (409, "already_decided")
+    assert code(ask(gatehouse, text, id, key=OTHER_KEY)) == (403, "approval_unknown")
+    assert code(ask(gatehouse, text.replace("/data/x", "/data/y"), id)) == (403, "approval_mismatch")
+    assert code(ask(gatehouse, text, id, temperature=0.5)) == (403, "approval_mismatch")
+    assert code(ask(gatehouse, text, "apr-nothing")) == (403, "approval_unknown")
+    answer = ask(gatehouse, text, id)
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "delete_file", "arguments": ARGUMENTS}
+    assert len(engine.asked) == before + 1, "one call of the engine"
+    record = gatehouse.outcome(answer.headers["x-request-id"])
+    assert record.get("prompt_tokens", 0) == 0 and record["detail"]["approval"] == id, "not charged a second time"
+    assert code(ask(gatehouse, text, id)) == (403, "approval_used")
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        assert client.get(f"/approvals/{id}").json()["calls"] is None, "erased"
+    mine = [one for one in gatehouse.audit() if one.get("target", "").endswith(id)]
+    events = [(one["event"], one.get("outcome", "ok")) for one in mine]
+    for wanted in (("approval_asked", "ok"), ("approval_seen", "ok"), ("approval_decided", "ok"), ("approval_returned", "ok")):
+        assert events.count(wanted) == 1, (wanted, events)
+    assert ("approval_decided", "denied") in events and ("admin.approvals.decide", "ok") in events
+    assert "/data/x" not in json.dumps(gatehouse.audit()), "the log has hashes, never arguments"
+
+
+def test_of_many_that_use_one_approval_at_once_one_gets_the_answer(running: list[Gatehouse], engine: ToolEngine) -> None:
+    gatehouse, text = running[0], 'call delete_all {"at": "once"}'
+    id = held(gatehouse, text)["id"]
+    assert decide(gatehouse, id).status_code == 200
+    with ThreadPoolExecutor(8) as threads:
+        found = [code(one) if one.status_code != 200 else (200, "") for one in threads.map(lambda _: ask(gatehouse, text, id), range(8))]
+    assert sorted(found) == [(200, "")] + [(403, "approval_used")] * 7
+
+
+def test_a_stream_shows_what_comes_before_the_call_and_the_retry_streams_the_rest(running: list[Gatehouse], engine: ToolEngine) -> None:
+    gatehouse, messages = running[0], [{"role": "user", "content": f"call delete_file {ARGUMENTS}"}]
+    client = openai.OpenAI(base_url=f"{gatehouse.url}/v1", api_key=DEV, max_retries=2)
+    seen = ""
+    before = len(engine.asked)
+    with pytest.raises(openai.APIError) as refused:
+        for event in client.chat.completions.create(model="m1", messages=messages, stream=True):  # type: ignore[call-overload]
+            assert not event.choices[0].delta.tool_calls
+            seen += event.choices[0].delta.content or ""
+    assert seen == "I will."
+    approval: Any = refused.value.body["approval"]  # type: ignore[index,call-overload]
+    with pytest.raises(openai.ConflictError):
+        client.chat.completions.create(model="m1", messages=messages, extra_headers={"x-gatehouse-approval": approval["id"]})  # type: ignore[call-overload]
+    assert len(engine.asked) == before + 1, "an official client does not try again by itself"
+    assert decide(gatehouse, approval["id"]).status_code == 200
+    arguments = text = ""
+    retry = client.chat.completions.create(  # type: ignore[call-overload]
+        model="m1", messages=messages, stream=True, extra_headers={"x-gatehouse-approval": approval["id"]}
+    )
+    for event in retry:
+        for choice in event.choices:
+            text += choice.delta.content or ""
+            for call in choice.delta.tool_calls or ():
+                arguments += call.function.arguments or ""
+    assert (text, arguments, len(engine.asked)) == ("I will.", ARGUMENTS, before + 1)
+    raw = ask(gatehouse, messages[0]["content"], stream=True).text
+    assert "delete_file" not in raw.replace('"tool":"delete_file"', "").replace("tool 'delete_file'", "") and raw.endswith(
+        "data: [DONE]\n\n"
+    )
+    id = json.loads(raw.split("data: ")[-2])["error"]["approval"]["id"]
+    assert decide(gatehouse, id).status_code == 200
+    whole = ask(gatehouse, messages[0]["content"], id).json()["choices"][0]
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == ARGUMENTS and whole["finish_reason"] == "tool_calls"
+
+
+def test_what_is_denied_or_expired_is_refused_and_erased(running: list[Gatehouse]) -> None:
+    gatehouse, text = running[0], 'call delete_file {"a": 1}'
+    id = held(gatehouse, text)["id"]
+    assert decide(gatehouse, id, "deny").json()["state"] == "denied"
+    assert code(ask(gatehouse, text, id)) == (403, "approval_denied")
+    late = held(gatehouse, "call wipe {}")["id"]
+    until(lambda: code(ask(gatehouse, "call wipe {}", late)) == (403, "approval_expired"), what="the expiry")
+    assert code(decide(gatehouse, late, key=OPS)) == (409, "approval_expired")
+    until(lambda: gatehouse.metric("gatehouse_approval_events_total", event="expired") >= 1, what="the sweep", seconds=30)
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        assert {client.get(f"/approvals/{one}").json()["calls"] is None for one in (id, late)} == {True}
+        assert client.get("/approvals?tenant=globex").json()["items"] == []
+
+
+def test_a_halt_between_the_approval_and_the_retry_counts(running: list[Gatehouse]) -> None:
+    gatehouse, text = running[0], 'call delete_file {"b": 1}'
+    id = held(gatehouse, text)["id"]
+    assert decide(gatehouse, id).status_code == 200
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        assert client.post("/halts?wait=10", json={"target": "key/dev", "reason": "a test"}).status_code == 201
+        assert code(ask(gatehouse, text, id)) == (403, "halted")
+        assert client.delete("/halts/key/dev?wait=10").status_code == 200
+    until(lambda: ask(gatehouse, "hello").status_code == 200, what="the end of the halt")
+    assert ask(gatehouse, text, id).status_code == 200
+
+
+def test_results_that_a_request_brings_wait_before_an_engine_sees_them(running: list[Gatehouse], engine: ToolEngine) -> None:
+    gatehouse = running[0]
+    call = {"id": "c1", "type": "function", "function": {"name": "mail_read", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "read"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "forward everything"},
+    ]
+    before = len(engine.asked)
+    approval = held(gatehouse, "", messages=messages)
+    assert approval["tool"] == "mail_read" and len(engine.asked) == before
+    with adminapi.admin(gatehouse, key=BOSS) as client:
+        shown = client.get(f"/approvals/{approval['id']}").json()
+    assert shown["kind"] == "request" and shown["calls"][0]["arguments"] == "forward everything"
+    assert decide(gatehouse, approval["id"]).status_code == 200
+    assert ask(gatehouse, "", approval["id"], messages=messages).json()["choices"][0]["message"]["content"] == "Done."
+    assert len(engine.asked) == before + 1
+    assert code(ask(gatehouse, "", approval["id"], messages=messages)) == (403, "approval_used")
+
+
+def test_operators_work_on_the_command_line_and_a_restart_loses_nothing(
+    running: list[Gatehouse], settings: tuple[Path, dict[str, Any]], engine: ToolEngine, tmp_path: Path
+) -> None:
+    gatehouse, text = running[0], f"call delete_file {ARGUMENTS}"
+    id = held(gatehouse, text)["id"]
+    before = len(engine.asked)
+    access = ["--url", gatehouse.admin_url, "--key", BOSS]
+    listed = command(tmp_path, "approvals", "list", *access)
+    assert listed.exit_code == 0 and id[:20] in listed.stdout, listed.stderr
+    shown = command(tmp_path, "approvals", "show", id, *access, "--output", "json")
+    assert json.loads(shown.stdout)["calls"][0]["arguments"]["path"] == "/data/x"
+    approved = command(tmp_path, "approvals", "approve", id, "--why", "it is right", *access)
+    assert approved.exit_code == 0 and "/data/x" in approved.stderr, approved.stderr
+    assert gatehouse.stop() == 0
+    directory, config = settings
+    running[0] = gatehouse = Gatehouse(directory, config, arguments=["--workers", "2"]).start()
+    assert ask(gatehouse, text, id).json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == ARGUMENTS
+    assert len(engine.asked) == before
+    assert code(ask(gatehouse, text, id)) == (403, "approval_used")
