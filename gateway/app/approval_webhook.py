@@ -62,6 +62,7 @@ class ApprovalWebhook:
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
         self._under_way = 0
+        book.notify = self.notify
 
     def notify(self, what: str, record: ApprovalRecord) -> None:
         """Tells the server, in a task of its own. what: `asked`, `decided` or `expired`."""

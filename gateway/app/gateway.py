@@ -44,6 +44,7 @@ from gateway.app.webhooks import Webhooks
 from gateway.audit.broker import AuditBroker
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
+from gateway.core.approval_specs import ApprovalWebhookSpec
 from gateway.core.clock import SystemClock
 from gateway.core.feed import LocalFeed
 from gateway.core.logins import LocalLogins
@@ -122,15 +123,18 @@ class Gateway:
         known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
         self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
-        kept = self.store_link.store.approvals
-        self.approvals = ApprovalBook(kept, lambda: self.plane.current().spec.approvals, self.events.record, self._owner)
-        self.plane.approvals = self.approvals
-        self.webhook = ApprovalWebhook(
-            self.approvals, self.store_link.store, lambda: self.plane.current().spec.approvals.webhook, self.events.record, self._owner
-        )
-        self.approvals.notify = self.webhook.notify
+        self.approvals = self.plane.approvals = self._approvals()
+        self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self._telemetry = spec.telemetry
         self._measure(parts)
+
+    def _approvals(self) -> ApprovalBook:
+        """Where answers are kept that wait for a person."""
+        kept = self.store_link.store.approvals
+        return ApprovalBook(kept, lambda: self.plane.current().spec.approvals, self.events.record, self._owner)
+
+    def _approvals_webhook(self) -> ApprovalWebhookSpec | None:
+        return self.plane.current().spec.approvals.webhook
 
     def _measure(self, parts: PartsBuilder) -> None:
         """Says what a scrape reads."""

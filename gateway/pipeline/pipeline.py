@@ -68,9 +68,7 @@ async def serve(x: Exchange) -> None:
     if entry is None:
         await _charge_refusal(x, principal, request)
         raise _taken(x)
-    if entry.scoped:
-        entry = entry.seen_by(principal)
-    x.entry = entry
+    x.entry = entry = entry.seen_by(principal) if entry.scoped else entry
     x.clock.mark("authorise")
     if HEADER in x.headers and await _retried(x, principal, request, body):
         return

@@ -68,7 +68,6 @@ class Bench:
         self.settings = ApprovalsSpec(webhook=ApprovalWebhookSpec(url=self.server.url, secret=Secret(SECRET)))
         self.book = ApprovalBook(self.store.approvals, lambda: self.settings, self.record, self.owner)
         self.webhook = ApprovalWebhook(self.book, self.store, lambda: self.settings.webhook, self.record, self.owner, self.clock)
-        self.book.notify = self.webhook.notify
 
     def record(self, event: str, target: str, detail: dict[str, Any], *, actor: str = "", outcome: str = "ok") -> None:
         self.events.append((event, outcome))
