@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
+from gateway.config import approval_rules
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
 from gateway.core import price_rules
@@ -74,18 +75,8 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _webhooks(spec, error)
     _unique((guardrail.name for guardrail in spec.guardrails), "guardrails", "guardrail", error)
     _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
-    _approvals(spec, error)
+    approval_rules.check(spec.approvals, error, _url, MIN_KEY_LENGTH)
     _fail_closed(spec, error)
-
-
-def _approvals(spec: ConfigSpec, error: ErrorAt) -> None:
-    webhook, path = spec.approvals.webhook, "approvals.webhook"
-    if webhook is not None:
-        _url(webhook.url, f"{path}.url", error)
-        if len(webhook.secret) < MIN_KEY_LENGTH:
-            raise error(f"{path}.secret", f"must have {MIN_KEY_LENGTH} characters or more")
-    if spec.approvals.max_bytes > spec.approvals.max_total_bytes:
-        raise error("approvals.max_bytes", "is more than approvals.max_total_bytes, so nothing of that size could be kept")
 
 
 def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
