@@ -16,6 +16,8 @@ from gateway.app.workers.messages import Family
 
 Way = Literal["sum", "max", "min", "control"]
 GAUGES: Final[dict[str, Way]] = {
+    "gatehouse_approvals": "control",
+    "gatehouse_approvals_bytes": "control",
     "gatehouse_audit_accepting": "min",
     "gatehouse_audit_sink_up": "min",
     "gatehouse_audit_sink_waiting_bytes": "sum",
