@@ -109,7 +109,7 @@ def test_the_same_in_json() -> None:
         ("listen: {dta: x}", "gate.yaml:3: listen.dta: unknown key 'dta'; did you mean 'data'?"),
         (
             "listen:\n  data: 127.0.0.1:1\n  zzz: 2",
-            "gate.yaml:5: listen.zzz: unknown key 'zzz'; known: admin, admin_networks, admin_proxy_protocol",
+            "gate.yaml:5: listen.zzz: unknown key 'zzz'; known: admin, admin_forwarding, admin_networks",
         ),
         ("listen: [1]", "gate.yaml:3: listen: must be a mapping, {key: value} (it is a sequence)"),
         ("engines: {}", "gate.yaml:3: engines: must be a list, [a, b] (it is a mapping)"),
