@@ -26,7 +26,7 @@ MAX_DEPTH: Final = 16
 MAX_CALLS: Final = 256
 """Of one answer, and of one request."""
 MAX_CHARACTERS: Final = 1024 * 1024
-"""Of all calls of one stream."""
+"""Of all calls of one answer: judging them takes about 5 ms for each 256 KiB."""
 _MARKS: Final = (b"_call", b"tool_use", b"\\u")
 """One of these is in every event or answer with a call; the last, as any letter may be written so."""
 
@@ -126,15 +126,19 @@ def document_of(body: bytes) -> dict[str, Any]:
 
 
 def in_answer(document: dict[str, Any]) -> list[ToolUse]:
-    """The calls of a whole answer. Raises EngineError for more than MAX_CALLS."""
+    """The calls of a whole answer. Raises EngineError for more than MAX_CALLS, or MAX_CHARACTERS."""
     uses: list[ToolUse] = []
+    size = 0
     for path, value in found_in(document):
         for number, call in enumerate(value if isinstance(value, list) else (value,)):
             one = Pieces(f"{path[1:]}[{number}]" if isinstance(value, list) else path[1:])
             one.add(call)
             uses.append(one.use())
+            size += one.size
             if len(uses) > MAX_CALLS:
                 raise EngineError(f"The engine's answer has more than {MAX_CALLS} calls of tools.")
+            if size > MAX_CHARACTERS:
+                raise EngineError(f"The calls of the engine's answer have more than {MAX_CHARACTERS} characters.")
     return uses
 
 

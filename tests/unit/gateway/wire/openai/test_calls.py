@@ -91,6 +91,8 @@ def test_what_can_be_read_in_two_ways_says_so(call: Any) -> None:
 def test_too_many_calls_and_too_deep_ones_are_refused() -> None:
     with pytest.raises(EngineError):
         whole(tool_calls=[function()] * (MAX_CALLS + 1))
+    with pytest.raises(EngineError):
+        whole(tool_calls=[function(arguments="x" * 200_000)] * 6)
     deep: Any = {"tool_calls": [function()]}
     for _ in range(40):
         deep = {"x": deep}
