@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+
 from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
-from gateway.core.specs import StepUpSpec
+from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
 from gateway.core.storage import ControlStore, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
 from gateway.core.waiting import Signal
@@ -181,6 +183,34 @@ class RoleBook(Protocol):
         ...
 
 
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """Roles and bindings: in place of the file's, or beside what there is, as if they were applied to the store."""
+
+    roles: dict[str, RoleSpec]
+    bindings: tuple[BindingSpec, ...]
+    beside: bool
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Decisions of the past: at most the `last`, none before `since` (seconds since the epoch), of these tenants (None: of all)."""
+
+    last: int
+    since: float | None
+    tenants: frozenset[str] | None
+
+
+class Replays(Protocol):
+    """Decisions of the past, of the local audit log (admin.resources.replays has the answers' fields, moments as seconds)."""
+
+    async def diff(self, candidate: Candidate, window: Window) -> dict[str, Any]:
+        """Raises ConfigError for a candidate that cannot be used, Overloaded while another comparison runs."""
+        ...
+
+    async def past(self, request_id: str, sees: Callable[[str], bool]) -> dict[str, Any]:
+        """Why a request was decided as it was. sees: whether one of a tenant may be shown. Raises NotFound."""
+        ...
+
+
 async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
     """For a composition without plug-ins."""
 
@@ -217,6 +247,7 @@ class Ports:
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
+    replays: None where nothing is decided.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force."""
@@ -246,6 +277,7 @@ class Ports:
     approvals_webhook: Callable[[Mapping[str, str], bytes], Awaitable[ApprovalRecord]] | None = None
     limits: LimitControl | None = None
     webhooks: WebhookControl | None = None
+    replays: Replays | None = None
     logins: Callable[[], list[dict[str, Any]]] = list
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted

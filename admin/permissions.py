@@ -39,7 +39,7 @@ VERBS: Final = MappingProxyType(
         "webhooks": ("read", "test"),
         "halts": ("read", "create", "delete"),
         "approvals": ("read", "decide"),
-        "policies": ("test",),
+        "policies": ("test", "replay"),
         "token-keys": ("read", "rotate", "withdraw"),
         "revocations": ("read", "create", "delete"),
         "resources": ("apply",),
@@ -119,13 +119,13 @@ ROLES: Final = MappingProxyType(
                     )
                     | {"config:reload", "upgrade:begin"}
                 )
-                - {"engines:upstream"},
+                - {"engines:upstream", "policies:replay"},
             ),
             Role(
                 "tenant-admin",
                 "Manages the users, groups, keys and bindings of one tenant and reads its usage.",
                 (_every("users", "groups", "keys", "bindings", "resources") - {"keys:priority"})
-                | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test"},
+                | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test", "policies:replay"},
                 confined=True,
             ),
             Role("auditor", "Reads everything, verifies and exports the audit log; changes nothing.", _READS | _every("audit", "policies")),

@@ -6,7 +6,7 @@ is a new principal and is decided anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from gateway.core.specs import ModelSpec
@@ -60,8 +60,15 @@ class ModelAccess:
 
     def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
         """What the credential itself says, as the one rule that counts."""
-        decision = self.decide(principal, request, peer, size)
-        return [{"rule": decision.rule, "effect": "allow" if decision.allow else "deny", "when": None, "holds": True}]
+        return _shown(self.decide(principal, request, peer, size))
+
+    def judge(self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]) -> Decision:
+        return UNKNOWN if model not in self._names else self.evaluate(principal, model, operation, version)
+
+    def considered(
+        self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]
+    ) -> list[dict[str, Any]]:
+        return _shown(self.judge(principal, model, operation, version, read))
 
     def may_see(self, principal: Principal, model: str, version: str = "") -> bool:
         """Whether the model (or this version of it) exists for this principal."""
@@ -88,6 +95,10 @@ class ModelAccess:
                 if names(pattern, name, version):
                     return Decision(True, "", f"models:{pattern}")
         return _DENIED
+
+
+def _shown(decision: Decision) -> list[dict[str, Any]]:
+    return [{"rule": decision.rule, "effect": "allow" if decision.allow else "deny", "when": None, "holds": True}]
 
 
 def within_bounds(principal: Principal, model: tuple[str, ...], version: str, operation: str = "") -> bool:

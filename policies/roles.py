@@ -204,13 +204,20 @@ class RoleAccess:
 
     def explain(self, principal: Principal, request: InferenceRequest, peer: Peer, size: int) -> list[dict[str, Any]]:
         """Denials first, then what the credential itself says, then what allows."""
-        names = self._names.get(request.model)
-        if names is None:
-            return self._own.explain(principal, request, peer, size)
         read = self._asked(principal, request, peer, size).read
-        covering = [grant for grant in self._caller(principal) if grant.covers(request.operation, names, request.version)]
-        beyond = not within_bounds(principal, names, request.version, request.operation)
-        own = self._own.explain(principal, request, peer, size) if beyond or _bounded(principal) else []
+        return self.considered(principal, request.model, request.operation, request.version, read)
+
+    def judge(self, principal: Principal, model: str, operation: str, version: str, read: Read) -> Decision:
+        plan = self._plan(principal, model, operation, version)
+        return plan if isinstance(plan, Decision) else plan.decide(read)
+
+    def considered(self, principal: Principal, model: str, operation: str, version: str, read: Read) -> list[dict[str, Any]]:
+        names = self._names.get(model)
+        if names is None:
+            return self._own.considered(principal, model, operation, version, read)
+        covering = [grant for grant in self._caller(principal) if grant.covers(operation, names, version)]
+        beyond = not within_bounds(principal, names, version, operation)
+        own = self._own.considered(principal, model, operation, version, read) if beyond or _bounded(principal) else []
         denies, allows = ([grant.shown(read) for grant in covering if grant.deny is deny] for deny in (True, False))
         return [*denies, *own, *allows]
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from admin.cli import completion
-from admin.cli.apply import apply_all, read
-from admin.cli.client import Client, name
-from admin.cli.errors import UsageError
+from admin.cli.apply import apply_all, read, text_of
+from admin.cli.client import LONG, Client, name
+from admin.cli.errors import CommandError, UsageError
+from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
+from gateway.core.errors import ConfigError
+from gateway.wire import yamltree
 
 group = typer.Typer(no_args_is_help=True, help="Limits, guardrails, roles and bindings, and what they would decide.")
 KINDS: Final = completion.POLICY_KINDS
@@ -74,7 +78,7 @@ def apply(
 @connected
 def explain(
     session: Session,
-    model: Annotated[str, typer.Option("--model", help="A model.", autocompletion=completion.models)],
+    model: Annotated[str | None, typer.Option("--model", help="A model.", autocompletion=completion.models)] = None,
     key_id: Annotated[str | None, typer.Option("--key-id", help="The id of an API key.", autocompletion=completion.keys)] = None,
     tenant: Annotated[str | None, typer.Option("--tenant", help="Instead of a key: the tenant of a supposed caller.")] = None,
     user: Annotated[str, typer.Option("--user", help="Its user.")] = "",
@@ -87,8 +91,21 @@ def explain(
     source: Annotated[str, typer.Option("--source", help="The address that the request comes from.")] = "192.0.2.1",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="The request's max_tokens.", min=0)] = 0,
     tools: Annotated[list[str] | None, typer.Option("--tool", help="A tool that the request offers; may be repeated.")] = None,
+    past: Annotated[
+        str | None, typer.Option("--request", metavar="ID", help="Instead of all these: a request of the past, by its x-request-id.")
+    ] = None,
 ) -> None:
-    """Says whether a caller may use a model, and why: each rule, and whether it counts. Exit code 1 when it may not."""
+    """Says whether a caller may use a model, and why: each rule, and whether it counts. Exit code 1 when it may not.
+
+    With --request: why a request of the past was allowed or denied, from its record in the audit log, and what would be decided now.
+    """
+    if past is not None:
+        if model is not None or key_id is not None or tenant is not None:
+            raise UsageError("say either --request, or --model with --key-id or --tenant")
+        _past(session, past)
+        return
+    if model is None:
+        raise UsageError("say --model, or --request for a request of the past")
     if (key_id is None) == (tenant is None):
         raise UsageError("say either --key-id, or --tenant with --user, --group, --agent")
     request = {"model": model, "operation": operation, "source": source, "max_tokens": max_tokens, "tools": tools or []}
@@ -98,12 +115,104 @@ def explain(
         answer = client.post("/policies:explain", question)
     if session.out.for_people:
         rules = answer.pop("rules")
-        session.out.one({"decision": "allow" if answer["allow"] else "deny", **answer})
+        session.out.one({"decision": _word(answer["allow"]), **answer})
         session.out.rows(rules, ("rule", "effect", "holds", "when"))
     else:
         session.out.one(answer)
     if not answer["allow"]:
         raise typer.Exit(1)
+
+
+def _past(session: Session, request_id: str) -> None:
+    """Exit code 1 for a request that was denied."""
+    with session.client() as client:
+        answer = client.json("GET", f"/policies/decisions/{name(request_id)}", timeout=LONG)
+    if not session.out.for_people:
+        session.out.one(answer)
+    else:
+        shown = {key: value for key, value in answer.items() if key not in ("facts", "rules", "now", "unrecorded", "lacking", "allow")}
+        session.out.one({"decision": _word(answer["allow"]), **shown, **answer["facts"]})
+        if answer["unrecorded"]:
+            session.out.remark(f"not recorded, so not known: {', '.join(answer['unrecorded'])}")
+        now = answer["now"]
+        if now is None:
+            session.out.remark(f"what would be decided now is not known: that depends on {answer['lacking']}, which was not recorded")
+        else:
+            session.out.remark(f"now: {_word(now['allow'])} by {now['rule']}")
+            session.out.rows(answer["rules"], ("rule", "effect", "holds", "when"))
+    if not answer["allow"]:
+        raise typer.Exit(1)
+
+
+def _word(allow: bool) -> str:
+    return "allow" if allow else "deny"
+
+
+@group.command("diff")
+@connected
+def diff(
+    session: Session,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="CANDIDATE", help="YAML with `roles` and `bindings`, as in the configuration; what else it has is ignored."),
+    ],
+    last: Annotated[int, typer.Option("--last", help="So many of the newest decisions.", min=1, max=100_000)] = 10_000,
+    since: Annotated[str | None, typer.Option("--since", help="None that are older, such as 24h.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
+    beside: Annotated[
+        bool,
+        typer.Option("--beside", help="Beside those that there are, as `policies apply` would, not in place of the file's."),
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit code 1 when a decision would change.")] = False,
+) -> None:
+    """Makes decisions of the past again, from the audit log, with other roles and bindings, and lists those that would change."""
+    question: dict[str, Any] = {**_candidate(file), "beside": beside, "last": last, "tenant": tenant}
+    if since is not None:
+        question["since"] = time.time() - duration(since)
+    with session.client() as client:
+        answer = client.post("/policies:diff", question, timeout=LONG)
+    if session.out.for_people:
+        _show(session, answer)
+    else:
+        session.out.one(answer)
+    if check and answer["allowed"] + answer["denied"]:
+        raise typer.Exit(1)
+
+
+def _candidate(file: Path) -> dict[str, Any]:
+    """The roles and bindings of a file. Raises CommandError."""
+    text, where = text_of(file)
+    try:
+        found = yamltree.plain(yamltree.read(text, file=where))
+    except ConfigError as error:
+        raise CommandError(str(error)) from None
+    if not isinstance(found, dict) or not {"roles", "bindings"} & set(found):
+        raise CommandError(f"{where} must hold a mapping with roles or bindings")
+    return {kind: found[kind] for kind in ("roles", "bindings") if found.get(kind) is not None}
+
+
+def _side(one: dict[str, Any]) -> str:
+    return f"{_word(one['allow'])} by {one['rule']}"
+
+
+def _show(session: Session, answer: dict[str, Any]) -> None:
+    rows = [{**one, "before": _side(one["before"]), "after": _side(one["after"])} for one in answer["changes"]]
+    session.out.rows(rows, ("tenant", "principal", "user", "model", "operation", "requests", "before", "after", "last", "request_id"))
+    remark = session.out.remark
+    when = f" ({answer['first']} to {answer['last']})" if answer["first"] is not None else ""
+    remark(f"{answer['replayed']} of {answer['decisions']} decisions made again{when}")
+    remark(f"{answer['denied']} would be denied that are allowed, {answer['allowed']} allowed that are denied")
+    for one in answer["not_replayed"]:
+        lacks = "the caller's facts: they are from an earlier version" if one["fact"] == "older" else one["fact"]
+        remark(f"{one['decisions']} could not be made again, as their records lack {lacks}")
+    if answer["other_rule"]:
+        remark(f"{answer['other_rule']} stay as they are by another rule")
+    if answer["decided_otherwise_then"]:
+        remark(f"{answer['decided_otherwise_then']} were decided otherwise at their time: the policies have changed since")
+    if answer["left_out"]:
+        remark(f"{answer['left_out']} changed decisions are not listed")
+    if not answer["complete"]:
+        remark("time ran out: older decisions were not looked at; say --last or --since")
 
 
 @group.command("test")

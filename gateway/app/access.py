@@ -52,6 +52,23 @@ def check(spec: ConfigSpec, error: ErrorAt, built_in: Collection[str] = ()) -> N
             named.add(binding.name)
 
 
+def check_alone(roles: Mapping[str, RoleSpec], bindings: Iterable[BindingSpec], built_in: Collection[str] = ()) -> None:
+    """Raises ConfigError for the first of these that is wrong in itself, or that has a name that one for the store must not have."""
+    rules = Rules(built_in)
+    for name, role in roles.items():
+        if name in built_in:
+            raise ConfigError(_TAKEN.format(name), path=f"roles.{name}")
+        with _at(f"roles.{name}", _within):
+            rules.check(role)
+    named: set[str] = set()
+    for number, binding in enumerate(bindings):
+        with _at(f"bindings[{number}]", _within):
+            rules.check(binding)
+        if binding.name is None or binding.name in named:
+            raise ConfigError("needs a name of its own to be applied to the store", path=f"bindings[{number}].name")
+        named.add(binding.name)
+
+
 def unknown_role(name: str, known: Collection[str]) -> str:
     """The message about a role that is not there."""
     return f"there is no role {name!r}; {_nearest(name, known)}"

@@ -145,6 +145,9 @@ class LocalAuditLog:
     def prove(self, request_id: str) -> list[dict[str, Any]]:
         return prove(self._directory, load_signer(str(self._keys.parent)), SystemClock(), request_id)
 
+    def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:
+        return self._reader().newest(since, text)
+
     def public_keys(self) -> list[dict[str, Any]]:
         path = self._keys / PUBLIC_KEY
         return [{"id": load_verifier(path).key_id, "algorithm": "Ed25519", "pem": path.read_text(encoding="ascii")}]

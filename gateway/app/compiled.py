@@ -28,6 +28,7 @@ from types import ModuleType
 ROOT = Path(__file__).parents[2]
 MODULES = (
     "gateway.core.values",
+    "gateway.core.decided",
     "gateway.core.isolation",
     "gateway.core.prices",
     "gateway.core.snapshot",

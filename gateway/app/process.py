@@ -27,6 +27,7 @@ from gateway.app.gateway import Gateway
 from gateway.app.in_force import InForce
 from gateway.app.limit_states import LimitStates
 from gateway.app.plugins import OURS, Plugins, installed
+from gateway.app.policy_replay import PolicyReplay
 from gateway.app.quickstart import Credentials, environment, greeting
 from gateway.app.replica import StateLock
 from gateway.app.resource_check import ResourceCheck
@@ -104,6 +105,7 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
 
 def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None, upgrader: Upgrader) -> Ports:
     """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
+    log = LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir)
     plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
     return Ports(
         authenticator=CurrentAuthenticator(plane),
@@ -112,8 +114,9 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane),
+        replays=PolicyReplay(link.additions, lambda: changes.in_force.file, plane.current, log, gateway.countries.networks.country),
         audit=gateway.audit,
-        audit_reader=LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir),
+        audit_reader=log,
         feed=gateway.feed,
         files=fleet.files,
         matches=within,

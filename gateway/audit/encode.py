@@ -89,7 +89,7 @@ def _shorten(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         text = value.encode("utf-8", "replace").decode()
         return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text)} characters)"
-    if value is None or isinstance(value, bool | float):
+    if value is None or isinstance(value, bool | float | msgspec.Raw):  # raw: encoded already, and bounded by whoever did
         return value
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else f"<int of {value.bit_length()} bits>"

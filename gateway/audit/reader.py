@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ from gateway.core.audit_questions import AuditFilter, AuditScope
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 _BLOCK = 64 * 1024
+_MARGIN = 3600.0
+MOST_LINES = 2_000_000
+"""That are looked at by those who read backwards."""
+_OF_REQUESTS = (b',"kind":"intent",', b',"kind":"outcome",')
 
 
 class LogReader:
@@ -60,6 +64,15 @@ class LogReader:
                 for line in _lines(path):
                     if chosen.takes(line):
                         yield line
+
+    def newest(self, since: float | None = None, text: str = "", lines: int = MOST_LINES) -> Iterator[dict[str, Any]]:
+        """Intents and outcomes of all writers, the newest first by time, none before `since` (seconds since the epoch).
+
+        text: only records that hold it, as the value of any field. lines: so many are looked at, of each writer.
+        """
+        needle = _encode(text) if text and text.isascii() else b""
+        writers = [_newest(name, segments, since, needle, lines) for name, segments in self._segments().items()]
+        return (record for _, _, record in heapq.merge(*writers, key=itemgetter(0, 1), reverse=True))
 
     def _segments(self) -> dict[str, list[Path]]:
         if not self._directory.is_dir():
@@ -128,6 +141,43 @@ def _named(event: str, wanted: str) -> bool:
     return event.startswith(wanted[:-1]) if wanted.endswith("*") else event == wanted
 
 
+def _newest(name: str, segments: list[Path], since: float | None, needle: bytes, most: int) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    """Of one writer. Ends at a record that is much older than `since`: a clock that is set back a little ends nothing."""
+    lines = (line for path in reversed(segments) for line in _lines_backwards(path))
+    for line in islice(lines, most):
+        if needle not in line or not any(mark in line[:64] for mark in _OF_REQUESTS):
+            continue
+        record = _parse(line)
+        if record is None:
+            continue
+        moment = float(record.get("time", 0.0))
+        if since is None or moment >= since:
+            yield moment, name, record
+        elif moment + _MARGIN < since:
+            return
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
+    """The whole lines of a file, the last one first."""
+    with path.open("rb") as file:
+        position = file.seek(0, os.SEEK_END)
+        rest = b""
+        whole = False  # what follows the last line feed is being written
+        while position > 0:
+            step = min(_BLOCK, position)
+            position -= step
+            file.seek(position)
+            lines = (file.read(step) + rest).split(b"\n")
+            rest = lines[0]
+            found = lines[1:] if whole else lines[1:-1]
+            whole = whole or len(lines) > 1
+            yield from (line for line in reversed(found) if line)
+            if len(rest) > MAX_LINE:
+                rest = b""  # no line is so long: this is no log
+        if whole and rest:
+            yield rest
+
+
 def _by_time(writer: str, records: list[dict[str, Any]]) -> list[tuple[float, str, dict[str, Any]]]:
     """With the time at which each has its place: its own, but never before the records in front of it."""
     times = accumulate((float(record.get("time", 0.0)) for record in records), max)
@@ -137,7 +187,7 @@ def _by_time(writer: str, records: list[dict[str, Any]]) -> list[tuple[float, st
 def _in_time(segments: list[Path], since: float | None, until: float | None) -> Iterator[Path]:
     """Leaves out the segments that, by their headers, end before `since` or begin after `until`. A record may be a little older than the
     header before it, hence the margin; and when the clock was set back, a segment ends before it began."""
-    margin = 3600.0
+    margin = _MARGIN
     starts = [_start(path) for path in segments] if since is not None or until is not None else []
     for index, path in enumerate(segments):
         around = starts[index : index + 2]

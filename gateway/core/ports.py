@@ -59,6 +59,16 @@ class Authorizer(Protocol):
         """Whether the model is listed for this principal."""
         ...
 
+    def judge(self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]) -> Decision:
+        """The decision about a request that is not at hand. read: tells the facts of it that conditions name; raises what it wants."""
+        ...
+
+    def considered(
+        self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]
+    ) -> list[dict[str, Any]]:
+        """As `explain`, about a request that is not at hand."""
+        ...
+
 
 # --- 5 reserve quota
 
@@ -173,6 +183,11 @@ class AuditReader(Protocol):
 
     def export(self, wanted: AuditFilter = ...) -> Iterator[bytes]:
         """The lines that match, exactly as in the log, writer by writer. Blocks, like all methods here."""
+        ...
+
+    def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:
+        """Intents and outcomes of all writers, the newest first, none before `since`, of a bounded part of the log. text: only records that
+        hold it, as the value of any field."""
         ...
 
     def public_keys(self) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ __all__ = [
     "NARROWED",
     "AuditRecord",
     "Decision",
+    "DecisionFacts",
     "EventRecord",
     "Finding",
     "Headers",
@@ -72,12 +73,31 @@ class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
     tools: Annotated[tuple[str, ...], Meta(max_length=1024)] = ()
 
 
+class DecisionFacts(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What a decision was made on besides the record's own fields (gateway.core.decided).
+
+    model: the name asked for, if it is not the record's. stream, bytes: of a request without an intent. certificate: SHA-256 of the
+    connection's client certificate in hex. unrecorded: the names of facts that are too long to be kept, or could not be read.
+    """
+
+    model: str = ""
+    version: str = ""
+    max_tokens: int = 0
+    tools: tuple[str, ...] = ()
+    label: str = ""
+    certificate: str = ""
+    stream: bool = False
+    bytes: int = 0
+    unrecorded: tuple[str, ...] = ()
+
+
 class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     """Audit: the intent, written before anything is forwarded. Times in seconds since the epoch.
 
     principal: the key's id, or the subject. credential: the kind of login. user, agent, session: whose key it is or who logged in, who acts
     for them, in which session. reserved_prompt, reserved_completion: tokens that the request may cost; reserved_cost: in nano-units of
-    `currency`, by the version `price` of the price. They are charged if the outcome is never known.
+    `currency`, by the version `price` of the price. They are charged if the outcome is never known. rule: what allowed it. caller, facts:
+    what that was decided on (gateway.core.decided); caller is JSON, absent in records of earlier versions.
     """
 
     time: float
@@ -101,6 +121,8 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     reserved_cost: int = 0
     currency: str = ""
     price: str = ""
+    caller: Any = None
+    facts: DecisionFacts | None = None
     detail: dict[str, Any] | None = None
 
 
@@ -111,6 +133,8 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     are what was reserved. cost: in nano-units of `currency` (10^-9 USD, for instance), by the version `price` of the price. basis: empty
     for a price by tokens, `device_time` for one by the time of the engine's devices. prefill_us, decode_us, slots: for how many
     microseconds the request held one of so many slots that share the devices, where the engine has a rate.
+    decision, rule: without an intent, whether policy would have allowed it (`allow`, `deny`) and by which rule; credential, caller, facts:
+    what that was decided on, as in an intent.
     """
 
     time: float
@@ -146,6 +170,11 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     user: str = ""
     agent: str = ""
     session: str = ""
+    decision: str = ""
+    rule: str = ""
+    credential: str = ""
+    caller: Any = None
+    facts: DecisionFacts | None = None
     detail: dict[str, Any] | None = None
 
 

@@ -7,7 +7,7 @@ cannot be compiled and stay in gateway.core.types, from where all of them are im
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 Headers = dict[bytes, bytes]
 """Request headers: names in lower case, one value each (repeated ones joined by ", "; repeated sensitive ones are refused)."""
@@ -111,7 +111,7 @@ class Principal:
     bounds: of the tenant, the groups and the like: each of them must allow a request, by any of its scopes. reach: permissions beyond which
     a narrowed token gives nothing, whatever its holder may do; None: not narrowed. personal: an API key that may do nothing but what its
     user may. networks: where the credentials of the tenant may be used (gateway.core.network); none:
-    everywhere.
+    everywhere. recorded: what the audit log keeps of the caller (gateway.core.decided), once it was asked for.
     """
 
     __slots__ = (
@@ -130,6 +130,7 @@ class Principal:
         "personal",
         "priority",
         "reach",
+        "recorded",
         "roles",
         "scopes",
         "session",
@@ -167,6 +168,7 @@ class Principal:
         self.agent, self.session, self.login = agent, session, login
         self.bounds, self.personal, self.reach = bounds, personal, reach
         self.networks: tuple[str, ...] = ()
+        self.recorded: Any = None
         self.key_salt = self.tenant_salt = b""  # kept here by gateway.core.isolation
 
     def entitled(

@@ -33,12 +33,14 @@ class InferenceRequest:
     (for tensors: elements). max_tokens: the bound on what may be generated (0: nothing is). content: the header lines about the body that
     the engine gets. version: of the model, where the path names one. unknown: the places of fields that `models[].unknown_fields` decides
     about. size: of the body in bytes. choices: how many answers it asks for.
+    asked: the name of the model that was asked for, if `model` is no longer it.
     expected: tokens reserved for what is generated. price: the model's when the request began; set before quota is reserved, None if it
     has none.
     """
 
     __slots__ = (
         "api",
+        "asked",
         "choices",
         "content",
         "expected",
@@ -80,6 +82,7 @@ class InferenceRequest:
         self.prompt_tokens, self.max_tokens = prompt_tokens, max_tokens
         self.content, self.raw, self.version = content, raw, version
         self.unknown: tuple[str, ...] = ()
+        self.asked = ""
         self.choices = 1
         self.size = self.expected = 0
         self.price: Price | None = None

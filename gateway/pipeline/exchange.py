@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from time import perf_counter_ns, time
 from typing import Any, Final, Protocol
 
+from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import (
     ApprovalPending,
     ClientGone,
@@ -25,7 +26,7 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
 from gateway.core.prices import Price, written
 from gateway.core.snapshot import ModelEntry, Snapshot
-from gateway.core.types import Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
+from gateway.core.types import DecisionFacts, Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
 from gateway.pipeline.guarded import Note
 from gateway.pipeline.phases import UNTIMED, PhaseClock, SampledPhases
@@ -89,6 +90,7 @@ class Exchange:
     """One request. Made by the server at the end of the headers; stepped by its Driver; gone after `settle`."""
 
     __slots__ = (
+        "allowed",
         "answer_bytes",
         "answer_hash",
         "attempt",
@@ -145,6 +147,8 @@ class Exchange:
         self.request: InferenceRequest | None = None
         self.entry: ModelEntry | None = None
         self.decision_rule = ""
+        self.allowed = False
+        """Whether policy has allowed it, once there is a `decision_rule`."""
         self.reservation: Reservation | None = None
         self.intended = False
         self.attempt: Attempt | None = None
@@ -390,6 +394,7 @@ class Exchange:
             usage = NOTHING
         price = None if request is None or usage is NOTHING else request.price
         device = usage.device
+        decided = not self.intended and self.decision_rule != "" and principal is not None and request is not None
         self.snapshot.audit.outcome(
             OutcomeRecord(
                 time=time(),
@@ -425,9 +430,19 @@ class Exchange:
                 user=principal.user if principal is not None else "",
                 agent=principal.agent if principal is not None else "",
                 session=principal.session if principal is not None else "",
+                decision="" if not decided else "allow" if self.allowed else "deny",
+                rule=self.decision_rule if decided else "",
+                credential=principal.kind if decided else "",  # type: ignore[union-attr]
+                caller=caller_facts(principal) if decided else None,  # type: ignore[arg-type]
+                facts=self._facts(entry) if decided else None,
                 detail=self.detail,
             )
         )
+
+    def _facts(self, entry: ModelEntry | None) -> DecisionFacts | None:
+        """What was decided on, of a request without an intent."""
+        assert self.request is not None
+        return request_facts(self.request, "" if entry is None else entry.name, self.peer, len(self.body or b""))
 
 
 def chunked(data: bytes) -> bytes:

@@ -10,6 +10,7 @@ from time import perf_counter_ns, time
 from typing import Any, Final
 from urllib.parse import unquote
 
+from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import AuthenticationError, EngineError, GatehouseError, ModelNotFound, PermissionDenied
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
@@ -100,7 +101,7 @@ async def metadata(x: Exchange) -> None:
     entry = x.entry = _authorised(x, principal, request)
     if x.plane.standing.active:
         x.plane.standing.admit_model(entry.name, place.model)
-    request.operation, request.model = "metadata", entry.name
+    request.operation, request.asked, request.model = "metadata", request.model, entry.name
     reservation: Any = snapshot.limiter.reserve(principal, request)
     x.reservation = await reservation if isinstance(reservation, WAITS) else reservation
     ticket = snapshot.audit.intent(
@@ -120,6 +121,8 @@ async def metadata(x: Exchange) -> None:
             user=principal.user,
             agent=principal.agent,
             session=principal.session,
+            caller=caller_facts(principal),
+            facts=request_facts(request, entry.name, x.peer),
             detail={"version": place.version} if place.version else None,
         )
     )
@@ -159,7 +162,7 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
     """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     entry = x.snapshot.models.get(request.model)
     decision = x.snapshot.authorizer.decide(principal, request, x.peer, 0)
-    x.decision_rule = decision.rule
+    x.decision_rule, x.allowed = decision.rule, decision.allow
     if entry is None or not x.snapshot.authorizer.may_see(principal, request.model, request.version):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
     if not decision.allow:

@@ -12,6 +12,7 @@ from time import time
 from typing import Any, Final
 
 from gateway.core.approvals import HEADER
+from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import (
     AuthenticationError,
     GatehouseError,
@@ -143,7 +144,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
     snapshot = x.snapshot
     entry = snapshot.models.get(request.model)
     decision = snapshot.authorizer.decide(principal, request, x.peer, len(x.body or b""))
-    x.decision_rule = decision.rule
+    x.decision_rule, x.allowed = decision.rule, decision.allow
     narrowed = decision is NARROWED
     if entry is None or (not decision.allow and not narrowed and not snapshot.authorizer.may_see(principal, request.model)):
         raise ModelNotFound(f"The model {request.model[:128]!r} does not exist.", param="model")
@@ -158,6 +159,7 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
     if request.unknown:
         request.api.settle_unknown(request, entry.spec.unknown_fields)
     if entry.name != request.model:
+        request.asked = request.model
         request.api.rename(request, entry.name)
     if request.stream and b":version" in x.headers:
         raise RequestError("stream: a stream needs HTTP/1.1.", param="stream")
@@ -250,6 +252,8 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             reserved_cost=0 if price is None else price.bound(reserved_prompt, reserved_completion),
             currency="" if price is None else price.currency,
             price="" if price is None else price.version,
+            caller=caller_facts(principal),
+            facts=request_facts(request, entry.name, x.peer),
             detail=api.detail(request, audit.hash_body),
         )
     )

@@ -49,11 +49,14 @@ def test_a_confined_role_reaches_its_tenant_only(permission: str) -> None:
 
 
 def test_who_reads_cannot_write() -> None:
-    writes = {f"{r}:{v}" for r, verbs in VERBS.items() for v in verbs if v not in ("read", "verify", "export", "test", "address")}
+    writes = {f"{r}:{v}" for r, verbs in VERBS.items() for v in verbs if v not in ("read", "verify", "export", "test", "replay", "address")}
     for role in ("auditor", "viewer"):
         assert not ROLES[role].permissions & writes
     assert not ROLES["viewer"].permissions & {"keys:read", "config:read", "audit:read", "bindings:read", "events:read"}
-    assert not {"audit:read", "config:apply", "keys:create", "bindings:create", "guardrails:create"} & ROLES["operator"].permissions
+    assert (
+        not {"audit:read", "policies:replay", "config:apply", "keys:create", "bindings:create", "guardrails:create"}
+        & ROLES["operator"].permissions
+    )
 
 
 @given(st.lists(GRANTS, max_size=3), st.sampled_from(sorted(ROLES)), st.sampled_from(TENANTS))

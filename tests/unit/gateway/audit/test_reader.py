@@ -1,8 +1,9 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.audit.reader import LogReader
+from gateway.audit.reader import LogReader, _lines_backwards
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 
@@ -186,3 +187,34 @@ def test_records_are_found_by_what_they_are_about(several: LogReader) -> None:
 def test_an_export_goes_writer_by_writer(several: LogReader, log_bench: Any) -> None:
     whole = b"".join(path.read_bytes() for path in sorted(log_bench.directory.glob("audit-gw-*.jsonl")))
     assert b"".join(several.export()) == whole
+
+
+class TestBackwards:
+    """The newest requests first."""
+
+    def test_all_writers_newest_first(self, reader: LogReader) -> None:
+        forward = [r for r in reader.records() if r["kind"] in ("intent", "outcome")]
+        back = list(reader.newest())
+        assert len(back) == len(forward) and {r["request_id"] for r in back} == {r["request_id"] for r in forward}
+        times = [r["time"] for r in back]
+        assert times == sorted(times, reverse=True) and all("writer" not in r for r in back)
+
+    def test_since_and_by_text(self, reader: LogReader) -> None:
+        assert {r["request_id"] for r in reader.newest(text="r3")} == {"r3"}
+        assert list(reader.newest(text='r3"')) == [] and list(reader.newest(since=START + 10_000)) == []
+        since = list(reader.newest(since=START + 4))
+        assert since and all(r["time"] >= START + 4 for r in since)
+
+    def test_so_many_lines_at_most(self, reader: LogReader) -> None:
+        assert len(list(reader.newest(lines=3))) < len(list(reader.newest()))
+
+    @pytest.mark.parametrize("block", [1, 7, 100, 65536])
+    def test_lines_are_whole_wherever_a_block_ends(
+        self, reader: LogReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+    ) -> None:
+        monkeypatch.setattr("gateway.audit.reader._BLOCK", block)
+        path = tmp_path / "log"
+        for text in (b"", b"a", b"\n", b"one\n", b"one\ntwo", b"one\n\ntwo two\nthree\npart", b"x" * 300 + b"\ny\n"):
+            path.write_bytes(text)
+            whole = [line for line in text.split(b"\n")[:-1] if line]
+            assert list(_lines_backwards(path)) == whole[::-1], text
