@@ -66,6 +66,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/models.py": ("tests/e2e/test_admin_fleet.py", "/models"),
     "admin/resources/my_keys.py": ("tests/e2e/test_own_keys.py", "/my/keys"),
     "admin/resources/policies.py": ("tests/e2e/test_admin_policies.py", "policies:explain"),
+    "admin/resources/replays.py": ("tests/e2e/test_policy_replay.py", "policies:diff"),
     "admin/resources/roles.py": ("tests/e2e/test_stored_access.py", "/roles"),
     "admin/resources/status.py": ("tests/e2e/test_admin.py", "/status"),
     "admin/resources/stored_engines.py": ("tests/e2e/test_admin_fleet.py", "api_key"),
