@@ -39,11 +39,12 @@ class Unrecorded(Exception):
 class Past:
     """One decision of the past. model: the name asked for. allowed, rule: what was decided. facts: by their names in conditions."""
 
-    __slots__ = ("allowed", "facts", "missing", "model", "operation", "principal", "record", "rule", "version")
+    __slots__ = ("allowed", "facts", "missing", "model", "operation", "principal", "record", "rule", "time", "version")
 
     def __init__(self, record: Mapping[str, Any], principal: Principal, missing: frozenset[str], generates: bool) -> None:
         facts: Mapping[str, Any] = record.get("facts") or {}
         self.record, self.principal, self.missing = record, principal, missing
+        self.time = float(record["time"])
         self.allowed = record.get("kind") == "intent" or record.get("decision") == "allow"
         self.rule = str(record.get("rule", ""))
         self.model = str(facts.get("model") or record.get("model", ""))
@@ -76,7 +77,7 @@ class Past:
             if name == "request.adapter":
                 return adapter_of(public)
             if name == "now":
-                return instant(float(self.record["time"]))
+                return instant(self.time)
             if name == "source.country":
                 return country(self.facts["source.address"])
             return self.facts[name]

@@ -118,7 +118,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/hints.py": ("tests/e2e/test_replicas.py", "gatehouse_hints_sure"),
     "gateway/app/limit_states.py": ("tests/e2e/test_budgets.py", "limits"),
     "gateway/app/plugin_set.py": ("tests/unit/gateway/app/test_plugins.py", "gateway.app.plugins"),
-    "gateway/app/policy_replay.py": ("tests/e2e/test_policy_replay.py", "policies:diff"),
     "gateway/app/replicas.py": ("tests/e2e/test_replicas.py", "tests.e2e.replicas"),
     "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
     "gateway/app/shared_limits.py": ("tests/e2e/test_shared_limits.py", "limits_redis_lost"),

@@ -58,7 +58,8 @@ class Change(msgspec.Struct, kw_only=True):
 
 
 class Lacking(msgspec.Struct, kw_only=True):
-    """Decisions that could not be made again, as their records lack this fact. `older`: records of earlier versions, which have none."""
+    """Decisions that could not be made again, as their records lack this fact. `older`: records of earlier versions, which have none;
+    `unreadable`: those whose facts cannot be read."""
 
     fact: str
     decisions: int

@@ -35,6 +35,8 @@ MAX_CHANGES: Final = 1000
 """Groups of changed decisions in an answer."""
 TURN: Final = 100
 """Records between two pauses, which leave the interpreter to the requests."""
+UNREADABLE: Final = (ValueError, KeyError, TypeError, AttributeError)
+"""Of a record whose facts are not what they should be, such as one that was shortened."""
 GENERATES: Final = tuple({api.operation for api in APIS if api.generates})
 
 
@@ -110,7 +112,7 @@ class PolicyReplay:
 def _read(records: Records, record: Mapping[str, Any]) -> Past | None:
     try:
         return records.past(record)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except UNREADABLE:
         return None
 
 
@@ -139,14 +141,22 @@ class Comparison:
                     complete = False
                     break
             if window.tenants is None or record.get("tenant") in window.tenants:
-                past = _read(self._records, record)
-                if past is not None:
-                    self._consider(past)
+                self._take(record)
         return self._answer(complete)
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        try:
+            past = self._records.past(record)
+        except UNREADABLE:
+            self._counts["decisions"] += 1
+            self._not_replayed["unreadable"] += 1
+            return
+        if past is not None:
+            self._consider(past)
 
     def _consider(self, past: Past) -> None:
         self._counts["decisions"] += 1
-        moment = float(past.record["time"])
+        moment = past.time
         self._first = moment if self._first is None else min(self._first, moment)
         self._last = moment if self._last is None else max(self._last, moment)
         public = self._records.public(past.model)
@@ -230,7 +240,7 @@ def explained(past: Past, authorizer: Authorizer, public: str, country: Callable
         lacking = error.name
     return {
         "request_id": str(record.get("request_id", "")),
-        "time": float(record["time"]),
+        "time": past.time,
         "tenant": who.tenant,
         "principal": who.id,
         "credential": who.kind,
