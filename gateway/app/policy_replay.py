@@ -20,7 +20,7 @@ from gateway.app.access import AccessBuilder
 from gateway.config.additions import StoreAdditions
 from gateway.core.errors import ConfigError, NotFound, Overloaded
 from gateway.core.ports import AuditReader, Authorizer
-from gateway.core.slices import in_slices
+from gateway.core.slices import at_once, in_slices
 from gateway.core.snapshot import Snapshot
 from gateway.core.specs import ConfigSpec
 from gateway.core.types import Decision
@@ -53,19 +53,23 @@ class PolicyReplay:
     ) -> None:
         self._additions, self._file, self._current, self._log, self._country = additions, file, current, log, country
         self._busy = False
+        self._known: tuple[ConfigSpec, Authorizer] | None = None
 
     async def diff(self, candidate: Candidate, window: Window) -> dict[str, Any]:
         if self._busy:
             raise Overloaded("Another comparison is running; try again when it is done.", retry_after=5.0)
         self._busy = True
         try:
-            present = self._current().spec
-            merged = await self._merged(candidate)
-            before, after = await self._authorizer(present), await self._authorizer(merged)
-            comparison = Comparison(Records(present.models, GENERATES), before.judge, after.judge, self._country)
-            return await asyncio.to_thread(comparison.of, self._log.newest(window.since), window)
+            merged, present = await self._merged(candidate), self._current().spec
+            return await asyncio.to_thread(self._compared, present, merged, window)
         finally:
             self._busy = False
+
+    def _compared(self, present: ConfigSpec, candidate: ConfigSpec, window: Window) -> dict[str, Any]:
+        """In a thread: conditions take long to compile, and there may be thousands."""
+        before, after = (at_once(AccessBuilder(self._country).steps(spec)) for spec in (present, candidate))
+        comparison = Comparison(Records(present.models, GENERATES), before.judge, after.judge, self._country)
+        return comparison.of(self._log.newest(window.since), window)
 
     async def _merged(self, candidate: Candidate) -> ConfigSpec:
         """The configuration with the candidate's roles and bindings, in place of the file's or beside what there is. Raises ConfigError."""
@@ -73,24 +77,26 @@ class PolicyReplay:
         if candidate.beside:
             added += [("roles", {"name": name, **msgspec.to_builtins(role)}) for name, role in candidate.roles.items()]
             added += [("bindings", msgspec.to_builtins(binding)) for binding in candidate.bindings]
-            access.check_alone(candidate.roles, candidate.bindings, ROLES)
+            await asyncio.to_thread(access.check_alone, candidate.roles, candidate.bindings, ROLES)
         else:
             file = msgspec.structs.replace(file, roles=candidate.roles, bindings=candidate.bindings)
-            access.check(file, lambda path, message: ConfigError(message, path=path), ROLES)
+            await asyncio.to_thread(access.check, file, lambda path, message: ConfigError(message, path=path), ROLES)
         merged = await self._additions.candidate(file, added)
-        if merged.left_out:
-            for (kind, name), error in merged.left_out.items():
-                if kind in ("roles", "bindings") and any(known == kind and body["name"] == name for known, body in added):
-                    raise ConfigError(error.message, path=f"{kind}.{name}")
+        for kind, body in added:
+            if (error := merged.left_out.get((kind, body["name"]))) is not None:
+                raise ConfigError(error.message, path=f"{kind}.{body['name']}")
         access.models_there(candidate.roles, merged.spec.models, strict=True)
         return merged.spec
 
-    async def _authorizer(self, spec: ConfigSpec) -> Authorizer:
-        return await in_slices(AccessBuilder(self._country).steps(spec))
+    async def _present(self) -> tuple[ConfigSpec, Authorizer]:
+        """The configuration in force, and an Authorizer of it that only this thread uses."""
+        spec = self._current().spec
+        if self._known is None or self._known[0] is not spec:
+            self._known = (spec, await in_slices(AccessBuilder(self._country).steps(spec)))
+        return self._known
 
     async def past(self, request_id: str, sees: Callable[[str], bool]) -> dict[str, Any]:
-        spec = self._current().spec
-        authorizer = await self._authorizer(spec)
+        spec, authorizer = await self._present()
         found = await asyncio.to_thread(self._find, Records(spec.models, GENERATES), request_id, sees)
         if found is None:
             raise NotFound(f"There is no decision about a request {request_id!r} in the newest part of this gateway's audit log.")
