@@ -61,13 +61,9 @@ class Authorizer(Protocol):
 
     def judge(self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]) -> Decision:
         """The decision about a request that is not at hand. read: tells the facts of it that conditions name; raises what it wants."""
-        ...
 
-    def considered(
-        self, principal: Principal, model: str, operation: str, version: str, read: Callable[[str], Any]
-    ) -> list[dict[str, Any]]:
-        """As `explain`, about a request that is not at hand."""
-        ...
+    def considered(self, principal: Principal, model: str, operation: str, version: str, read: Any) -> list[dict[str, Any]]:
+        """As `explain`, about a request that is not at hand. read: as for `judge`."""
 
 
 # --- 5 reserve quota
@@ -186,9 +182,7 @@ class AuditReader(Protocol):
         ...
 
     def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:
-        """Intents and outcomes of all writers, the newest first, none before `since`, of a bounded part of the log. text: only records that
-        hold it, as the value of any field."""
-        ...
+        """Intents and outcomes of all writers, the newest first, none before `since`. text: only records that hold it, in any field."""
 
     def public_keys(self) -> list[dict[str, Any]]:
         """The keys that checkpoints are verified with: {"id", "algorithm", "pem"}."""
