@@ -205,6 +205,13 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/wire/oip/tensors.py": ("tests/unit/gateway/wire/oip/test_api.py", "tensor"),
     "gateway/wire/oip/values.py": ("tests/unit/gateway/wire/oip/test_codec.py", "gateway.wire.oip.values"),
     "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_passages.py", "texts"),
+    "policies/guardrails/injection/decoding.py": ("tests/unit/policies/guardrails/injection/test_guardrail.py", "decoded("),
+    "policies/guardrails/injection/signs.py": ("tests/unit/policies/guardrails/injection/test_guardrail.py", "corpus"),
+    "policies/guardrails/recognition/actions.py": ("tests/unit/policies/guardrails/pii/test_guardrail.py", "hash_key"),
+    "policies/guardrails/recognition/guardrail.py": ("tests/unit/policies/guardrails/pii/test_guardrail.py", "judged_alike"),
+    "policies/guardrails/secrets/context.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "JWT"),
+    "policies/guardrails/secrets/providers.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "samples"),
+    "policies/guardrails/secrets/randomness.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "CLEAN"),
     "policies/guardrails/tool_conditions.py": ("tests/unit/policies/guardrails/test_tool_calls.py", "tool_conditions"),
 }
 # What made the demo models and runs at no other time: the artefacts are tested (tests/integration/test_demo_model.py, test_onnx_demo.py).

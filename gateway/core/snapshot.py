@@ -36,11 +36,12 @@ class Inspector(Protocol):
     errors that interrupt the request.
 
     monitor: its verdicts are recorded and nothing is done. holds: it cannot follow a stream. concerns: whether it reads a caller's
-    requests; None: everybody's.
+    requests; None: everybody's. reads: whose texts of a request it reads (`RequestTexts.sources`); None: all.
     """
 
     name: str
     monitor: bool
+    reads: frozenset[str] | None
     holds: bool
     concerns: Callable[[Principal], bool] | None
 

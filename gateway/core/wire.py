@@ -103,6 +103,10 @@ class RequestTexts:
     def write(self) -> None:
         """Writes the replaced texts into the forwarded fields."""
 
+    def sources(self) -> list[str]:
+        """Of each text who said it: system, user, assistant, tool, other; empty where the format does not say."""
+        return []
+
 
 class WholeAnswer:
     """The texts of one whole answer that guardrails read, and the answer's part of the audit record."""

@@ -104,7 +104,7 @@ class Guarded:
 
     turns: shared by all guardrails of the process, for long work. holds: it cannot follow a stream, which is therefore held. monitor: its
     verdicts are counted and recorded, and nothing is done. budget: seconds that one request, answer or piece of a stream may take.
-    concerns: whether it reads a caller's requests; None: everybody's.
+    concerns: whether it reads a caller's requests; None: everybody's. reads: whose texts of a request the guardrail wants to see.
     """
 
     def __init__(
@@ -125,6 +125,7 @@ class Guarded:
         self.budget_ns = int(budget * 1e9)
         self._turns = turns or Turns()
         self.holds = self._cannot_follow(guardrail)
+        self.reads: frozenset[str] | None = getattr(guardrail, "reads", None)
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
 
     def _cannot_follow(self, guardrail: Guardrail) -> bool:

@@ -7,7 +7,7 @@ the same output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation
@@ -42,19 +42,36 @@ def raise_verdict(verdict: Verdict, name: str) -> bool:
     return verdict.action == "rewrite"
 
 
-async def checked(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str], where: str) -> Sequence[str] | None:
-    """The texts after every guardrail, or None when none changed them. where: request or response."""
+async def checked(
+    x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str], where: str, sources: Callable[[], list[str]] | None = None
+) -> Sequence[str] | None:
+    """The texts after every guardrail, or None when none changed them. where: request or response. sources: who said each text."""
     changed = False
     for guardrail in guardrails:
-        found = guardrail.check(texts)
+        chosen: list[int] | None = None
+        if guardrail.reads is not None and sources is not None and (said := sources()):
+            chosen = [number for number, source in enumerate(said) if source in guardrail.reads]
+        found = guardrail.check(texts if chosen is None else [texts[number] for number in chosen])
         if found is ALLOW:
             continue
         verdict = found if isinstance(found, Verdict) else await found
-        if verdict is ALLOW or not judged(x, guardrail, verdict, where):
+        if verdict is ALLOW:
             continue
-        if raise_verdict(verdict, guardrail.name):
+        if chosen is not None:
+            verdict = _of_all(verdict, texts, chosen)
+        if judged(x, guardrail, verdict, where) and raise_verdict(verdict, guardrail.name):
             texts, changed = verdict.texts, True
     return texts if changed else None
+
+
+def _of_all(verdict: Verdict, texts: Sequence[str], chosen: list[int]) -> Verdict:
+    """A verdict on some of the texts, for all of them."""
+    for finding in verdict.findings:
+        finding.text = chosen[finding.text]
+    passed = list(texts)
+    for number, text in zip(chosen, verdict.texts, strict=False):
+        passed[number] = text
+    return Verdict(verdict.action, verdict.guardrail, verdict.reason, tuple(passed) if verdict.texts else (), verdict.findings)
 
 
 def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> bool:
@@ -80,7 +97,7 @@ async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:
         found = await x.plane.turns.run(api.texts_steps(inference))
     else:
         found = api.texts(inference)
-    replaced = await checked(x, guardrails, found.texts, "request")
+    replaced = await checked(x, guardrails, found.texts, "request", found.sources)
     if replaced is not None:
         found.replace(replaced)
         found.write()

@@ -19,10 +19,10 @@ from gateway.core.plugins import Context
 from gateway.core.slices import at_once
 from gateway.core.types import Verdict
 from loadtests.guardrails.corpus import CHECKED, ENTITIES, logs, near_misses, samples
-from policies.guardrails.pii.finder import Finder
 from policies.guardrails.pii.guardrail import PiiSettings, build
-from policies.guardrails.pii.normal import as_bytes, fold, places
 from policies.guardrails.pii.table import RECOGNISERS
+from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.normal import as_bytes, fold, places
 
 SIZES = (100, 1024, 10 * 1024, 100 * 1024)
 PLAIN = "The scheduler reads 24 requests and moves them to slot 3 before version 2.1 ends; nobody waits. "

@@ -27,7 +27,7 @@ from policies.guardrails.folding import (
     is_word,
     trim_hidden,
 )
-from policies.guardrails.phrases import WINDOW, Node, PhraseSet
+from policies.guardrails.phrases import JSON_ESCAPES, WINDOW, Node, PhraseSet
 
 REASON = "The text contains a phrase that is not allowed here."
 MOST_AT_ONCE: Final = 4096
@@ -165,6 +165,7 @@ class DenyListStream:
         "_replaced",
         "_replacement",
         "_root",
+        "_slash",
         "_word",
         "findings",
     )
@@ -179,6 +180,7 @@ class DenyListStream:
         self._done = 0  # how many of the held characters have gone into `_out`, or are replaced there
         self._out: list[str] = []
         self._word = False  # whether the last folded character belongs to a word
+        self._slash = False  # whether the last folded character is a backslash
         self._end = 0  # the place after the last folded character
         self._marks: list[str] = []  # combining marks that wait to be put in order
         self._mark_place = 0  # the place of the last of them
@@ -232,6 +234,9 @@ class DenyListStream:
                 else:
                     self._word = folded in ASCII_WORD
                     self._end = place + 1
+                if self._slash and folded in JSON_ESCAPES:
+                    self._word = False  # in a tool's arguments it is no letter: a phrase may begin behind it
+                self._slash = folded == "\\"
             place += 1
 
     def finish(self) -> str:
@@ -353,7 +358,8 @@ class DenyListStream:
         before = fold(text[max(0, cut - 2 * _MAX_PENDING_MARKS) : cut])
         if cut <= 0 or not before:
             return 0
-        self._word = is_word(before[-1])
+        self._word = is_word(before[-1]) and not (before[-1] in JSON_ESCAPES and before[-2:-1] == "\\")
+        self._slash = before[-1] == "\\"
         self._end = place + cut
         self._long_run = False
         return cut

@@ -19,6 +19,9 @@ MAX_PHRASES = 20_000
 MAX_LENGTH = 200
 MAX_SPACES = 4
 MAX_MARKS = 16
+JSON_ESCAPES = frozenset("nrtbf")
+"""Letters that behind a backslash stand for white space in JSON."""
+_ESCAPES = tuple(b"\\" + letter.encode() for letter in sorted(JSON_ESCAPES))
 WINDOW = 1024
 """Characters that are searched at a time: the worst of them (U+FDFA folds to 18) take some milliseconds to follow."""
 _MEMORY = 256 * 1024 * 1024
@@ -96,8 +99,14 @@ class PhraseSet:
         return is_word(folded[-1])
 
     def occurs(self, text: str) -> bool:
-        """Whether any phrase occurs in the whole of `text`."""
+        """Whether any phrase occurs in the whole of `text`. The letter of an escape of JSON (`\\n`) is read as one, and as none."""
         data = encoded(text)
+        if self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0:
+            return True
+        if b"\\" not in data:
+            return False
+        for escape in _ESCAPES:
+            data = data.replace(escape, b"\\;")
         return bool(self._pattern.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
 
 

@@ -204,6 +204,10 @@ class ChatTexts(OpenAiTexts):
                     if function := call.get("function"):
                         self._read_object(function, _ARGUMENTS if function.get("arguments") else _NONE)
 
+    def sources(self) -> list[str]:
+        known: list[str] = self._request.view.sources()
+        return known + ["other"] * (len(self.texts) - len(known))
+
     def _read_part(self, part: dict[str, Any]) -> None:
         """A part of a message, except for its text, which the view has, and its media."""
         for key, value in part.items():

@@ -49,6 +49,10 @@ class ToolCall(Struct, gc=False):
     function: FunctionCall | None = None
 
 
+_SOURCES: Final = {"system": "system", "developer": "system", "assistant": "assistant", "tool": "tool", "function": "tool"}
+"""Who said a message, by its role."""
+
+
 class Message(Struct, gc=False):
     role: Annotated[str, Meta(max_length=64)]
     content: str | list[Part] | None = None
@@ -82,6 +86,20 @@ class ChatRequest(Generation, gc=False, kw_only=True):
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    def sources(self) -> list[str]:
+        """For each of `texts` who said it."""
+        found: list[str] = []
+        for message in self.messages:
+            source = _SOURCES.get(message.role, "user")
+            content = message.content
+            if isinstance(content, str):
+                found.append(source)
+            elif content:
+                found.extend([source] * len(joined([part.text for part in content if part.text is not None])))
+            if message.tool_calls:
+                found.extend([source for c in message.tool_calls if c.function and c.function.arguments])
+        return found
 
     def texts(self) -> list[str]:
         """Every text that a person or a tool wrote, in order: contents, the parts of a message joined, tool-call arguments."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.guardrails.pii.checks import luhn
-from policies.guardrails.pii.recogniser import Recogniser, shortened
+from policies.guardrails.recognition.checks import luhn
+from policies.guardrails.recognition.recogniser import Recogniser, shortened
 
 _SEPARATOR: Final = re.compile("[ .-]+")
 _LONGEST_GROUP: Final = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser
+from policies.guardrails.recognition.recogniser import Recogniser
 
 _FILES: Final = frozenset({"png", "jpg", "jpeg", "gif", "svg", "webp", "js", "css", "py", "json", "html"})
 """Endings of file names such as `logo@2x.png`; none is a top-level domain."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser
+from policies.guardrails.recognition.recogniser import Recogniser
 
 LENGTHS: Final = {
     country: length

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.checks import is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
-from policies.guardrails.pii.recogniser import Recogniser, digits_of, has
+from policies.guardrails.recognition.checks import is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
+from policies.guardrails.recognition.recogniser import Recogniser, digits_of, has
 
 _SPANISH: Final = "TRWAGMYFPDXBNJZSQVHLCKE"
 _FINNISH: Final = "0123456789ABCDEFHJKLMNPRSTUVWXY"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser, has
+from policies.guardrails.recognition.recogniser import Recogniser, has
 
 
 def _v4(text: str) -> int:

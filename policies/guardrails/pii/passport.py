@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser, has
+from policies.guardrails.recognition.recogniser import Recogniser, has
 
 WORDS: Final = (
     *("passport", "passports", "passport number", "passeport", "reisepass", "reisepassnummer", "passnummer", "pasaporte", "passaporto"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser, digits_of
+from policies.guardrails.recognition.recogniser import Recogniser, digits_of
 
 WORDS: Final = (
     *("phone", "phones", "phone number", "telephone", "tel", "call", "mobile", "cell", "fax", "sms", "text", "whatsapp", "ring", "dial"),

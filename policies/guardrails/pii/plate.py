@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser, has
+from policies.guardrails.recognition.recogniser import Recogniser, has
 
 WORDS: Final = (
     *("plate", "plates", "license plate", "licence plate", "number plate", "plate number", "registration plate", "vehicle registration"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.pii.recogniser import Recogniser, digits_of, has
+from policies.guardrails.recognition.recogniser import Recogniser, digits_of, has
 
 WORDS: Final = (
     "ssn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.guardrails.pii import birth, card, crypto, email, iban, national, network, passport, phone, plate, ssn
-from policies.guardrails.pii.recogniser import Recogniser
+from policies.guardrails.recognition.recogniser import Recogniser
 
 RECOGNISERS: Final[tuple[Recogniser, ...]] = (
     *email.RECOGNISERS,

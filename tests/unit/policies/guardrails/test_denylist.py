@@ -330,3 +330,17 @@ def test_a_piece_of_a_stream_with_thousands_of_phrases_is_refused() -> None:
     for text in ("darn " * 100_000, "!" * 100_000):
         verdict = check(guardrail, [text])
         assert verdict.action == "rewrite" and verdict.texts == (text.replace("darn", "-").replace("!", "-"),)
+
+
+def test_a_word_behind_an_escape_of_json_is_found() -> None:
+    arguments = r'{"q": "a\nbad thing\tbad C:\bad \\nbad"}'
+    made = DenyList("words", PhraseSet(["bad", "new"]), mask=True, replacement="#")
+    verdict = made.check([arguments])
+    assert isinstance(verdict, Verdict) and "bad" not in verdict.texts[0]
+    for cut in range(len(arguments)):
+        stream = made.stream()
+        assert stream.feed(arguments[:cut]) + stream.feed(arguments[cut:]) + stream.finish() == verdict.texts[0]
+    found = made.check([r"C:\new\x"])
+    assert isinstance(found, Verdict) and found.texts == (r"C:\#\x",), "the letter may belong to a word too"
+    long = "word " * 100 + r"\nbad"
+    assert made.stream().feed(long + " x").endswith(r"\n# x"), "where a search skips ahead"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from policies.guardrails.pii.finder import Finder
-from policies.guardrails.pii.normal import as_bytes, fold
 from policies.guardrails.pii.table import RECOGNISERS
+from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.normal import as_bytes, fold
 
 ALL = Finder(RECOGNISERS)
 

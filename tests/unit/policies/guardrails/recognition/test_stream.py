@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gateway.core.errors import GuardrailViolation
 from policies.guardrails.folding import MAX_HIDDEN
-from policies.guardrails.pii.actions import Actions
-from policies.guardrails.pii.finder import Finder
-from policies.guardrails.pii.normal import as_bytes, fold
-from policies.guardrails.pii.stream import PiiStream
 from policies.guardrails.pii.table import ENTITIES, RECOGNISERS
+from policies.guardrails.recognition.actions import Actions
+from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.normal import as_bytes, fold
+from policies.guardrails.recognition.stream import EntityStream
 from tests.unit.policies.guardrails.pii.finding import ALL
 
 MASK = Actions("g", ALL, dict.fromkeys(ENTITIES, "mask"), b"k")
@@ -44,7 +44,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=9).map("".join) | st.text(max
 
 
 def run(*pieces: str) -> str:
-    stream = PiiStream(MASK)
+    stream = EntityStream(MASK)
     return "".join([stream.feed(piece) for piece in pieces]) + stream.finish()
 
 
@@ -62,7 +62,7 @@ def test_an_entity_cut_at_any_place_never_leaves_in_part(entity: str) -> None:
     before, after = f"Well, {LEADS.get(entity, '')}", ", yes."
     text = before + SAMPLES[entity] + after
     for cut in range(len(text) + 1):
-        stream = PiiStream(MASK)
+        stream = EntityStream(MASK)
         first = stream.feed(text[:cut])
         assert (before + "[").startswith(first[: len(before) + 1]), first
         assert first + stream.feed(text[cut:]) + stream.finish() == f"{before}[{entity.upper()}]{after}"
@@ -78,7 +78,7 @@ def test_the_bytes_of_a_whole_text_one_by_one(entity: str) -> None:
 @given(TEXTS)
 @settings(max_examples=200, deadline=None)
 def test_only_the_beginning_of_a_candidate_is_held(text: str) -> None:
-    stream = PiiStream(MASK)
+    stream = EntityStream(MASK)
     released = ""
     for end, character in enumerate(text, 1):
         released += stream.feed(character)
@@ -96,13 +96,13 @@ def test_only_the_beginning_of_a_candidate_is_held(text: str) -> None:
     "text", ["Hello, world! ", "a sum of 17 apples ", "x = f(y) / 2;\n", "Das ist schön, sagte er. ", "これは本です。", "— “ok” "]
 )
 def test_ordinary_text_leaves_at_once(text: str) -> None:
-    stream = PiiStream(MASK)
+    stream = EntityStream(MASK)
     assert stream.feed(text) == text and stream.held == ""
 
 
 def test_words_are_not_held_where_no_address_is_looked_for() -> None:
     finder = Finder([one for one in RECOGNISERS if one.entity in ("card", "phone", "ssn", "passport")])
-    stream = PiiStream(Actions("g", finder, dict.fromkeys(("card", "phone", "ssn", "passport"), "mask"), b"k"))
+    stream = EntityStream(Actions("g", finder, dict.fromkeys(("card", "phone", "ssn", "passport"), "mask"), b"k"))
     for token in ("The", " quick", " brown", " fox", ".", " In", " summer"):
         assert stream.feed(token) == token
 
@@ -110,12 +110,12 @@ def test_words_are_not_held_where_no_address_is_looked_for() -> None:
 def test_a_number_that_needs_a_word_is_held_only_behind_it() -> None:
     finder = Finder([one for one in RECOGNISERS if one.entity == "passport"])
     made = Actions("g", finder, {"passport": "mask"}, b"k")
-    assert PiiStream(made).feed("number 1234567") == "number 1234567"
-    assert PiiStream(made).feed("passport 1234567") == "passport "
+    assert EntityStream(made).feed("number 1234567") == "number 1234567"
+    assert EntityStream(made).feed("passport 1234567") == "passport "
 
 
 def test_a_blocked_entity_ends_the_stream_when_it_is_complete() -> None:
-    stream = PiiStream(Actions("g", ALL, dict.fromkeys(ENTITIES, "block"), b"k"))
+    stream = EntityStream(Actions("g", ALL, dict.fromkeys(ENTITIES, "block"), b"k"))
     assert stream.feed("pay with 4111 1111 1111 1111") == "pay with "
     with pytest.raises(GuardrailViolation) as refused:
         stream.feed(", please")
@@ -123,13 +123,13 @@ def test_a_blocked_entity_ends_the_stream_when_it_is_complete() -> None:
 
 
 def test_the_end_of_a_stream_decides_what_is_held() -> None:
-    stream = PiiStream(MASK)
+    stream = EntityStream(MASK)
     assert stream.feed("write bob@example.com") == "write "
     assert stream.held == "bob@example.com" and stream.finish() == "[EMAIL]"
 
 
 def test_long_runs_of_invisible_characters_do_not_grow_what_is_held() -> None:
-    stream = PiiStream(MASK)
+    stream = EntityStream(MASK)
     stream.feed("4")
     for _ in range(100):
         stream.feed("\u200b" * 100)

@@ -5,7 +5,7 @@ end of a text, the second finds the earliest place where a match may have begun.
 
 The syntax: literals, `.`, classes (`[a-f0-9]`, `[^...]`), `\\d \\w \\s`, `\\l` (a letter beyond ASCII) and escaped signs, `( )`, `(?: )`,
 `|`, and the repetitions `?`, `{n}`, `{m,n}`. There is no `*` and no `+`: they have no bound. Patterns are of ASCII and read normalised text
-(policies.guardrails.pii.normal).
+(policies.guardrails.recognition.normal).
 """
 
 from __future__ import annotations

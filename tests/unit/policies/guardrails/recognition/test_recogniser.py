@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from policies.guardrails.pii.checks import luhn
-from policies.guardrails.pii.normal import fold
-from policies.guardrails.pii.recogniser import Recogniser, shortened
+from policies.guardrails.recognition.checks import luhn
+from policies.guardrails.recognition.normal import fold
+from policies.guardrails.recognition.recogniser import Recogniser, shortened
 
 WITH_WORDS = Recogniser("x", "a", words=("né", "date of birth", "生日", "ss#"))
 

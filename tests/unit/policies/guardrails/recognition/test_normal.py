@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.guardrails.pii.normal import MARK, as_bytes, fold, places
+from policies.guardrails.recognition.normal import MARK, as_bytes, fold, places
 
 
 def test_what_looks_alike_folds_alike() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.guardrails.pii.finder import Finder
-from policies.guardrails.pii.normal import as_bytes, fold
-from policies.guardrails.pii.recogniser import Recogniser, has
+from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.normal import as_bytes, fold
+from policies.guardrails.recognition.recogniser import Recogniser, has
 from tests.unit.policies.guardrails.pii.finding import ALL, found
 
 

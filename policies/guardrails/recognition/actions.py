@@ -7,19 +7,23 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.core.errors import GuardrailViolation
-from policies.guardrails.pii.finder import Finder
-from policies.guardrails.pii.normal import MARK, fold
+from policies.guardrails.recognition.finder import Finder
+from policies.guardrails.recognition.normal import MARK, fold
 
 MAX_ALLOWED: Final = 10_000
+ANNOTATE: Final = "annotate"
+"""The action that lets an entity pass and records it."""
 _HASH_DIGITS: Final = 16
 
 
 class Actions:
     """By entity. key: for the keyed hashes. allowed: texts that are never acted on; one that begins with * stands for all that end with the
-    rest of it."""
+    rest of it. what: what entities are, for people."""
 
-    def __init__(self, name: str, finder: Finder, actions: Mapping[str, str], key: bytes, allowed: Iterable[str] = ()) -> None:
-        self.name, self.finder = name, finder
+    def __init__(
+        self, name: str, finder: Finder, actions: Mapping[str, str], key: bytes, allowed: Iterable[str] = (), what: str = "personal data"
+    ) -> None:
+        self.name, self.finder, self._what = name, finder, what
         self._actions, self._key = dict(actions), key
         entries = [canonical(one) for one in allowed]
         self._allowed = frozenset(one for one in entries if not one.startswith("*"))
@@ -32,14 +36,21 @@ class Actions:
         compared = canonical(text)
         return compared not in self._allowed and not (self._endings and compared.endswith(self._endings))
 
-    def replacement(self, entity: str, text: str) -> str:
-        """What takes the place of a folded text. Raises GuardrailViolation."""
+    def reason(self, found: Iterable[str]) -> str:
+        """Why a text is not what it was, for the audit record."""
+        names = ", ".join(sorted(found))
+        return f"{self._what.capitalize()} found: {names}." if names else "Invisible characters were removed."
+
+    def replacement(self, entity: str, text: str) -> str | None:
+        """What takes the place of a folded text; None: it stays. Raises GuardrailViolation."""
         action = self._actions[entity]
         if action == "mask":
             return f"[{entity.upper()}]"
         if action == "hash":
             return f"[{entity.upper()}:{self._hashed(entity, text)}]"
-        raise GuardrailViolation(f"The text contains personal data that is not allowed here: {entity}.", code=self.name)
+        if action == ANNOTATE:
+            return None
+        raise GuardrailViolation(f"The text contains {self._what} that must not pass here: {entity}.", code=self.name)
 
     def _hashed(self, entity: str, text: str) -> str:
         """Keyed, because there are few enough card and telephone numbers to try them all. The way of writing does not count."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from policies.guardrails.pii.checks import is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
+from policies.guardrails.recognition.checks import is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
 
 RIGHT = [(luhn, "79927398713"), (luhn, "4111111111111111"), (verhoeff, "2363"), (verhoeff, "758722"), (mod_11_10, "86095742719")]
 

@@ -6,14 +6,15 @@ found does not depend on where a search began, and a stream finds what a search 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import re2
 
-from policies.guardrails.pii.normal import MARK, as_bytes, fold
-from policies.guardrails.pii.recogniser import CONTEXT, Recogniser
+from policies.guardrails.recognition.bounded import bounded
+from policies.guardrails.recognition.normal import MARK, as_bytes, fold
+from policies.guardrails.recognition.recogniser import CONTEXT, Recogniser
 
 _MEMORY: Final = 64 * 1024 * 1024
 _ANCHOR_START: Final = re2._re2.RE2.Anchor.ANCHOR_START
@@ -28,6 +29,55 @@ class Match:
     start: int
     end: int
     entity: str
+    tail: Tail | None = None
+
+
+class Tail:
+    """How an entity goes on behind the match. memory: how many of its last bytes `end` needs. most: of its bytes."""
+
+    most: Final = 64 * 1024
+
+    def __init__(self, among: str, stop: str) -> None:
+        self._other = _compiled(f"[^{among}]")
+        self._stop = _compiled(stop) if stop else None
+        self.memory = 96
+
+    def end(self, before: bytes, data: bytes, size: int) -> tuple[int, bool]:
+        """How many leading bytes of `data` belong to it, and whether it ends there. before: the last ones that did. size: how many did."""
+        end = min(len(data), self.most - size)
+        over = size + end >= self.most
+        if (other := self._other.Match(_UNANCHORED, data, 0, end)[0][0]) >= 0:
+            end, over = other, True
+        if self._stop is not None:
+            text = before + data[:end]
+            if (stop := self._stop.Match(_UNANCHORED, text, 0, len(text))[0][1]) > len(before):
+                end, over = stop - len(before), True
+        return end, over
+
+
+class _Behind:
+    """Recognisers that count only right behind a pattern."""
+
+    def __init__(self, recognisers: Sequence[Recogniser], number: int) -> None:
+        one = recognisers[number]
+        before = bounded(one.behind)
+        if before.longest > CONTEXT:
+            raise ValueError(f"the pattern {one.behind!r} matches up to {before.longest} characters; {CONTEXT} are the most")
+        self.number = number
+        self.lead = _compiled(before.full)
+        self.open = _compiled(f"(?:{one.bounded.start})\\z")
+        self.joined = f"(?:{before.full})(?:{one.bounded.full})"
+
+    def places(self, data: bytes, start: int, end: int) -> Iterator[int]:
+        """Where one may begin, from `start` up to `end`."""
+        size, place = len(data), max(0, start - CONTEXT)
+        while place < size:
+            low, high = self.lead.Match(_UNANCHORED, data, place, size)[0]
+            if low < 0 or low >= end:
+                return
+            if start <= high <= end:
+                yield high
+            place = high
 
 
 class Finder:
@@ -39,6 +89,12 @@ class Finder:
         self._recognisers = tuple(recognisers)
         self.longest = max(one.bounded.longest for one in recognisers)
         self._each = [_compiled(one.bounded.full) for one in recognisers]
+        self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
+        self._behind = [_Behind(recognisers, number) for number, one in enumerate(recognisers) if one.behind]
+        self._lead = _compiled("|".join(one.joined for one in self._behind)) if self._behind else None
+        recognisers = [one for one in recognisers if not one.behind]
+        if not recognisers:
+            raise ValueError("no entity is looked for that needs no context")
         free = [one for one in recognisers if not one.words]
         words = "|".join(_distinct(_word(word) for one in recognisers for word in one.words))
         self._any = _whole(recognisers)
@@ -51,6 +107,7 @@ class Finder:
             groups.setdefault((one.words, one.not_after, one.apart), []).append(one)
         self._groups = [(members[0], _opened(members)) for members in groups.values()]
         self._which = re2._re2.Set(_ANCHOR_START, _options())
+        self._numbers = [number for number, one in enumerate(self._recognisers) if not one.behind]
         for one in recognisers:
             self._which.Add(one.bounded.full.encode("latin-1"))
         self._which.Compile()
@@ -58,6 +115,8 @@ class Finder:
     def occurs(self, data: bytes) -> bool:
         """Whether anything in the text looks like an entity. No means that there is none. In most texts one scan says so."""
         size = len(data)
+        if self._lead is not None and self._lead.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
+            return True
         if self._first.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
             return False
         if self._free is not None and self._free.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
@@ -67,10 +126,20 @@ class Finder:
     def open(self, data: bytes, folded: str, start: int) -> int:
         """The earliest place from `start` on where a match may begin that more text would complete or lengthen; else the text's end."""
         end = len(data)
-        place = max(start, end - self.longest)
+        place = low = max(start, end - self.longest)
+        for behind in self._behind:
+            for high in behind.places(data, low, end - 1):
+                if behind.open.Match(_ANCHOR_START, data, high, len(data))[0][0] >= 0:
+                    end = high
+                    break
+        return self._open_free(data, folded, place, end)
+
+    def _open_free(self, data: bytes, folded: str, place: int, end: int) -> int:
+        """The same for recognisers that need nothing right before them, up to `end`."""
+        size = len(data)
         while place < end:
-            place = self._open.Match(_UNANCHORED, data, place, end)[0][0]
-            if place < 0:
+            place = self._open.Match(_UNANCHORED, data, place, size)[0][0]
+            if not 0 <= place < end:
                 return end
             if (place == 0 or data[place - 1] not in _WORD) and self._is_open(data, folded, place):
                 return int(place)
@@ -90,6 +159,19 @@ class Finder:
 
     def next(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool]) -> Match | None:
         """The leftmost match that begins from `start` on and before `end`. wanted: whether a text counts (it may be on an allow list)."""
+        best = self._next_free(data, folded, start, end, wanted)
+        for behind in self._behind:
+            last = end - 1 if best is None else best.start
+            for place in behind.places(data, start, last):
+                found = self._best(data, folded, place, (behind.number,), wanted)
+                if found is not None:
+                    if best is None or found.start < best.start or found.end > best.end:
+                        best = found
+                    break
+        return best
+
+    def _next_free(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool]) -> Match | None:
+        """The same for recognisers that need nothing right before them."""
         size, pattern = len(data), self._any
         while start < end:
             start = pattern.Match(_UNANCHORED, data, start, size)[0][0]
@@ -107,20 +189,26 @@ class Finder:
         return None
 
     def _at(self, data: bytes, folded: str, start: int, wanted: Callable[[str], bool]) -> Match | None:
+        numbers = self._which.Match(data[start : start + self.longest])
+        return self._best(data, folded, start, sorted([self._numbers[number] for number in numbers]), wanted)
+
+    def _best(self, data: bytes, folded: str, start: int, numbers: Sequence[int], wanted: Callable[[str], bool]) -> Match | None:
+        """The longest match of these recognisers at a place."""
         size = min(len(data), start + self.longest)
-        best, entity = start, ""
-        for number in sorted(self._which.Match(data[start:size])):
+        best, chosen = start, -1
+        for number in numbers:
             one = self._recognisers[number]
             if _refused(one, data, start):
                 continue
             end = self._each[number].Match(_ANCHOR_START, data, start, size)[0][1]
-            length = one.valid(data[start:end].decode("latin-1"))
-            end = start + length
-            if end <= best or (end < len(data) and data[end] in _WORD):
+            if end <= best:
+                continue
+            end = start + one.valid(data[start:end].decode("latin-1"))
+            if end <= best or (end < len(data) and data[end] in _WORD and not one.tail):
                 continue
             if one.in_context(folded[max(0, start - CONTEXT) : start]) and wanted(folded[start:end]):
-                best, entity = end, one.entity
-        return Match(start, best, entity) if entity else None
+                best, chosen = end, number
+        return Match(start, best, self._recognisers[chosen].entity, self._tails[chosen]) if chosen >= 0 else None
 
 
 def _refused(recogniser: Recogniser, data: bytes, start: int) -> bool:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from policies.guardrails.pii.bounded import bounded
+from policies.guardrails.recognition.bounded import bounded
 
 PATTERNS = ["a", "ab?a", "(?:ab|b){2}a", "a{1,3}b", "[ab]{0,2}(?:a|bb)", "a(?:b(?:a|b){1,2})?b", "[^a]a", "(a|bab)", r"a\.?b"]
 

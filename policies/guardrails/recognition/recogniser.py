@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from policies.guardrails.pii.bounded import Bounded, bounded
-from policies.guardrails.pii.normal import MARK, fold
+from policies.guardrails.recognition.bounded import Bounded, bounded
+from policies.guardrails.recognition.normal import MARK, fold
 
 CONTEXT: Final = 48
 """Folded characters before a candidate in which its context words are looked for."""
@@ -20,10 +20,12 @@ _ESCAPE: Final = re.compile(r"\\[nrtbf]")
 class Recogniser:
     """One way to write an entity.
 
-    pattern: of candidates (policies.guardrails.pii.bounded), ASCII, in any case. valid: how many leading characters of a candidate are the
-    entity, 0 for none; it gets the longest text that the pattern matches. words: if given, one of them must stand in
-    the CONTEXT characters before. not_after: what must not stand right before a match; letters, digits and underscores never may,
-    on either side. apart: neither may a digit with a separator: it would be a part of a longer number.
+    pattern: of candidates (policies.guardrails.recognition.bounded), ASCII, in any case. valid: how many leading characters of a candidate
+    are the entity, 0 for none; it gets the longest text that the pattern matches. words: if given, one of them must stand in the CONTEXT
+    characters before. not_after: what must not stand right before a match; letters, digits and underscores never may, on either side.
+    apart: neither may a digit with a separator: it would be a part of a longer number. behind: a pattern that must match right before it,
+    in at most CONTEXT characters; only where it does is anything held. tail: it goes on for as long as there are characters of this class
+    (in RE2's syntax, over folded text), up to the end of `stop`.
     """
 
     entity: str
@@ -32,6 +34,9 @@ class Recogniser:
     words: tuple[str, ...] = ()
     not_after: str = ""
     apart: bool = False
+    behind: str = ""
+    tail: str = ""
+    stop: str = ""
 
     @cached_property
     def bounded(self) -> Bounded:

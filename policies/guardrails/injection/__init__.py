@@ -1,0 +1,1 @@
+"""The guardrail `injection`: heuristics for prompt injection and jailbreaks."""

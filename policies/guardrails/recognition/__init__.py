@@ -1,0 +1,1 @@
+"""What guardrails that look for entities share: patterns of bounded length, their search in normalised text, and streams."""

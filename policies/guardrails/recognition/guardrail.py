@@ -1,0 +1,124 @@
+"""A guardrail that looks for entities in whole texts and in streams, and blocks, masks or replaces them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from secrets import token_bytes
+from typing import Final
+
+from gateway.core.errors import GuardrailViolation
+from gateway.core.secret import Secret
+from gateway.core.slices import Steps, at_once
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Verdict
+from policies.guardrails.folding import HIDDEN_RUN, IGNORABLE, MAX_HIDDEN, has_hidden
+from policies.guardrails.recognition.actions import ANNOTATE, Actions
+from policies.guardrails.recognition.normal import as_bytes, escapes, fold
+from policies.guardrails.recognition.recogniser import CONTEXT
+from policies.guardrails.recognition.stream import EntityStream
+
+_MIN_KEY: Final = 16
+_AT_ONCE_ASCII: Final = 128 * 1024
+_AT_ONCE: Final = 4096
+"""Up to this many characters are searched at once: about a third of a millisecond."""
+_FOLLOWED: Final = 1024
+"""Up to this many characters in which something looks like an entity are followed at once, and in one step."""
+_EACH: Final = 16
+"""What a text costs beside its characters, in characters."""
+
+
+class EntityGuardrail:
+    """The guardrail. Immutable; shared by all requests of a snapshot."""
+
+    def __init__(self, actions: Actions) -> None:
+        self.name = actions.name
+        self._actions = actions
+        self.longest = actions.finder.longest
+        """Characters that a stream may hold."""
+
+    def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
+        """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all texts together
+        is enough."""
+        text = texts[0] if len(texts) == 1 else "\x00".join(texts)
+        if len(text) > (_AT_ONCE_ASCII if text.isascii() else _AT_ONCE):
+            return self._steps(texts)
+        if (text.isascii() or not HIDDEN_RUN.search(text)) and not self._actions.finder.occurs(escapes(as_bytes(fold(text)))):
+            return ALLOW
+        return at_once(self._steps(texts)) if len(text) <= _FOLLOWED else self._steps(texts)
+
+    def stream(self) -> EntityStream:
+        return EntityStream(self._actions)
+
+    def _steps(self, texts: Sequence[str]) -> Steps[Verdict]:
+        """The same verdict in steps of a few milliseconds at the worst."""
+        passed: list[str] = []
+        found: set[str] = set()
+        findings: list[Finding] = []
+        done = 0
+        try:
+            for number, text in enumerate(texts):
+                done += len(text) + _EACH
+                if done >= _FOLLOWED:
+                    yield
+                    done = 0
+                suspect = yield from self._suspect(text)
+                passed.append((yield from self._followed(text, number, found, findings)) if suspect else text)
+        except GuardrailViolation as error:
+            return Verdict("block", self.name, error.message, (), tuple(findings))
+        reason = self._actions.reason(found)
+        if all(after == before for after, before in zip(passed, texts, strict=True)):
+            return Verdict(ANNOTATE, self.name, reason, (), tuple(findings)) if findings else ALLOW
+        return Verdict("rewrite", self.name, reason, tuple(passed), tuple(findings))
+
+    def _suspect(self, text: str) -> Steps[bool]:
+        """Whether anything in a text looks like an entity. Long texts are read in windows that overlap by all that one needs."""
+        window = _AT_ONCE_ASCII if text.isascii() else _AT_ONCE
+        overlap = self._actions.finder.longest + CONTEXT
+        for start in range(0, len(text), window):
+            if start:
+                yield
+            piece = text[max(0, start - overlap) : start + window]
+            if not piece.isascii():
+                if HIDDEN_RUN.search(text, start, start + window + MAX_HIDDEN):
+                    return True
+                if has_hidden(piece):
+                    piece = IGNORABLE.sub("", text[max(0, start - (MAX_HIDDEN + 1) * overlap) : start + window])
+            if self._actions.finder.occurs(escapes(as_bytes(fold(piece)))):
+                return True
+        return False
+
+    def _followed(self, text: str, number: int, found: set[str], findings: list[Finding]) -> Steps[str]:
+        """The text after the actions. Raises GuardrailViolation."""
+        matcher = self.stream()
+        pieces = []
+        try:
+            for start in range(0, len(text), _FOLLOWED):
+                if start:
+                    yield
+                pieces.append(matcher.feed(text[start : start + _FOLLOWED]))
+            pieces.append(matcher.finish())
+        finally:
+            if len(findings) < MOST_FINDINGS:
+                for finding in matcher.findings:
+                    finding.text = number
+                    findings.append(finding)
+        found |= matcher.found
+        return "".join(pieces)
+
+
+def key_for(given: Secret | None, actions: Mapping[str, str]) -> bytes:
+    """The key of hashes; a random one where nothing is hashed. Raises ValueError with one sentence."""
+    if given is None:
+        if "hash" in actions.values():
+            raise ValueError("hash_key: the action hash needs one, so that every worker makes the same hashes")
+        return token_bytes(32)
+    key = given.reveal().encode()
+    if len(key) < _MIN_KEY:
+        raise ValueError(f"hash_key: {len(key)} bytes are too few; {_MIN_KEY} are the least")
+    return key
+
+
+def check_allowed(allow: Sequence[str]) -> None:
+    """Raises ValueError for an entry of an allow list that would let everything pass."""
+    for text in allow:
+        if not text.strip("* "):
+            raise ValueError(f"allow: {text!r} would let everything pass")

@@ -1,0 +1,230 @@
+"""Entities in a text that grows: everything passes at once except what may still become an entity.
+
+A place is undecided while the text from it to the end is the beginning of a candidate. Only places before the first undecided one are
+judged, so how the text was cut into pieces makes no difference to what is found. At most the longest candidate is held, with MAX_HIDDEN
+invisible characters behind each of its own.
+
+An entity without a greatest length (a private key) is known by its beginning; what belongs to it is dropped as it comes (`_Region`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from hashlib import sha256
+from typing import Final
+
+from gateway.core.types import MOST_FINDINGS, Finding
+from policies.guardrails.folding import trim_hidden
+from policies.guardrails.recognition.actions import ANNOTATE, Actions
+from policies.guardrails.recognition.finder import Match, Tail
+from policies.guardrails.recognition.normal import as_bytes, escapes, fold, places
+from policies.guardrails.recognition.recogniser import CONTEXT
+
+_SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
+
+
+class _Region:
+    """An entity whose beginning has been found, and that goes on. start: its place in the text."""
+
+    __slots__ = ("digest", "entity", "keeps", "last", "over", "size", "start", "tail")
+
+    def __init__(self, entity: str, tail: Tail, start: int, keeps: bool) -> None:
+        self.entity, self.tail, self.start, self.keeps = entity, tail, start, keeps
+        self.digest = sha256()
+        self.last = b""
+        self.size = 0
+        self.over = False
+
+    def taken(self, data: bytes) -> int:
+        """How many leading bytes belong to it."""
+        end, self.over = self.tail.end(self.last, data, self.size)
+        self.size += end
+        self.last = (self.last + data[:end])[-self.tail.memory :]
+        return end
+
+
+class _Json:
+    """Follows a text that may be the JSON of a tool's arguments: whether a place is inside of a string. What takes the place of a number
+    must be a string, or the arguments can no longer be read."""
+
+    __slots__ = ("_head", "_state", "over")
+
+    def __init__(self) -> None:
+        self._head: str | None = ""  # the text, until it is known to be an object
+        self._state = 0  # 1: inside of a string; 2: behind a backslash in one
+        self.over = False  # it is no object
+
+    def pass_on(self, text: str) -> None:
+        """The text goes on from behind this piece."""
+        state = self._state
+        if state == 2 and text:
+            text, state = text[1:], 1
+        if '"' in text or "\\" in text:
+            for sign in _SIGNS.findall(text):
+                if sign == '"':
+                    state ^= 1
+                elif state and len(sign) == 1:
+                    state = 2
+        self._state = state
+        if self._head is not None:
+            self._head += text
+            head = self._head.lstrip()
+            inner = head[1:].lstrip()
+            if (head and head[0] != "{") or (inner and inner[0] != '"') or len(self._head) > 4096:
+                self.over = True
+            elif inner:
+                self._head = None
+
+    @property
+    def outside(self) -> bool:
+        """Whether the next character is in an object and in no string of it."""
+        return self._head is None and not self._state
+
+
+class EntityStream:
+    """Follows one text. found: the entities that were acted upon. Raises GuardrailViolation when one is to be blocked."""
+
+    __slots__ = ("_actions", "_before", "_before_data", "_held", "_hidden", "_json", "_place", "_region", "findings", "found", "verdict")
+
+    def __init__(self, actions: Actions) -> None:
+        self._actions = actions
+        self._before = ""  # the last folded characters that were released
+        self._before_data = b""
+        self._held = ""
+        self._hidden = 0  # invisible characters at the end of the text so far
+        self._place = 0  # of the first held character in the text
+        self._region: _Region | None = None
+        self._json: _Json | None = _Json()
+        self.found: set[str] = set()
+        self.findings: list[Finding] = []
+        self.verdict = ANNOTATE
+
+    @property
+    def reason(self) -> str:
+        """For the audit record."""
+        return self._actions.reason(self.found)
+
+    @property
+    def held(self) -> str:
+        return self._held
+
+    def feed(self, text: str) -> str:
+        """What may pass now."""
+        text, self._hidden, cut = trim_hidden(text, self._hidden)
+        if cut:
+            self.verdict = "rewrite"
+        return self._advance(self._held + text, False)
+
+    def finish(self) -> str:
+        """The rest, at the end of the text."""
+        return self._advance(self._held, True) if self._held or self._region is not None else ""
+
+    def _advance(self, text: str, final: bool) -> str:
+        if self._region is None:
+            out, rest = self._searched(text, final)
+            return out + self._followed(rest, final)
+        return self._followed(text, final)
+
+    def _followed(self, text: str, final: bool) -> str:
+        """What may pass of a text where a region goes on, and of what follows it."""
+        out: list[str] = []
+        while (region := self._region) is not None:
+            passed, text = self._dropped(region, text, final)
+            out.append(passed)
+            if region.over:
+                passed, text = self._searched(text, final)
+                out.append(passed)
+            elif not final:
+                break
+        return "".join(out)
+
+    def _searched(self, text: str, final: bool) -> tuple[str, str]:
+        """What may pass of a text outside of a region, and if one begins, what follows its beginning."""
+        finder, start = self._actions.finder, len(self._before)
+        new = fold(text)
+        folded, data = self._before + new, escapes(self._before_data + as_bytes(new))
+        limit = len(data) if final else finder.open(data, folded, start)
+        match = finder.next(data, folded, start, limit, self._actions.wanted) if limit > start else None
+        if match is None and new is text:  # in most cases: all of ASCII
+            cut = limit - start
+            self._keep(folded, data, limit, text[cut:])
+            self._moved(text[:cut])
+            return text[:cut], ""
+        where = range(len(text) + 1) if new is text else places(text)
+        out: list[str] = []
+        done, position = 0, start
+        while match is not None:
+            first, done_before = where[match.start - start], done
+            done = where[match.end - 1 - start] + 1
+            out.append(text[done_before:first])
+            self._moved(text[done_before:first])
+            value = text[first:done]
+            replacement = self._acted(match, folded[match.start : match.end], value)
+            if match.tail is not None:
+                if self._enter(match, match.tail, value, replacement).keeps:
+                    out.append(value)
+                self._moved(value)
+                return "".join(out), text[done:]
+            out.append(value if replacement is None else replacement)
+            self._moved(value)
+            position = start + bisect_left(where, done)
+            if position > limit:
+                limit = finder.open(data, folded, position)
+            match = finder.next(data, folded, position, limit, self._actions.wanted)
+        cut = max(done, where[limit - start])
+        out.append(text[done:cut])
+        self._moved(text[done:cut])
+        self._keep(folded, data, start + bisect_left(where, cut), text[cut:])
+        return "".join(out), ""
+
+    def _moved(self, text: str) -> None:
+        """A piece of the text is dealt with."""
+        self._place += len(text)
+        if self._json is not None:
+            self._json.pass_on(text)
+            if self._json.over:
+                self._json = None
+
+    def _acted(self, match: Match, folded: str, value: str) -> str | None:
+        """What takes the place of an entity that begins here; None: it stays."""
+        if len(self.findings) < MOST_FINDINGS:
+            self.findings.append(Finding(match.entity, self._place, self._place + len(value), value))
+        self.found.add(match.entity)
+        replacement = self._actions.replacement(match.entity, folded)
+        if replacement is None:
+            return None
+        self.verdict = "rewrite"
+        return f'"{replacement}"' if self._json is not None and self._json.outside else replacement
+
+    def _enter(self, match: Match, tail: Tail, value: str, replacement: str | None) -> _Region:
+        """A region begins with what was found."""
+        region = self._region = _Region(match.entity, tail, self._place, replacement is None)
+        region.digest.update(value.encode("utf-8", "replace"))
+        self._before, self._before_data, self._held = "", b"", ""
+        return region
+
+    def _dropped(self, region: _Region, text: str, final: bool) -> tuple[str, str]:
+        """What may pass of a text that goes on with a region, and what follows the region if it ends."""
+        new = fold(text)
+        data = escapes(as_bytes(new))
+        taken = region.taken(data)
+        cut = taken if new is text else places(text)[taken]
+        region.digest.update(text[:cut].encode("utf-8", "replace"))
+        self._moved(text[:cut])
+        out = text[:cut] if region.keeps else ""
+        if not (region.over or final):
+            return out, ""
+        value = region.digest.hexdigest()
+        for finding in self.findings:
+            if finding.start == region.start:
+                finding.end, finding.value = self._place, value
+        if not region.keeps:
+            out = self._actions.replacement(region.entity, value) or ""
+        self._region = None
+        region.over = True
+        return out, text[cut:]
+
+    def _keep(self, folded: str, data: bytes, end: int, held: str) -> None:
+        low = end - CONTEXT if end > CONTEXT else 0
+        self._before, self._before_data, self._held = folded[low:end], data[low:end], held

@@ -1,0 +1,1 @@
+"""The guardrail `secrets`: keys, tokens and passwords."""

@@ -1,0 +1,77 @@
+"""Whether a text looks like a secret: drawn at random, not written by a person, and no stand-in for one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from math import log2
+from typing import Final
+from zlib import crc32
+
+_BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_STAND_IN: Final = re.compile(
+    r"example|changeme|placeholder|your[_-]|redacted|dummy|insert|xxxx|0000|\.\.\.|\*\*\*|12345678|abcdefgh", re.IGNORECASE
+)
+_WORDS: Final = re.compile(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|[A-Za-z]+\d{0,3}")
+"""Identifiers and paths, as programs have them."""
+
+
+def entropy(text: str) -> float:
+    """Shannon's, in bits a character."""
+    size = len(text)
+    return -sum(count / size * log2(count / size) for count in Counter(text).values()) if text else 0.0
+
+
+def stands_in(text: str) -> bool:
+    """Whether it only shows where a secret would be."""
+    return _STAND_IN.search(text) is not None
+
+
+def drawn(text: str, bits: float) -> bool:
+    """Whether a text has so many bits a character, digits among its letters, and stands for nothing else."""
+    return any(character.isdigit() for character in text) and entropy(text) >= bits and not stands_in(text)
+
+
+def token(pattern: str, bits: float = 3.2, prefix: int = 0) -> Callable[[str], int]:
+    """A validator: case counts in the whole pattern, and what follows the first `prefix` characters is drawn at random."""
+    exact = re.compile(pattern)
+
+    def valid(text: str) -> int:
+        found = exact.match(text)
+        if found is None:
+            return 0
+        end = found.end()
+        while end > prefix and text[end - 1] in "-.":
+            end -= 1
+        return end if drawn(text[prefix:end], bits) else 0
+
+    return valid
+
+
+def base62(number: int, size: int) -> str:
+    digits = []
+    for _ in range(size):
+        number, digit = divmod(number, 62)
+        digits.append(_BASE62[digit])
+    return "".join(reversed(digits))
+
+
+def checksum(body: str) -> str:
+    """Six digits: CRC-32 in base62, as GitHub, npm and Gatehouse write it."""
+    return base62(crc32(body.encode()), 6)
+
+
+def password(text: str) -> bool:
+    """Whether what stands behind `password=` is one, and not a name, a path or a call."""
+    if len(text) < 8 or stands_in(text) or _WORDS.fullmatch(text):
+        return False
+    kinds = sum(
+        (
+            any(character.islower() for character in text),
+            any(character.isupper() for character in text),
+            any(character.isdigit() for character in text),
+            any(not character.isalnum() for character in text),
+        )
+    )
+    return kinds >= 2 and entropy(text) >= (2.5 if len(text) < 16 else 3.0)
