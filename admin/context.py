@@ -13,7 +13,7 @@ from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
-from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
+from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, GuardrailTester, ModelControl, PolicyTester
 from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
 from gateway.core.storage import ControlStore, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
@@ -247,7 +247,7 @@ class Ports:
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
-    replays: None where nothing is decided.
+    replays: None where nothing is decided. guardrails: None where none is in force.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force."""
@@ -278,6 +278,7 @@ class Ports:
     limits: LimitControl | None = None
     webhooks: WebhookControl | None = None
     replays: Replays | None = None
+    guardrails: GuardrailTester | None = None
     logins: Callable[[], list[dict[str, Any]]] = list
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted

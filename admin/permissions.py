@@ -34,7 +34,7 @@ VERBS: Final = MappingProxyType(
         "engines": (*CRUD, "drain", "resume", "breaker", "upstream"),
         "endpoints": ("read", "address"),
         "limits": CRUD,
-        "guardrails": CRUD,
+        "guardrails": (*CRUD, "evaluate"),
         "prices": CRUD,
         "webhooks": ("read", "test"),
         "halts": ("read", "create", "delete"),
@@ -117,7 +117,7 @@ ROLES: Final = MappingProxyType(
                         "halts",
                         "webhooks",
                     )
-                    | {"config:reload", "upgrade:begin"}
+                    | {"config:reload", "upgrade:begin", "guardrails:evaluate"}
                 )
                 - {"engines:upstream", "policies:replay"},
             ),

@@ -10,6 +10,7 @@ from admin.cli import (
     config,
     files,
     fleet,
+    guardrails,
     keys,
     limits,
     my_keys,
@@ -58,6 +59,7 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     stored.register(fleet.engines, fleet.models)
     app.add_typer(policies.group, name="policies")
     app.add_typer(approvals.group, name="approvals")
+    app.add_typer(guardrails.group, name="guardrails")
     app.add_typer(tokens.group, name="tokens")
     app.add_typer(prices.group, name="prices")
     app.add_typer(webhooks.group, name="webhooks")

@@ -24,6 +24,7 @@ from gateway.app.budget_ledger import BudgetLedger
 from gateway.app.data_side import DataSide
 from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
+from gateway.app.guardrail_trial import GuardrailTrial
 from gateway.app.in_force import InForce
 from gateway.app.limit_states import LimitStates
 from gateway.app.plugins import OURS, Plugins, installed
@@ -115,6 +116,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane),
         replays=PolicyReplay(link.additions, lambda: changes.in_force.file, plane.current, log, gateway.countries.networks.country),
+        guardrails=GuardrailTrial(plane),
         audit=gateway.audit,
         audit_reader=log,
         feed=gateway.feed,

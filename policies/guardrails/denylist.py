@@ -60,6 +60,8 @@ class DenyList:
         self.name = name
         self._phrases, self._mask, self._replacement = phrases, mask, replacement
         self._blocked = Verdict("block", name, REASON)
+        self.longest = phrases.longest
+        """Characters that a stream may hold, without invisible ones."""
 
     def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
         """Allows, blocks, or rewrites every text; long texts give the steps to that verdict. In most cases one scan of all
