@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.plugins import GuardrailRow
-from policies.guardrails import denylist, tool_calls
+from policies.guardrails import content, denylist, tool_calls
 from policies.guardrails.injection import guardrail as injection
 from policies.guardrails.pii import guardrail as pii
 from policies.guardrails.secrets import guardrail as secrets
@@ -16,5 +16,6 @@ ROWS: Final = (
     GuardrailRow(name="pii", settings=pii.PiiSettings, build=pii.build),
     GuardrailRow(name="tool_calls", settings=tool_calls.ToolCallsSettings, build=tool_calls.build, judges=True),
     GuardrailRow(name="injection", settings=injection.InjectionSettings, build=injection.build),
+    GuardrailRow(name="content", settings=content.ContentSettings, build=content.build),
     GuardrailRow(name="secrets", settings=secrets.SecretsSettings, build=secrets.build),
 )

@@ -38,6 +38,8 @@ _BULK: Final = 128
 _AT_ONCE: Final = 4096
 _AT_ONCE_ASCII: Final = 64 * 1024
 """Up to this many characters are searched at once: at worst about one millisecond for ASCII, five for other characters."""
+_SEARCHED: Final = 32 * 1024
+"""Characters of ASCII that are searched in one step."""
 _MAX_PENDING_MARKS: Final = 32
 
 
@@ -111,10 +113,24 @@ class DenyList:
         """The texts, masked. first: the number of the first one. Raises GuardrailViolation."""
         passed = []
         for number, text in enumerate(texts, first):
-            if len(text) > WINDOW or self._suspect(text):
+            if len(text) <= WINDOW:
+                suspect = self._suspect(text)
+            else:
+                suspect = not text.isascii() or (yield from self._occurs(text))
+            if suspect:
                 text = yield from self._long(text, number, findings)
             passed.append(text)
         return passed
+
+    def _occurs(self, text: str) -> Steps[bool]:
+        """Whether a long text of ASCII may have a phrase: windows that overlap by the longest one."""
+        overlap = self._phrases.longest + 2
+        for start in range(0, len(text), _SEARCHED):
+            if start:
+                yield
+            if self._phrases.occurs(text[max(0, start - overlap) : start + _SEARCHED]):
+                return True
+        return False
 
     def _long(self, text: str, number: int, findings: list[Finding]) -> Steps[str]:
         matcher = self.stream()

@@ -22,6 +22,10 @@ _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80")
 
 
+Leads = Sequence[tuple[int, int]]
+"""(place, number of the one that it leads to)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """Places in the folded text."""
@@ -68,14 +72,14 @@ class _Behind:
         self.open = _compiled(f"(?:{one.bounded.start})\\z")
         self.joined = f"(?:{before.full})(?:{one.bounded.full})"
 
-    def places(self, data: bytes, start: int, end: int) -> Iterator[int]:
-        """Where one may begin, from `start` up to `end`."""
+    def places(self, data: bytes, start: int) -> Iterator[int]:
+        """Where one may begin, from `start` on."""
         size, place = len(data), max(0, start - CONTEXT)
         while place < size:
             low, high = self.lead.Match(_UNANCHORED, data, place, size)[0]
-            if low < 0 or low >= end:
+            if low < 0:
                 return
-            if start <= high <= end:
+            if start <= high < size:
                 yield high
             place = high
 
@@ -92,6 +96,7 @@ class Finder:
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
         self._behind = [_Behind(recognisers, number) for number, one in enumerate(recognisers) if one.behind]
         self._lead = _compiled("|".join(one.joined for one in self._behind)) if self._behind else None
+        self._leads = _compiled("|".join(bounded(recognisers[one.number].behind).full for one in self._behind)) if self._behind else None
         recognisers = [one for one in recognisers if not one.behind]
         if not recognisers:
             raise ValueError("no entity is looked for that needs no context")
@@ -123,16 +128,23 @@ class Finder:
             return True
         return self._words is not None and self._any.Match(_UNANCHORED, data, 0, size)[0][0] >= 0
 
-    def open(self, data: bytes, folded: str, start: int) -> int:
+    def leads(self, data: bytes, start: int) -> Leads:
+        """The places from `start` on, in order, where something stands that a recogniser must be behind."""
+        if self._leads is None or self._leads.Match(_UNANCHORED, data, max(0, start - CONTEXT), len(data))[0][0] < 0:
+            return ()
+        found = [(place, number) for number, behind in enumerate(self._behind) for place in behind.places(data, start)]
+        found.sort()
+        return found
+
+    def open(self, data: bytes, folded: str, start: int, leads: Leads = ()) -> int:
         """The earliest place from `start` on where a match may begin that more text would complete or lengthen; else the text's end."""
         end = len(data)
-        place = low = max(start, end - self.longest)
-        for behind in self._behind:
-            for high in behind.places(data, low, end - 1):
-                if behind.open.Match(_ANCHOR_START, data, high, len(data))[0][0] >= 0:
-                    end = high
-                    break
-        return self._open_free(data, folded, place, end)
+        low = max(start, end - self.longest)
+        for place, number in leads:
+            if place >= low and self._behind[number].open.Match(_ANCHOR_START, data, place, len(data))[0][0] >= 0:
+                end = place
+                break
+        return self._open_free(data, folded, low, end)
 
     def _open_free(self, data: bytes, folded: str, place: int, end: int) -> int:
         """The same for recognisers that need nothing right before them, up to `end`."""
@@ -157,17 +169,22 @@ class Finder:
                 return True
         return False
 
-    def next(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool]) -> Match | None:
-        """The leftmost match that begins from `start` on and before `end`. wanted: whether a text counts (it may be on an allow list)."""
+    def next(
+        self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], leads: Leads | None = None
+    ) -> Match | None:
+        """The leftmost match that begins from `start` on and before `end`. wanted: whether a text counts (it may be on an allow list).
+        leads: those of the whole of `data`, if they are known."""
         best = self._next_free(data, folded, start, end, wanted)
-        for behind in self._behind:
-            last = end - 1 if best is None else best.start
-            for place in behind.places(data, start, last):
-                found = self._best(data, folded, place, (behind.number,), wanted)
-                if found is not None:
-                    if best is None or found.start < best.start or found.end > best.end:
-                        best = found
-                    break
+        if leads is None:
+            leads = self.leads(data, start)
+        for place, number in leads:
+            if place < start:
+                continue
+            if place >= end or (best is not None and place > best.start):
+                break
+            found = self._best(data, folded, place, (self._behind[number].number,), wanted)
+            if found is not None and (best is None or found.start < best.start or found.end > best.end):
+                best = found
         return best
 
     def _next_free(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool]) -> Match | None:

@@ -144,8 +144,9 @@ class EntityStream:
         finder, start = self._actions.finder, len(self._before)
         new = fold(text)
         folded, data = self._before + new, escapes(self._before_data + as_bytes(new))
-        limit = len(data) if final else finder.open(data, folded, start)
-        match = finder.next(data, folded, start, limit, self._actions.wanted) if limit > start else None
+        leads = finder.leads(data, start)
+        limit = len(data) if final else finder.open(data, folded, start, leads)
+        match = finder.next(data, folded, start, limit, self._actions.wanted, leads) if limit > start else None
         if match is None and new is text:  # in most cases: all of ASCII
             cut = limit - start
             self._keep(folded, data, limit, text[cut:])
@@ -170,8 +171,8 @@ class EntityStream:
             self._moved(value)
             position = start + bisect_left(where, done)
             if position > limit:
-                limit = finder.open(data, folded, position)
-            match = finder.next(data, folded, position, limit, self._actions.wanted)
+                limit = finder.open(data, folded, position, leads)
+            match = finder.next(data, folded, position, limit, self._actions.wanted, leads)
         cut = max(done, where[limit - start])
         out.append(text[done:cut])
         self._moved(text[done:cut])

@@ -1,0 +1,139 @@
+"""The guardrail content: lengths, and addresses that may not stand in a text, whole and cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.app.plugins import OURS
+from gateway.core.errors import ConfigError, GuardrailViolation
+from gateway.core.ports import Guardrail
+from gateway.core.slices import at_once
+from gateway.core.specs import GuardrailSpec
+from gateway.core.types import ALLOW, Verdict
+
+
+def made(**fields: Any) -> Guardrail:
+    return OURS.guardrail(GuardrailSpec(name="g", type="content", settings=fields), lambda _: "")
+
+
+LISTED = made(urls={"allow": ["example.com", "*.example.com"]}, action="mask")
+ANY = made(urls={"deny": ["evil.com", "*.evil.com"]}, action="mask")
+LOOSE = made(urls={"userinfo": True, "international": True, "numeric": True, "images": "any"}, action="mask")
+
+
+def check(text: str, guardrail: Guardrail = LISTED) -> Verdict:
+    found = guardrail.check([text])
+    assert not isinstance(found, Awaitable)
+    return at_once(found) if isinstance(found, Generator) else found
+
+
+def streamed(*pieces: str, guardrail: Guardrail = LISTED) -> str:
+    stream = guardrail.stream()
+    assert stream is not None
+    return "".join([stream.feed(piece) for piece in pieces]) + stream.finish()
+
+
+REFUSED = [
+    ("see https://evil.com/x?q=1 end", "see https://[URL] end"),
+    ("(https://sub.evil.com:8443)", "(https://[URL])"),
+    ("HTTPS://EVIL.COM./", "HTTPS://[URL]"),
+    ("https://example.com@evil.com/", "https://[URL]"),
+    ("ws://joe:pw@example.com/ x", "ws://[URL] x"),
+    ("http://127.0.0.1:80/x", "http://[URL]"),
+    ("http://2130706433/ http://0x7f.1", "http://[URL] http://[URL]"),
+    ("http://[::1]:8/x", "http://[URL]"),
+    ("https://xn--e1awd7f.com", "https://[URL]"),
+    ("https://\u0435xample.com/", "https://[URL]"),
+    (r'{"u": "https:\/\/evil.com\/x"}', r'{"u": "https:\/\/[URL]\/x"}'),
+    ("[a](javascript:alert)", "[a](javascript:[URL])"),
+    ("[a](//evil.com/x)", "[a](//[URL])"),
+    ("![a](https://evil.com/p?d=secret) t", "[IMAGE]) t"),
+    ("<img width=1 src='//evil.com/x'>", "[IMAGE]'>"),
+    ("ｈttps://evil.com/", "ｈttps://[URL]"),
+    ("ht\u200btps://ev\u200bil.com/", "ht\u200btps://[URL]"),
+]
+PASSING = [
+    "https://example.com/a and https://www.example.com.",
+    "a//b http: x :// ://",
+    "![a](https://example.com/p.png)",
+    "a@b.c",
+    "https://",
+]
+
+
+@pytest.mark.parametrize(("text", "masked"), REFUSED)
+def test_what_may_not_be_named_goes_however_it_is_cut(text: str, masked: str) -> None:
+    assert check(text).texts == (masked,)
+    for cut in range(len(text) + 1):
+        assert streamed(text[:cut], text[cut:]) == masked
+    assert streamed(*text) == masked
+
+
+@pytest.mark.parametrize("text", PASSING)
+def test_what_may_be_named_passes(text: str) -> None:
+    assert check(text) is ALLOW and streamed(*text) == text
+
+
+def test_a_list_of_what_may_not_be_named() -> None:
+    assert check("https://other.org/x", ANY) is ALLOW
+    assert check("https://a.evil.com", ANY).action == "rewrite"
+    assert check("https://notevil.com", ANY) is ALLOW
+    assert check("![a](https://other.org/x)", ANY).texts == ("[IMAGE])",), "a client loads it by itself"
+
+
+@pytest.mark.parametrize("text", ["http://127.0.0.1/", "http://joe@example.com", "https://xn--e1awd7f.com", "![a](https://other.org/x)"])
+def test_each_rule_can_be_switched_off(text: str) -> None:
+    assert check(text, LOOSE) is ALLOW
+
+
+def test_a_bound_on_the_length() -> None:
+    block, mask, note = (made(max_length=10, action=action) for action in ("block", "mask", "annotate"))
+    assert check("x" * 10, block) is ALLOW and check("x" * 11, block).action == "block"
+    assert check("0123456789abc", mask).texts == ("0123456789",) and streamed("01234", "56789ab", "c", guardrail=mask) == "0123456789"
+    verdict = check("0123456789abc", note)
+    assert verdict.action == "annotate" and (verdict.findings[0].start, verdict.findings[0].end) == (10, 13)
+    with pytest.raises(GuardrailViolation, match="longer"):
+        streamed("01234", "567890", guardrail=block)
+    both = made(max_length=40, urls={"deny": ["evil.com"]}, action="mask")
+    assert check("https://evil.com/ " + "x" * 40, both).texts == ("https://[URL] " + "x" * 22,)
+
+
+def test_ordinary_text_is_not_held() -> None:
+    stream = LISTED.stream()
+    assert stream is not None
+    for token in ("The", " https", " prefix", " is", ": ", "http", "://"):
+        assert stream.feed(token) == token
+    assert stream.feed("evil.c") == "" and stream.feed("om/long") == "" and stream.feed("/path x") == "[URL] x"
+
+
+PIECES = [*(text for text, _ in REFUSED), *PASSING, "https://", "![", "](", "//", "@", "evil.com", " ", "/", ".", "[", "é"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=6).map("".join), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_output_does_not_depend_on_the_cuts(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    whole = streamed(text)
+    assert streamed(*(text[low:high] for low, high in zip([0, *cuts], [*cuts, len(text)], strict=True))) == whole
+    verdict = check(text)
+    assert (verdict.texts[0] if verdict.action == "rewrite" else text) == whole
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "it has no rule; set max_length or urls"),
+        ({"urls": {"allow": ["https://example.com"]}}, "allow"),
+        ({"urls": {"allow": ["EXAMPLE.com"]}}, "allow"),
+        ({"max_length": 0}, "max_length"),
+        ({"urls": {"images": "none"}}, "images"),
+    ],
+)
+def test_settings_that_it_refuses(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        made(**fields)
