@@ -13,7 +13,7 @@ from gateway.core.approvals import ApprovalRecord, HeldUse
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
-from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, GuardrailTester, ModelControl, PolicyTester
+from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
 from gateway.core.storage import ControlStore, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
@@ -197,6 +197,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     since: float | None
     tenants: frozenset[str] | None
+
+
+class GuardrailTester(Protocol):
+    """The guardrails in force, without a request."""
+
+    async def evaluate(self, text: str, where: str, model: str | None, names: Sequence[str]) -> dict[str, Any]:
+        """{"verdict": allow, rewrite, block or hold; "text": what would pass; "guardrails": for each in order what it found, what would be
+        done, how long it took}. where: request or response. Raises NotFound for an unknown model, RequestError for other names."""
+        ...
 
 
 class Replays(Protocol):
