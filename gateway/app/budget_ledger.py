@@ -163,7 +163,7 @@ class BudgetLedger:
                             continue  # `audit verify` tells
                         if line.credential:
                             kinds[line.tenant, line.principal] = line.credential
-                        elif line.outcome and line.time >= begin:
+                        if line.outcome and line.time >= begin:
                             for budget in budgets:
                                 budget.add(line, kinds.get((line.tenant, line.principal), "api_key"))
 

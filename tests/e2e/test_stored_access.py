@@ -284,6 +284,7 @@ def test_a_key_that_roles_give_more_is_not_taken_over(give: Callable[..., httpx.
     assert root.delete("/keys/strong").status_code == 200
 
 
+@pytest.mark.usefixtures("alone")
 def test_nobody_joins_a_group_that_has_more_rights(give: Callable[..., httpx.Client], root: httpx.Client) -> None:
     for kind, name in (("groups", "ops@acme"), ("groups", "plain@acme"), ("users", "mallory@acme"), ("users", "chief@acme")):
         made(root.post(f"/{kind}", json={"name": name}))

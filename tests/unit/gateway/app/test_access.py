@@ -53,7 +53,7 @@ def test_many_bindings_are_built_with_pauses() -> None:
 def test_a_condition_is_compiled_once_for_all_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
     builder = AccessBuilder()
     built(builder.steps(spec(BindingSpec(role="r", subjects=("user/a",), when=SMALL))))
-    language = builder._conditions.language
+    language = builder._conditions._language
     assert language is not None
     monkeypatch.setattr(type(language), "compile", None)
     built(builder.steps(spec(BindingSpec(role="all", subjects=("user/b",), when=SMALL), BindingSpec(role="r", subjects=("user/a",)))))

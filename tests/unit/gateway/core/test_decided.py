@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -109,21 +111,21 @@ def asked(tools: tuple[str, ...] = (), label: str | None = "", **more: Any) -> I
 @pytest.mark.parametrize(
     ("request_", "facts"),
     [
-        (asked(), None),
-        (asked(max_tokens=7), DecisionFacts(max_tokens=7)),
-        (asked(max_tokens=-1), None),
-        (asked(("a", "b"), "secret", version="3"), DecisionFacts(tools=("a", "b"), label="secret", version="3")),
-        (asked(alias="other"), DecisionFacts(model="other")),
-        (asked(("a",) * (MAX_TOOLS + 1)), DecisionFacts(unrecorded=("request.tools",))),
-        (asked(("a" * (MAX_TEXT + 1),)), DecisionFacts(unrecorded=("request.tools",))),
-        (asked(label=None), DecisionFacts(unrecorded=("request.label",))),
-        (asked(label="x" * (MAX_TEXT + 1)), DecisionFacts(unrecorded=("request.label",))),
-        (asked(version="x" * (MAX_TEXT + 1)), DecisionFacts(unrecorded=("request.version",))),
-        (asked(alias="x" * (MAX_TEXT + 1)), DecisionFacts(unrecorded=("request.model",))),
+        (partial(asked), None),
+        (partial(asked, max_tokens=7), DecisionFacts(max_tokens=7)),
+        (partial(asked, max_tokens=-1), None),
+        (partial(asked, ("a", "b"), "secret", version="3"), DecisionFacts(tools=("a", "b"), label="secret", version="3")),
+        (partial(asked, alias="other"), DecisionFacts(model="other")),
+        (partial(asked, ("a",) * (MAX_TOOLS + 1)), DecisionFacts(unrecorded=("request.tools",))),
+        (partial(asked, ("a" * (MAX_TEXT + 1),)), DecisionFacts(unrecorded=("request.tools",))),
+        (partial(asked, label=None), DecisionFacts(unrecorded=("request.label",))),
+        (partial(asked, label="x" * (MAX_TEXT + 1)), DecisionFacts(unrecorded=("request.label",))),
+        (partial(asked, version="x" * (MAX_TEXT + 1)), DecisionFacts(unrecorded=("request.version",))),
+        (partial(asked, alias="x" * (MAX_TEXT + 1)), DecisionFacts(unrecorded=("request.model",))),
     ],
 )
-def test_what_is_kept_of_a_request(request_: InferenceRequest, facts: DecisionFacts | None) -> None:
-    assert request_facts(request_, "m", PEER) == facts
+def test_what_is_kept_of_a_request(request_: Callable[[], InferenceRequest], facts: DecisionFacts | None) -> None:
+    assert request_facts(request_(), "m", PEER) == facts
 
 
 def test_definitions_of_tools_that_are_too_large_are_not_read() -> None:
