@@ -10,6 +10,7 @@ import msgspec
 
 from admin.permissions import Grant, Permitted
 from gateway.core.approvals import ApprovalRecord, HeldUse
+from gateway.core.audit_questions import AuditSearch
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
@@ -220,6 +221,19 @@ class Replays(Protocol):
         ...
 
 
+class AuditIndexReader(Protocol):
+    """The index of the local audit log (gateway.audit.index)."""
+
+    async def search(self, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
+        """The entries, the newest first, with `id`, `time` (seconds since the epoch), `kind`, and the fields of the log that are not empty;
+        records: with the lines themselves, decoded, in `records`. Raises AuditIndexing, AuditSearchTooLong."""
+        ...
+
+    async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
+        """What happened in a period (gateway.audit.summary). Raises the same."""
+        ...
+
+
 async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
     """For a composition without plug-ins."""
 
@@ -256,7 +270,7 @@ class Ports:
     does for all. upgrade: None where a program cannot be replaced. halts: None where nothing can be halted.
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
-    replays: None where nothing is decided. guardrails: None where none is in force.
+    audit_index: None where the log cannot be searched. replays: None where nothing is decided. guardrails: None where none is in force.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force."""
@@ -287,6 +301,7 @@ class Ports:
     limits: LimitControl | None = None
     webhooks: WebhookControl | None = None
     replays: Replays | None = None
+    audit_index: AuditIndexReader | None = None
     guardrails: GuardrailTester | None = None
     logins: Callable[[], list[dict[str, Any]]] = list
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None

@@ -47,6 +47,7 @@ VERBS: Final = MappingProxyType(
         "upgrade": ("read", "begin"),
         "usage": ("read",),
         "audit": ("read", "verify", "export"),
+        "records": ("search", "report"),
         "events": ("read",),
     }
 )
@@ -54,7 +55,9 @@ VERBS: Final = MappingProxyType(
 ALL: Final = frozenset(f"{resource}:{verb}" for resource, verbs in VERBS.items() for verb in verbs)
 _READS: Final = frozenset(name for name in ALL if name.endswith(":read"))
 
-TENANTED: Final = frozenset({"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals"})
+TENANTED: Final = frozenset(
+    {"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals", "records"}
+)
 """Resources that belong to a tenant. A grant in one tenant covers only these..."""
 SHARED: Final = frozenset({"models:read", "roles:read"})
 """...and these, which reveal nothing about other tenants."""
@@ -128,7 +131,11 @@ ROLES: Final = MappingProxyType(
                 | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test", "policies:replay"},
                 confined=True,
             ),
-            Role("auditor", "Reads everything, verifies and exports the audit log; changes nothing.", _READS | _every("audit", "policies")),
+            Role(
+                "auditor",
+                "Reads everything, verifies and exports the audit log; changes nothing.",
+                _READS | _every("audit", "policies", "records"),
+            ),
             Role(
                 "viewer",
                 "Sees the fleet, the models, limits and usage; no keys, no configuration, no approvals, no audit log.",

@@ -26,6 +26,7 @@ from admin.cli import (
     webhooks,
     workers,
 )
+from admin.cli.audit_search import SearchOffline
 from admin.cli.chat import chat
 from admin.cli.halts import halt, halts, unhalt
 from admin.cli.login import login, logout
@@ -33,8 +34,8 @@ from admin.cli.status import status
 from admin.cli.upgrade import upgrade
 
 
-def register(app: typer.Typer, *, verify: audit.Verify) -> None:
-    """Adds the commands. verify: of an audit log without a gateway (directory, public key) to the report."""
+def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -> None:
+    """Adds the commands. verify: of an audit log without a gateway (directory, public key) to the report. search: of one in a directory."""
     app.command("status")(status)
     app.command("upgrade")(upgrade)
     app.command("login")(login)
@@ -66,4 +67,4 @@ def register(app: typer.Typer, *, verify: audit.Verify) -> None:
     app.add_typer(replicas.group, name="replicas")
     app.add_typer(workers.group, name="workers")
     app.add_typer(config.group, name="config")
-    app.add_typer(audit.make(verify), name="audit")
+    app.add_typer(audit.make(verify, search), name="audit")

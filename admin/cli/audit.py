@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.audit_scope import scope_of
+from admin.cli import audit_search, completion
 from admin.cli import client as urls
-from admin.cli import completion
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
@@ -28,13 +28,15 @@ FOLLOW_SECONDS: Final = 1.0
 _SHOWN: Final = ("writer", "seq", "time", "kind", "hash")
 
 
-def make(verify: Verify) -> typer.Typer:
-    """The group; `verify` works offline."""
+def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Typer:
+    """The group; `verify` and `search` work offline."""
     group = typer.Typer(no_args_is_help=True, help="The audit log: read, exported, verified.")
     group.command("tail")(tail)
     group.command("export")(export)
     group.command("keys")(keys)
     group.command("prove")(prove)
+    group.command("search")(audit_search.make(search_offline))
+    group.command("report")(audit_search.report)
 
     @group.command("verify")
     @connected

@@ -55,8 +55,12 @@ class Output:
         if self.format is Format.yaml:
             text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
         else:
-            text = json.dumps(value, indent=2, ensure_ascii=not _utf8())
+            text = self.encoded(value)
         sys.stdout.write(text + "\n")
+
+    def encoded(self, value: Any) -> str:
+        """As JSON, for a terminal or a file."""
+        return json.dumps(value, indent=2, ensure_ascii=not _utf8())
 
     def rows(self, items: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> None:
         """A list: all of it for scripts, the columns for people. A column may be `name` or `name.inner`."""

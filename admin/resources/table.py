@@ -9,6 +9,7 @@ from admin.resources import (
     apply,
     approvals,
     audit,
+    audit_search,
     bindings,
     config,
     engines,
@@ -68,6 +69,7 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     usage.operations,
     webhooks.operations,
     audit.operations,
+    audit_search.operations,
     events.operations,
 )
 

@@ -17,7 +17,7 @@ sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's
 
 from admin.cli.app import register  # noqa: E402
 from gateway.app.workers.arguments import MAX_WORKERS  # noqa: E402
-from gateway.core.audit_questions import AuditScope  # noqa: E402
+from gateway.core.audit_questions import AuditScope, AuditSearch  # noqa: E402
 
 HELP = "A policy-driven gateway in front of a fleet of inference engines. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."
 app = typer.Typer(name="gatehouse", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
@@ -69,7 +69,14 @@ def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> di
     return offline.verify_audit_log(directory, public_key, scope)
 
 
-register(app, verify=verify_audit_log)
+def search_audit_log(directory: Path, asked: AuditSearch, records: bool) -> list[dict[str, Any]]:
+    """gateway.app.offline.search_audit_log, imported when it is called."""
+    from gateway.app import offline  # noqa: PLC0415 - see above
+
+    return offline.search_audit_log(directory, asked, records=records)
+
+
+register(app, verify=verify_audit_log, search=search_audit_log)
 
 
 def main() -> None:

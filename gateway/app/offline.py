@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from errno import ENOENT
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
 from gateway.app import model_files
 from gateway.app.certificates import check_files
 from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
+from gateway.audit.formats import rfc3339
+from gateway.audit.index import FILE as INDEX
+from gateway.audit.index import Index, search
+from gateway.audit.indexer import Indexer
+from gateway.audit.lines import lines_at
 from gateway.audit.sinks import local_sink, other_sinks
+from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
-from gateway.core.audit_questions import AuditScope
+from gateway.core.audit_questions import AuditScope, AuditSearch
 from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ConfigSpec
 from gateway.identity.countries import read as read_countries
 from gateway.store.database import make_engine
 from gateway.transport.address import tls_context as client_tls
+
+OFFLINE_SECONDS: Final = 600.0
+"""For one question, once the log is indexed."""
 
 
 def check(file: Path, environ: Mapping[str, str]) -> tuple[int, str]:
@@ -76,3 +87,24 @@ def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> di
     """Verifies an audit log from its files and the public key alone. Raises ConfigError, OSError."""
     verifier: CheckpointVerifier = load_verifier(public_key)
     return verify_log(directory, verifier, scope=scope, processes=cores()).as_dict()
+
+
+def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
+    """Searches a log in its directory, with an index that is made for this question. Raises OSError, AuditSearchTooLong."""
+    if not list_segments(directory):
+        raise FileNotFoundError(ENOENT, "there is no audit log here", str(directory))
+    with TemporaryDirectory(prefix="gatehouse-") as place:
+        path = Path(place) / INDEX
+        index = Index(path)
+        try:
+            Indexer(directory, index).update(lambda: True)
+        finally:
+            index.close()
+        found = search(path, asked, OFFLINE_SECONDS)
+        for entry in found:
+            places = entry.pop("place")
+            if records:
+                entry["records"] = lines_at(directory, entry["writer"], places)
+            entry["time"] = rfc3339(entry["time"])
+            del entry["id"]
+        return found

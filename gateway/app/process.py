@@ -20,6 +20,7 @@ from admin.app import create_app
 from admin.context import LimitControl, Ports
 from gateway.app import compiled, first_administrator
 from gateway.app.admin_ports import CurrentAuthenticator, LocalAuditLog, ModelControls, PolicyTrial, logins
+from gateway.app.audit_index import AuditIndex
 from gateway.app.budget_ledger import BudgetLedger
 from gateway.app.data_side import DataSide
 from gateway.app.fleet_view import FleetView
@@ -119,6 +120,9 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         guardrails=GuardrailTrial(plane),
         audit=gateway.audit,
         audit_reader=log,
+        audit_index=AuditIndex(
+            local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory, Path(gateway.spec.state_dir)
+        ),
         feed=gateway.feed,
         files=fleet.files,
         matches=within,
@@ -272,6 +276,8 @@ class Process:
         gateway.replicas.start(address_of(data), address_of(admin), self.count)
         started = plane.tasks.spawn(self._start_engines(gateway, data, admin), name="start")
         started.add_done_callback(lambda start: self._start_ended(start, gateway))
+        assert isinstance(ports.audit_index, AuditIndex)
+        plane.tasks.spawn(ports.audit_index.resume(), name="audit index")
         self.manager.watch(plane.tasks, self._alive)
         try:
             await self._until_the_end(upgrader)
@@ -285,6 +291,7 @@ class Process:
                 await asyncio.wait([running], timeout=5.0)
                 self.successor = await upgrader.hand_over()
         finally:
+            await ports.audit_index.aclose()
             if workers is not None and self.successor is None:
                 await workers.aclose()
         admin_side.force_exit = True

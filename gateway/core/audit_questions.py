@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -35,3 +37,47 @@ class AuditFilter(msgspec.Struct, frozen=True):
     writer: str | None = None
     since: float | None = None
     until: float | None = None
+
+
+class AuditSearch(msgspec.Struct, frozen=True):
+    """Which requests and events are wanted: those that match all that is given, the newest first. A text that ends with `*` matches every
+    text that begins so.
+
+    tenants: only those of these tenants; None: of all. kind: `request` or `event`; None: both. principal: the id of a key, or the subject.
+    method: how the caller had logged in. since (inclusive), until (exclusive): seconds since the epoch; of a request when it began.
+    before: the place after which a page begins, (time, number) of the last entry of the page before.
+    """
+
+    request_id: str | None = None
+    tenant: str | None = None
+    principal: str | None = None
+    user: str | None = None
+    agent: str | None = None
+    session: str | None = None
+    method: str | None = None
+    peer: str | None = None
+    operation: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    outcome: str | None = None
+    code: str | None = None
+    rule: str | None = None
+    decision: str | None = None
+    guardrail: str | None = None
+    event: str | None = None
+    actor: str | None = None
+    target: str | None = None
+    writer: str | None = None
+    kind: str | None = None
+    since: float | None = None
+    until: float | None = None
+    tenants: frozenset[str] | None = None
+    limit: int = 50
+    before: tuple[float, int] | None = None
+
+
+TEXTS: Final = (
+    *("tenant", "principal", "user", "agent", "session", "method", "peer", "operation", "model", "endpoint", "outcome", "code"),
+    *("rule", "decision", "guardrail", "event", "actor", "target", "writer"),
+)
+"""The fields of an AuditSearch that are compared with a text of an entry."""

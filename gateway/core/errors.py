@@ -209,6 +209,22 @@ class AuditUnproven(GatehouseError):
     default_code = "audit_unproven"
 
 
+class AuditSearchTooLong(GatehouseError):
+    """A search of the audit log's index was ended because its time is over."""
+
+    status = 400
+    type = "invalid_request_error"
+    default_code = "audit_search_too_long"
+
+
+class AuditIndexing(GatehouseError):
+    """The audit log's index is behind the log, or cannot be written: a search would leave records out."""
+
+    status = 503
+    type = "audit_unavailable"
+    default_code = "audit_indexing"
+
+
 class StoreUnavailable(GatehouseError):
     """The store's database does not answer. A write that was under way may or may not have happened."""
 

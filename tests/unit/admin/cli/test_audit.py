@@ -20,7 +20,9 @@ def run(tmp_path: Path, writer: dict[str, Any], *options: str) -> tuple[Result, 
         return {"ok": True, "first_problem": None, "writers": [{"writer": "0", "skipped": None, "journal": None, **writer}]}
 
     arguments = ["verify", "--dir", str(tmp_path), "--public-key", str(tmp_path), *options, "--output", "table"]
-    return CliRunner().invoke(audit.make(verify), arguments, env={"XDG_CONFIG_HOME": str(tmp_path), "COLUMNS": "400"}), asked
+    return CliRunner().invoke(
+        audit.make(verify, lambda directory, asked, records: []), arguments, env={"XDG_CONFIG_HOME": str(tmp_path), "COLUMNS": "400"}
+    ), asked
 
 
 @pytest.mark.parametrize(("checkpoint", "proof"), [(7, "checkpoint 7 proves"), (None, "the first checkpoint after it proves")])

@@ -1,0 +1,149 @@
+"""`gatehouse audit search` and `gatehouse audit report`: what is in the audit log's index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from admin.cli import completion
+from admin.cli.audit_html import page
+from admin.cli.client import LONG, Client
+from admin.cli.errors import CommandError
+from admin.cli.keys import duration
+from admin.cli.session import Session, connected
+from gateway.core.audit_questions import AuditSearch
+from gateway.core.errors import GatehouseError
+
+SearchOffline = Callable[[Path, AuditSearch, bool], list[dict[str, Any]]]
+"""(directory, what is wanted, with the lines) to the entries: gateway.app.offline, handed in by the composition root. Raises OSError, or an
+error whose text says what is wrong."""
+COLUMNS: Final = ("time", "tenant", "principal", "user", "operation", "model", "outcome", "code", "rule", "event", "target", "request_id")
+MOST: Final = 100_000
+
+
+class ReportFormat(StrEnum):
+    html = "html"
+    json = "json"
+
+
+Text = str | None
+
+
+def make(search_offline: SearchOffline) -> Callable[..., None]:
+    """`audit search`; with --dir it works offline."""
+
+    @connected
+    def search(
+        session: Session,
+        request: Annotated[Text, typer.Option("--request", help="The request with this id.")] = None,
+        tenant: Annotated[Text, typer.Option("--tenant", help="Of this tenant.", autocompletion=completion.tenants)] = None,
+        of_key: Annotated[
+            Text, typer.Option("--key-id", help="By this key (its id), or this subject.", autocompletion=completion.keys)
+        ] = None,
+        user: Annotated[Text, typer.Option("--user", help="By this user.")] = None,
+        agent: Annotated[Text, typer.Option("--agent", help="By this agent.")] = None,
+        of: Annotated[Text, typer.Option("--session", help="In this session.")] = None,
+        method: Annotated[Text, typer.Option("--method", help="Logged in so, such as api_key.")] = None,
+        peer: Annotated[Text, typer.Option("--peer", help="From this address.")] = None,
+        model: Annotated[Text, typer.Option("--model", help="For this model.", autocompletion=completion.models)] = None,
+        endpoint: Annotated[Text, typer.Option("--endpoint", help="Answered by this endpoint.")] = None,
+        operation: Annotated[Text, typer.Option("--operation", help="Of this operation.")] = None,
+        outcome: Annotated[Text, typer.Option("--outcome", help="ok, denied, failed, cancelled, timeout or unknown.")] = None,
+        code: Annotated[Text, typer.Option("--code", help="With this code, such as policy_denied.")] = None,
+        rule: Annotated[Text, typer.Option("--rule", help="Decided by this rule.")] = None,
+        guardrail: Annotated[Text, typer.Option("--guardrail", help="Refused by this guardrail.")] = None,
+        event: Annotated[Text, typer.Option("--event", help="Events of this name, such as 'admin.keys.*'.")] = None,
+        actor: Annotated[Text, typer.Option("--actor", help="Events that this administrator caused.")] = None,
+        target: Annotated[Text, typer.Option("--target", help="Events about this, such as 'keys/*'.")] = None,
+        kind: Annotated[
+            Text, typer.Option("--kind", help="request or event.", autocompletion=completion.one_of("request", "event"))
+        ] = None,
+        since: Annotated[Text, typer.Option("--since", help="How far back, such as 24h.")] = None,
+        until: Annotated[Text, typer.Option("--until", help="Nothing newer than so long ago, such as 1h.")] = None,
+        limit: Annotated[int, typer.Option("--limit", help="How many, the newest first.", min=1, max=MOST)] = 50,
+        records: Annotated[bool, typer.Option("--records", help="With the log's own lines (--output json).")] = False,
+        directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: search it here, without a gateway.")] = None,
+    ) -> None:
+        """Searches requests and events, the newest first. A text with * at its end matches every text that begins so."""
+        now = time.time()
+        times = {name: now - duration(text) for name, text in (("since", since), ("until", until)) if text is not None}
+        given = {"request_id": request, "tenant": tenant, "user": user, "agent": agent, "session": of, "method": method, "peer": peer}
+        given |= {"model": model, "endpoint": endpoint, "operation": operation, "outcome": outcome, "code": code, "rule": rule}
+        given |= {"guardrail": guardrail, "event": event, "actor": actor, "target": target, "kind": kind}
+        texts = {name: text for name, text in given.items() if text is not None}
+        if directory is not None:
+            asked = msgspec.convert({**texts, **times, "principal": of_key, "limit": limit}, AuditSearch)
+            found = _offline(search_offline, directory, asked, records)
+        else:
+            with session.client() as client:
+                found = _online(client, {**texts, **times, **({} if of_key is None else {"key": of_key})}, limit, records)
+        session.out.rows(found, [name for name in COLUMNS if any(one.get(name) for one in found)] or COLUMNS[:2])
+
+    return search
+
+
+def _offline(search: SearchOffline, directory: Path, asked: AuditSearch, records: bool) -> list[dict[str, Any]]:
+    try:
+        return search(directory, asked, records)
+    except OSError as error:
+        raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
+    except GatehouseError as error:
+        raise CommandError(error.message) from None
+
+
+def _online(client: Client, wanted: dict[str, Any], limit: int, records: bool) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        part = client.json(
+            "GET",
+            "/audit/search",
+            timeout=LONG,
+            params={**wanted, "limit": min(1000, limit - len(found)), **({"records": "true"} if records else {}), **_page(cursor)},
+        )
+        found += part["items"]
+        cursor = part["cursor"]
+        if cursor is None:
+            break
+    return found
+
+
+def _page(cursor: str | None) -> dict[str, str]:
+    return {} if cursor is None else {"cursor": cursor}
+
+
+@connected
+def report(
+    session: Session,
+    since: Annotated[str, typer.Option("--since", help="How far back the period begins, such as 30d.")] = "30d",
+    until: Annotated[str | None, typer.Option("--until", help="How far back it ends; default: now.")] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Only this tenant's.", autocompletion=completion.tenants)] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the whole log, too.")] = True,
+    format: Annotated[ReportFormat, typer.Option("--format", help="How it is printed.")] = ReportFormat.html,
+    to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
+) -> None:
+    """Reports on a period: accesses, denials, logins, changes, the log's integrity, and which requirements of auditors that answers."""
+    now = time.time()
+    params: dict[str, Any] = {"since": now - duration(since), "verify": "true" if verify and tenant is None else "false"}
+    params |= {} if until is None else {"until": now - duration(until)}
+    params |= {} if tenant is None else {"tenant": tenant}
+    with session.client() as client:
+        found = client.json("GET", "/audit/report", timeout=LONG, params=params)
+    if to is None and format is ReportFormat.json:
+        session.out.data(found)
+        return
+    text = page(found) if format is ReportFormat.html else session.out.encoded(found)
+    if to is None:
+        typer.echo(text)
+        return
+    try:
+        with to.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CommandError(f"{to}: {error.strerror}") from None

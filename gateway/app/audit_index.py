@@ -1,0 +1,127 @@
+"""The index of the local audit log, for the admin API: a process keeps it (gateway.audit.indexer), threads of this one read it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from gateway.audit.index import FILE, search
+from gateway.audit.indexer import BUSY, Progress
+from gateway.audit.lines import lines_at
+from gateway.audit.summary import summary
+from gateway.core.audit_questions import AuditSearch
+from gateway.core.errors import AuditIndexing, Overloaded
+
+COMMAND: Final = (sys.executable, "-m", "gateway.audit.indexer")
+SECONDS: Final = 10.0
+"""How long a search waits for the index to be up to date."""
+SPARE_SECONDS: Final = 5.0
+WAITING: Final = 16
+"""Searches that may wait at once."""
+
+T = TypeVar("T")
+
+
+class AuditIndex:
+    """Starts the process with the first question, or at once (`resume`) where an index is there already. directory: the log's.
+
+    seconds: how long a question waits for what is not in the index yet. `aclose` ends the process.
+    """
+
+    def __init__(self, directory: Path, state_dir: Path, *, seconds: float = SECONDS, command: tuple[str, ...] = COMMAND) -> None:
+        self.path = state_dir / FILE
+        self._directory, self._seconds, self._command = directory, seconds, command
+        self._child: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def resume(self) -> None:
+        """Goes on with an index that somebody has asked for before."""
+        if self.path.exists():
+            await self._started()
+
+    async def search(self, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:
+        """See admin.context.AuditIndexReader."""
+        found = await self._asked(partial(search, self.path, asked))
+        for entry in found:
+            places = entry.pop("place")
+            if records:
+                entry["records"] = await asyncio.to_thread(lines_at, self._directory, entry["writer"], places)
+        return found
+
+    async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
+        """See admin.context.AuditIndexReader."""
+        return await self._asked(partial(summary, self.path, since, until, tenants))
+
+    async def aclose(self) -> None:
+        async with self._turn:
+            child, self._child = self._child, None
+        if child is None:
+            return
+        assert child.stdin is not None
+        child.stdin.close()
+        try:
+            await asyncio.wait_for(child.wait(), SPARE_SECONDS)
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+
+    async def _asked(self, question: Callable[[], T]) -> T:
+        await self._fresh()
+        try:
+            return await asyncio.to_thread(question)
+        except (sqlite3.Error, OSError) as error:
+            raise AuditIndexing(f"the index of the audit log cannot be read: {error}") from None
+
+    async def _fresh(self) -> None:
+        """Waits until everything is in the index that was logged before. Raises AuditIndexing, Overloaded."""
+        if self._waiting >= WAITING:
+            raise Overloaded("too many searches of the audit log wait", retry_after=5.0)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                progress = await self._progress()
+        finally:
+            self._waiting -= 1
+        if progress.fault and progress.fault != BUSY:
+            raise AuditIndexing(f"the index of the audit log cannot be written: {progress.fault}")
+        if progress.behind:
+            raise AuditIndexing(f"the audit log is being indexed, {progress.behind} bytes are left; try again", retry_after=self._seconds)
+
+    async def _progress(self) -> Progress:
+        try:
+            child = await self._started()
+            assert child.stdin is not None and child.stdout is not None
+            child.stdin.write(f"{self._seconds}\n".encode())
+            line = await asyncio.wait_for(child.stdout.readline(), self._seconds + SPARE_SECONDS)
+            if not line:
+                raise EOFError
+            progress = msgspec.json.decode(line, type=Progress)
+        except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
+            await self._end()
+            raise AuditIndexing(f"the audit log cannot be indexed: {str(error) or type(error).__name__}") from None
+        if progress.fault == BUSY:
+            await self._end()
+        return progress
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        if self._child is None or self._child.returncode is not None:
+            arguments = (str(self._directory), str(self.path))
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        return self._child
+
+    async def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and child.returncode is None:
+            child.kill()
+            await child.wait()

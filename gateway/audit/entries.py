@@ -1,0 +1,106 @@
+"""Lines of the audit log as entries of its index: an intent and its outcome are one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gateway.core.ledger import Position
+
+NUMBERS: Final = ("status", "attempts", "prompt_tokens", "completion_tokens", "cost", "duration_ms", "config")
+"""What of an entry is a number."""
+_KINDS: Final = (b',"kind":"intent",', b',"kind":"outcome",', b',"kind":"event",')
+_START: Final = 64
+
+
+class Facts(msgspec.Struct):
+    """What of a record's facts is searched for: the model as it was asked for."""
+
+    model: str = ""
+
+
+class Entry(msgspec.Struct):
+    """What of a record is searched for, as the log names it; `method` is its `credential`, `currency` is in the line itself.
+
+    segment, offset: where the intent, the event, or the outcome without an intent begins; end_segment, end_offset: where the outcome does.
+    """
+
+    time: float = 0.0
+    kind: str = ""
+    request_id: str = ""
+    tenant: str = ""
+    principal: str = ""
+    user: str = ""
+    agent: str = ""
+    session: str = ""
+    method: str = msgspec.field(default="", name="credential")
+    peer: str = ""
+    operation: str = ""
+    model: str = ""
+    endpoint: str = ""
+    outcome: str = ""
+    code: str = ""
+    rule: str = ""
+    decision: str = ""
+    guardrail: str = ""
+    event: str = ""
+    actor: str = ""
+    target: str = ""
+    writer: str = msgspec.field(default="", name="-writer")
+    status: int = 0
+    attempts: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: int = 0
+    duration_ms: float = 0.0
+    config: int = 0
+    facts: Facts | None = None
+    segment: int = msgspec.field(default=0, name="-segment")
+    offset: int = msgspec.field(default=0, name="-offset")
+    end_segment: int = msgspec.field(default=0, name="-end_segment")
+    end_offset: int = msgspec.field(default=0, name="-end_offset")
+
+
+_decode: Final = msgspec.json.Decoder(Entry).decode
+OF_OUTCOMES: Final = ("endpoint", "outcome", "code", "guardrail")
+"""Texts that an outcome gives to its intent's entry."""
+COUNTS: Final = ("status", "attempts", "prompt_tokens", "completion_tokens", "cost", "duration_ms")
+
+
+def entries_of(position: Position, block: bytes) -> tuple[list[Entry], list[Entry]]:
+    """Of whole lines that begin at `position`: the entries, and the outcomes whose intents are not among them. A line that is no record
+    (somebody has changed the log) is left out: verification tells."""
+    found: list[Entry] = []
+    outcomes: list[Entry] = []
+    pending: dict[str, Entry] = {}
+    offset = position.offset
+    for line in block.splitlines(keepends=True):
+        begin, offset = offset, offset + len(line)
+        start = line[:_START]
+        if not any(kind in start for kind in _KINDS):
+            continue
+        try:
+            entry = _decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        entry.segment, entry.offset, entry.writer = position.segment, begin, position.writer
+        if not entry.model and entry.facts is not None:
+            entry.model = entry.facts.model  # there is no such model
+        if entry.kind == "intent":
+            pending[entry.request_id] = entry
+            found.append(entry)
+        elif entry.kind == "event":
+            entry.outcome = entry.outcome or "ok"
+            found.append(entry)
+        elif (intent := pending.pop(entry.request_id, None)) is not None:
+            _close(intent, entry)
+        else:
+            outcomes.append(entry)
+    return found, outcomes
+
+
+def _close(intent: Entry, outcome: Entry) -> None:
+    for name in (*OF_OUTCOMES, *COUNTS):
+        setattr(intent, name, getattr(outcome, name))
+    intent.end_segment, intent.end_offset = outcome.segment, outcome.offset

@@ -1,0 +1,308 @@
+"""The index of an audit log: one row for each request and each event, in a SQLite file beside the state. Everything here blocks.
+
+It holds nothing that the log does not have, so it can be deleted at any time and is made anew. Texts are numbered (`names`), because
+they repeat: a row is then some eighty bytes. One process writes (it holds the lock), any number read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.audit.entries import COUNTS, NUMBERS, OF_OUTCOMES, Entry
+from gateway.audit.spent import storable
+from gateway.core.audit_questions import TEXTS, AuditSearch
+from gateway.core.errors import AuditSearchTooLong
+from gateway.core.ledger import Position
+
+VERSION: Final = 1
+"""Of the file. One of another version is made anew."""
+FILE: Final = "audit-index.sqlite"
+SECONDS: Final = 5.0
+"""For one question."""
+_STEP: Final = 20_000
+"""Instructions of SQLite between two looks at the clock."""
+_KNOWN: Final = 200_000
+"""Names that are remembered while rows are added."""
+_ALIKE: Final = 1000
+"""Names that a text with `*` may stand for."""
+_COLUMNS: Final = (*TEXTS, *NUMBERS)
+_INDEXED: Final = (
+    "tenant",
+    "principal",
+    "user",
+    "model",
+    "rule",
+    "code",
+    "session",
+    "agent",
+    "event",
+    "actor",
+    "target",
+    "endpoint",
+    "peer",
+)
+_SCHEMA: Final = (
+    "CREATE TABLE names (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE places (writer TEXT PRIMARY KEY, segment INTEGER, offset INTEGER, seq INTEGER, head TEXT)",
+    "CREATE TABLE entries (id INTEGER PRIMARY KEY, time REAL, request INTEGER, request_id TEXT, segment INTEGER, offset INTEGER,"
+    " end_segment INTEGER, end_offset INTEGER," + ",".join(f'"{name}" INTEGER' for name in _COLUMNS) + ")",
+    "CREATE INDEX by_time ON entries (time)",
+    "CREATE INDEX by_request ON entries (request_id) WHERE request_id <> ''",
+    *(f'CREATE INDEX by_{name} ON entries ("{name}", time) WHERE "{name}" <> 0' for name in _INDEXED),
+    "CREATE INDEX by_outcome ON entries (outcome, time) WHERE outcome > 1",  # `ok` is 1: most are
+    "INSERT INTO names VALUES (0, ''), (1, 'ok')",
+    f"PRAGMA user_version = {VERSION}",
+)
+_ADD: Final = (
+    "INSERT INTO entries (time, request, request_id, segment, offset, end_segment, end_offset,"
+    + ",".join(f'"{name}"' for name in _COLUMNS)
+    + ") VALUES ("
+    + ",".join("?" * (7 + len(_COLUMNS)))
+    + ")"
+)
+_END: Final = (
+    "UPDATE entries SET end_segment = ?, end_offset = ?," + ",".join(f'"{name}" = ?' for name in (*OF_OUTCOMES, *COUNTS)) + " WHERE id = ?"
+)
+
+
+class IndexBusy(Exception):
+    """Another process writes this index."""
+
+
+class Index:
+    """Writes. Raises sqlite3.Error, OSError; IndexBusy when another process does."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise IndexBusy from None
+        try:
+            self._db = _opened(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._names: dict[str, int] = {}
+        self._next = self._db.execute("SELECT max(id) + 1 FROM names").fetchone()[0]
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)
+
+    def positions(self) -> dict[str, Position]:
+        """How far each writer's log is in the index."""
+        return {row[0]: Position(*row) for row in self._db.execute("SELECT writer, segment, offset, seq, head FROM places")}
+
+    def add(self, entries: Sequence[Entry], outcomes: Sequence[Entry], after: Position) -> None:
+        """Adds a stretch of one writer's log, up to `after`: all of it or nothing. outcomes: those whose intents came earlier, or never."""
+        with self._transaction():
+            self._db.executemany(_ADD, [self._row(entry) for entry in entries])
+            for outcome in outcomes:
+                self._close(outcome)
+            self._db.execute(
+                "INSERT INTO places VALUES (?, ?, ?, ?, ?) ON CONFLICT (writer) DO UPDATE SET"
+                " segment = excluded.segment, offset = excluded.offset, seq = excluded.seq, head = excluded.head",
+                (after.writer, after.segment, after.offset, after.seq, after.head),
+            )
+
+    def forget(self, writer: str, *, before: int | None = None, since: int | None = None) -> None:
+        """Removes what is in segments before this one (they are gone), or since this one (they were changed): None of both: everything."""
+        name = self._number(writer)
+        with self._transaction():
+            bound, number = ("segment < ?", before) if before is not None else ("segment >= ?", since or 0)
+            self._db.execute(f"DELETE FROM entries WHERE writer = ? AND {bound}", (name, number))
+            if before is None:
+                self._db.execute("DELETE FROM places WHERE writer = ?", (writer,))
+
+    def settle(self) -> None:
+        """Lets the planner know how the rows are spread."""
+        self._db.execute("PRAGMA optimize")
+        self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            self._names.clear()
+            self._next = self._db.execute("SELECT max(id) + 1 FROM names").fetchone()[0]
+            raise
+        self._db.execute("COMMIT")
+
+    def _row(self, entry: Entry) -> tuple[Any, ...]:
+        known = self._names.get
+        texts = [known(text) or self._number(text) if (text := getattr(entry, name)) else 0 for name in TEXTS]
+        numbers = [getattr(entry, name) for name in NUMBERS]
+        place = (
+            entry.time,
+            int(not entry.event),
+            storable(entry.request_id),
+            entry.segment,
+            entry.offset,
+            entry.end_segment,
+            entry.end_offset,
+        )
+        return (*place, *texts, *numbers)
+
+    def _close(self, outcome: Entry) -> None:
+        """Writes an outcome beside its intent; without one it is an entry of its own (a request that nobody could be found for)."""
+        found = self._db.execute(
+            "SELECT id FROM entries WHERE request_id = ? AND request_id <> '' AND writer = ? AND end_segment = 0 ORDER BY id DESC LIMIT 1",
+            (storable(outcome.request_id), self._number(outcome.writer)),
+        ).fetchone()
+        if found is None:
+            outcome.end_segment, outcome.end_offset = outcome.segment, outcome.offset
+            self._db.execute(_ADD, self._row(outcome))
+            return
+        values = [self._number(getattr(outcome, name)) for name in OF_OUTCOMES] + [getattr(outcome, name) for name in COUNTS]
+        self._db.execute(_END, (outcome.segment, outcome.offset, *values, found[0]))
+
+    def _number(self, text: str) -> int:
+        if not text:
+            return 0
+        number = self._names.get(text)
+        if number is not None:
+            return number
+        name = storable(text)
+        found = self._db.execute("SELECT id FROM names WHERE text = ?", (name,)).fetchone()
+        if found is None:
+            number, self._next = self._next, self._next + 1
+            self._db.execute("INSERT INTO names VALUES (?, ?)", (number, name))
+        else:
+            number = int(found[0])
+        if len(self._names) >= _KNOWN:
+            self._names.clear()
+        self._names[text] = number
+        return number
+
+
+def search(path: Path, asked: AuditSearch, seconds: float = SECONDS) -> list[dict[str, Any]]:
+    """The entries that are wanted, the newest first. Raises FileNotFoundError without an index, AuditSearchTooLong, sqlite3.Error."""
+    with closing(reading(path, seconds)) as db, too_long():
+        where, values = _conditions(db, asked)
+        if where is None:
+            return []
+        rows = db.execute(f"SELECT * FROM entries WHERE {where} ORDER BY time DESC, id DESC LIMIT ?", (*values, asked.limit))
+        return [_shown(db, row) for row in rows.fetchall()]
+
+
+@contextmanager
+def too_long() -> Iterator[None]:
+    """Raises AuditSearchTooLong for a question that was ended because its time is over."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+            raise AuditSearchTooLong("the search takes too long: narrow it, by since and until for instance") from None
+        raise
+
+
+def reading(path: Path, seconds: float = SECONDS) -> sqlite3.Connection:
+    """A connection that can only read, whose questions end after so many seconds. Raises FileNotFoundError."""
+    if not path.exists():
+        raise FileNotFoundError(path)
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=1.0)
+    db.row_factory = sqlite3.Row
+    end = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > end, _STEP)
+    return db
+
+
+def _conditions(db: sqlite3.Connection, asked: AuditSearch) -> tuple[str | None, list[Any]]:
+    """The condition and its values; None when nothing can match."""
+    parts: list[str] = []
+    values: list[Any] = []
+    for name in TEXTS:
+        text = getattr(asked, name)
+        if text is None:
+            continue
+        numbers = _numbers(db, text)
+        if not numbers:
+            return None, []
+        parts.append(f'"{name}" = ?' if len(numbers) == 1 else f'"{name}" IN ({",".join("?" * len(numbers))})')
+        parts += [f'"{name}" <> 0'] if name in _INDEXED else []  # the partial index is only taken for what it says
+        values += numbers
+    if asked.tenants is not None:
+        held = [number for tenant in sorted(asked.tenants) for number in _numbers(db, tenant, exact=True)]
+        parts.append(f'"tenant" IN ({",".join("?" * len(held))}) AND "tenant" <> 0')
+        values += held
+    if asked.request_id is not None:
+        parts.append("request_id = ? AND request_id <> ''")
+        values.append(asked.request_id)
+    if asked.kind is not None:
+        parts.append("request = ?")
+        values.append(int(asked.kind == "request"))
+    for name, sign in (("since", ">="), ("until", "<")):
+        if (moment := getattr(asked, name)) is not None:
+            parts.append(f"time {sign} ?")
+            values.append(moment)
+    if asked.before is not None:
+        parts.append("(time, id) < (?, ?)")
+        values += asked.before
+    return " AND ".join(parts) or "1", values
+
+
+def _numbers(db: sqlite3.Connection, text: str, *, exact: bool = False) -> list[int]:
+    """The numbers of the names that a text stands for."""
+    if exact or not text.endswith("*"):
+        rows = db.execute("SELECT id FROM names WHERE text = ? AND id <> 0", (storable(text),))
+    else:
+        start = storable(text[:-1])
+        rows = db.execute("SELECT id FROM names WHERE text >= ? AND text < ? || char(1114111) AND id <> 0 LIMIT ?", (start, start, _ALIKE))
+    return [row[0] for row in rows.fetchall()]
+
+
+def _shown(db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+    """A row with its texts; what is empty is left out."""
+    found: dict[str, Any] = {"id": row["id"], "time": row["time"], "kind": "request" if row["request"] else "event"}
+    if row["request_id"]:
+        found["request_id"] = row["request_id"]
+    for name in TEXTS:
+        if row[name]:
+            found[name] = db.execute("SELECT text FROM names WHERE id = ?", (row[name],)).fetchone()[0]
+    found |= {name: row[name] for name in NUMBERS if row[name]}
+    found["place"] = [[row["segment"], row["offset"]]] if row["segment"] else []
+    if row["end_segment"]:
+        found["place"].append([row["end_segment"], row["end_offset"]])
+    return found
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """The file, made anew where it cannot be used."""
+    try:
+        db = _connect(path)
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version == VERSION:
+            db.execute("SELECT count(*) FROM places").fetchone()
+            return db
+        db.close()
+    except sqlite3.DatabaseError:
+        pass
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    db = _connect(path)
+    db.execute("BEGIN")
+    for statement in _SCHEMA:
+        db.execute(statement)
+    db.execute("COMMIT")
+    return db
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "cache_size = -65536", "temp_store = MEMORY"):
+        db.execute(f"PRAGMA {pragma}")
+    return db
