@@ -46,7 +46,7 @@ VERBS: Final = MappingProxyType(
         "config": ("read", "apply", "reload"),
         "upgrade": ("read", "begin"),
         "usage": ("read",),
-        "audit": ("read", "verify", "export"),
+        "audit": ("read", "verify", "export", "rotate"),
         "records": ("search", "report"),
         "events": ("read",),
     }
@@ -134,7 +134,7 @@ ROLES: Final = MappingProxyType(
             Role(
                 "auditor",
                 "Reads everything, verifies and exports the audit log; changes nothing.",
-                _READS | _every("audit", "policies", "records"),
+                _READS | (_every("audit", "policies", "records") - {"audit:rotate"}),
             ),
             Role(
                 "viewer",

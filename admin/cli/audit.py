@@ -37,6 +37,8 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
     group.command("prove")(prove)
     group.command("search")(audit_search.make(search_offline))
     group.command("report")(audit_search.report)
+    group.command("consistency")(consistency)
+    group.command("rotate-key")(rotate_key)
 
     @group.command("verify")
     @connected
@@ -180,6 +182,31 @@ def prove(session: Session, request_id: Annotated[str, typer.Argument(help="The 
 
 
 @connected
+def consistency(
+    session: Session,
+    first: Annotated[int, typer.Argument(help="The number of the older checkpoint, such as the last one that you kept.", min=1)],
+    second: Annotated[int | None, typer.Argument(help="The number of the newer one; default: the newest.", min=1)] = None,
+    writer: Annotated[str, typer.Option("--writer", help="Whose checkpoints.")] = ...,  # type: ignore[assignment]
+) -> None:
+    """Proves that a checkpoint goes on from the history that an older one signed, for scripts/verify-proof."""
+    with session.client() as client:
+        found = client.get("/audit/consistency", writer=writer, first=first, second=second)
+    if not session.out.for_people:
+        session.out.data(found)
+        return
+    rows = [{"time": moment(one["time"]), **one} for one in (found["first"], found["second"])]
+    session.out.rows(rows, ("number", "time", "covers", "head", "root"))
+    session.out.remark("--output json prints the proof itself")
+
+
+@connected
+def rotate_key(session: Session, dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False) -> None:
+    """Replaces the key that signs the log by a new one, which the present one signs. Each public key leads to all others."""
+    with session.client() as client:
+        session.out.one(client.json("POST", "/audit/keys", params={"dry_run": "true"} if dry_run else {}, timeout=LONG))
+
+
+@connected
 def export(
     session: Session,
     to: Annotated[Path | None, typer.Option("--to", help="A new file; default: standard output.")] = None,
@@ -231,5 +258,6 @@ def keys(session: Session) -> None:
         session.out.data(found)
         return
     for key in found:
-        session.out.remark(f"{key['id']} ({key['algorithm']})")
+        since = f", since {moment(key['since'])}" if key.get("since") else ""
+        session.out.remark(f"{key['id']} ({key['algorithm']}{since}{', signs now' if key.get('current') else ''})")
         sys.stdout.write(key["pem"])

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from admin.audit_scope import scope_of
 from admin.moments import Moment
-from admin.operation import Answer, Call, Operation
+from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Tenant
 from gateway.core.audit_questions import AuditFilter
 from gateway.core.errors import NotFound, RequestError
@@ -85,14 +85,55 @@ class Proof(msgspec.Struct):
 
 
 class Proofs(msgspec.Struct):
+    """keys: how the keys that sign the log followed one another (docs/audit.md); empty where there was only one."""
+
     request_id: str
     proofs: list[Proof]
+    keys: list[dict[str, Any]] = []
+
+
+class ConsistencyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Numbers of two checkpoints of a writer, the older one first; without the second, the newest."""
+
+    writer: Writer
+    first: Annotated[int, Meta(ge=1, le=1 << 53)]
+    second: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
+
+
+class Consistency(msgspec.Struct):
+    """first, second: the signed checkpoints. first_line: the first one as it is in the checkpoints file, the leaf of the tree. consistency,
+    inclusion: the hashes of RFC 9162, sections 2.1.4 and 2.1.3. keys: as of proofs."""
+
+    writer: str
+    first: dict[str, Any]
+    second: dict[str, Any]
+    first_line: str
+    consistency: list[str]
+    inclusion: list[str]
+    keys: list[dict[str, Any]] = []
 
 
 class AuditKey(msgspec.Struct):
+    """since: when it took the place of the one before it; null for the first. endorsement: what both signed then."""
+
     id: str
     algorithm: str
     pem: str
+    current: bool = True
+    since: float | None = None
+    endorsement: dict[str, Any] | None = None
+
+
+class RotatedKey(msgspec.Struct):
+    """The id and the raw public key (hex) of the key that signs from now on, and of the one before it, with the signatures of both."""
+
+    time: float
+    key: str
+    public: str
+    previous: str
+    previous_public: str
+    signature: str
+    countersignature: str
 
 
 class AuditKeys(msgspec.Struct):
@@ -117,7 +158,21 @@ async def prove(call: Call) -> Answer:
     found = await asyncio.to_thread(call.ports.audit_reader.prove, request_id)
     if not found:
         raise NotFound(f"the audit log of this replica has no record of the request {request_id!r}")
-    return Answer({"request_id": request_id, "proofs": found})
+    keys = await asyncio.to_thread(call.ports.audit_reader.endorsements)
+    return Answer({"request_id": request_id, "proofs": found, "keys": keys})
+
+
+async def consistency(call: Call) -> Answer:
+    reader, q = call.ports.audit_reader, call.query
+    found = await asyncio.to_thread(reader.consistency, q.writer, q.first, q.second)
+    return Answer({**found, "keys": await asyncio.to_thread(reader.endorsements)})
+
+
+async def rotate_key(call: Call) -> Answer:
+    call.target = "audit-keys"
+    if call.dry_run:
+        return Answer(await asyncio.to_thread(lambda: call.ports.audit_reader.public_keys()[-1]))
+    return Answer(await asyncio.to_thread(call.ports.audit_reader.rotate_key))
 
 
 async def keys(call: Call) -> Answer:
@@ -143,5 +198,15 @@ def operations() -> list[Operation]:
         Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON),
         Operation("POST", "audit/verify", "audit:verify", "Verify the log", verify, Verification, query=VerifyQuery, quiet=True),
         Operation("GET", "audit/proofs/{request_id}", "audit:read", "Prove a request's records", prove, Proofs, finds=True),
+        Operation(
+            "GET",
+            "audit/consistency",
+            "audit:read",
+            "Prove that a checkpoint goes on from an older one",
+            consistency,
+            Consistency,
+            query=ConsistencyQuery,
+        ),
+        Operation("POST", "audit/keys", "audit:rotate", "Replace the key that signs the log", rotate_key, RotatedKey, query=Written),
         Operation("GET", "audit/keys", "audit:read", "Show the keys that checkpoints are verified with", keys, AuditKeys),
     ]

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Raw, json
+from msgspec import Raw, json, to_builtins
 
 from engines.host.supervisor import Supervisor
-from gateway.audit.crypto import PUBLIC_KEY, load_signer, load_verifier
+from gateway.audit.checkpoint_tree import prove_consistency
+from gateway.audit.crypto import PUBLIC_KEY, CheckpointVerifier, load_signer, load_verifier
 from gateway.audit.proof import prove
 from gateway.audit.reader import LogReader
+from gateway.audit.signing_keys import endorsements, published, rotate, trusted
 from gateway.audit.sinks import local_sink
 from gateway.core.audit_questions import AuditFilter, AuditScope
 from gateway.core.clock import SystemClock
@@ -131,7 +133,7 @@ class LocalAuditLog:
         self._directory = local_sink(audit, state_dir, "0").directory
 
     def _reader(self) -> LogReader:
-        return LogReader(self._directory, load_verifier(self._keys / PUBLIC_KEY))
+        return LogReader(self._directory, self._verifier())
 
     def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
         return self._reader().tail(count, writer)
@@ -149,8 +151,20 @@ class LocalAuditLog:
         return self._reader().newest(since, text)
 
     def public_keys(self) -> list[dict[str, Any]]:
-        path = self._keys / PUBLIC_KEY
-        return [{"id": load_verifier(path).key_id, "algorithm": "Ed25519", "pem": path.read_text(encoding="ascii")}]
+        return published(self._verifier(), self._directory)
+
+    def endorsements(self) -> list[dict[str, Any]]:
+        return [to_builtins(one) for one in endorsements(self._directory)]
+
+    def consistency(self, writer: str, first: int, second: int | None = None) -> dict[str, Any]:
+        return prove_consistency(self._directory, trusted(self._verifier(), self._directory), writer, first, second)
+
+    def rotate_key(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_builtins(rotate(str(self._keys.parent), self._directory, SystemClock()))
+        return found
+
+    def _verifier(self) -> CheckpointVerifier:
+        return load_verifier(self._keys / PUBLIC_KEY)
 
 
 def logins(spec: ConfigSpec) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from gateway.audit.courier import Courier
 from gateway.audit.crypto import load_signer
 from gateway.audit.places import PlacesFile
 from gateway.audit.recovery import Recovery
+from gateway.audit.signing_keys import KeyWatch
 from gateway.audit.sinks import carried, local_sink, named, other_sinks
 from gateway.audit.spool import Required, SpoolWatch
 from gateway.core.clock import SystemClock
@@ -87,6 +88,12 @@ class Shipping:
 def recovery(spec: ConfigSpec, writer: str) -> Recovery:
     """What looks after the writers that share a log with `writer`. Raises ConfigError."""
     directory = local_sink(spec.audit, spec.state_dir, writer).directory
+    signer = load_signer(spec.state_dir)
     return Recovery(
-        directory, writer, lambda other: local_sink(spec.audit, spec.state_dir, other), load_signer(spec.state_dir), SystemClock()
+        directory,
+        writer,
+        lambda other: local_sink(spec.audit, spec.state_dir, other),
+        signer,
+        SystemClock(),
+        KeyWatch(spec.state_dir),
     )

@@ -31,7 +31,8 @@ from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
 from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
 from gateway.audit.reliance import STEADY, Reliance
-from gateway.audit.sinks import local_sink
+from gateway.audit.signing_keys import KeyWatch
+from gateway.audit.sinks import local_sink, segment_age
 from gateway.audit.sinks.file import FileSink
 from gateway.audit.worker import Worker
 from gateway.audit.writer import ChainWriter
@@ -78,6 +79,8 @@ class AuditBroker:
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
         self._writer = ChainWriter(chosen, load_signer(state_dir), self._clock, config)
+        self._writer.renew = KeyWatch(state_dir)
+        self._writer.age = segment_age(spec)
         self.hash_body: Callable[[bytes | memoryview], str] = BodyHasher(load_body_key(state_dir)) if spec.body_hashes else no_hash
         self._ready = _completed()
         self._gathering = Gathering(spec.queue)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -81,6 +81,15 @@ class Signer:
         named = msgspec.structs.replace(checkpoint, key=self.key_id)
         return msgspec.structs.replace(named, signature=self._key.sign(_statement(named)).hex())
 
+    def state(self, context: bytes, statement: Any) -> Any:
+        """A copy of a Struct with this key's id in `key` and its `signature` over the context and the JSON without `signature`."""
+        named = msgspec.structs.replace(statement, key=self.key_id, signature="")
+        return msgspec.structs.replace(named, signature=self._key.sign(context + encode_json(named)).hex())
+
+    def sign_bytes(self, data: bytes) -> str:
+        """A signature, in hex."""
+        return self._key.sign(data).hex()
+
     def sign_tree(self, tree: TreeHead) -> TreeHead:
         """A copy with this key's signature, over its JSON without `signature`."""
         unsigned = msgspec.structs.replace(tree, signature="")
@@ -88,24 +97,52 @@ class Signer:
 
 
 class CheckpointVerifier:
-    """Tells whether a checkpoint was signed with one key."""
+    """Tells whether a checkpoint was signed with one key, or with one that it is linked to by endorsements (gateway.audit.signing_keys).
+    ring: the raw public keys that follow one another, the oldest first; this key is one of them."""
 
-    def __init__(self, key: Ed25519PublicKey) -> None:
-        self._key = key
+    def __init__(self, key: Ed25519PublicKey, ring: Sequence[bytes] = ()) -> None:
         self.key_id = key_id(key)
         self.raw: bytes = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+        self.ring: tuple[bytes, ...] = tuple(ring) or (self.raw,)
+        keys = [Ed25519PublicKey.from_public_bytes(raw) for raw in self.ring]
+        self._keys: dict[str, Ed25519PublicKey] = {key_id(one): one for one in keys}
+        self._places: dict[str, int] = {key_id(one): place for place, one in enumerate(keys)}
 
     @staticmethod
-    def from_raw(raw: bytes) -> CheckpointVerifier:
-        """From the 32 bytes of a public key."""
-        return CheckpointVerifier(Ed25519PublicKey.from_public_bytes(raw))
+    def from_raw(raw: bytes, ring: Sequence[bytes] = ()) -> CheckpointVerifier:
+        """From the 32 bytes of a public key, and of those that it is linked to."""
+        return CheckpointVerifier(Ed25519PublicKey.from_public_bytes(raw), ring)
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The ids of the keys."""
+        return frozenset(self._keys)
+
+    def generation(self, key: str) -> int:
+        """The place of a key, by its id, in the order in which they followed one another; -1 for one that is not known."""
+        return self._places.get(key, -1)
 
     def genuine(self, checkpoint: CheckpointRecord) -> bool:
+        return self._signed(checkpoint.key, checkpoint.signature, _statement(checkpoint))
+
+    def confirms(self, context: bytes, statement: Any) -> bool:
+        """Whether a Struct with `key` and `signature` was signed by `Signer.state` with this context."""
+        unsigned = msgspec.structs.replace(statement, signature="")
+        return self._signed(statement.key, statement.signature, context + encode_json(unsigned))
+
+    def signed(self, signature: str, text: bytes) -> bool:
+        """Whether these bytes were signed with this very key."""
+        return self._signed(self.key_id, signature, text)
+
+    def _signed(self, key: str, signature: str, text: bytes) -> bool:
+        found = self._keys.get(key)
+        if found is None:
+            return False
         try:
-            self._key.verify(bytes.fromhex(checkpoint.signature), _statement(checkpoint))
+            found.verify(bytes.fromhex(signature), text)
         except (InvalidSignature, ValueError):
             return False
-        return checkpoint.key == self.key_id
+        return True
 
 
 def load_body_key(state_dir: str) -> bytes:
@@ -127,8 +164,43 @@ def load_signer(state_dir: str) -> Signer:
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{SIGNING_KEY} is not an Ed25519 key", path="state_dir")
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    _load_or_create(directory / PUBLIC_KEY, lambda: public, mode=0o644)
+    if _load_or_create(directory / PUBLIC_KEY, lambda: public, mode=0o644) != public:  # the key was replaced
+        replace_file(directory / PUBLIC_KEY, public, 0o644)
     return Signer(key)
+
+
+def new_signing_key() -> tuple[bytes, Signer]:
+    """A fresh key: its PEM, and what signs with it."""
+    pem = _new_signing_key()
+    key = serialization.load_pem_private_key(pem, password=None)
+    assert isinstance(key, Ed25519PrivateKey)
+    return pem, Signer(key)
+
+
+def public_pem(raw: bytes) -> str:
+    """The 32 bytes of a public key as PEM."""
+    key = Ed25519PublicKey.from_public_bytes(raw)
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode("ascii")
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Puts a file in another one's place as a whole, on the disk. Raises OSError."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
 
 
 def load_verifier(path: str | Path) -> CheckpointVerifier:

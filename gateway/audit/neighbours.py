@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ FIRST_VERSION: Final = "0"
 """The one writer of installations before writers had ids of their own."""
 MOST: Final = 200
 """Writers in one checkpoint, so that it stays a line of less than 64 KiB; the rest come with the next one."""
-_FILE: Final = re.compile(r"(?:audit-([A-Za-z0-9_-]+?)(?:-[0-9]{8,}\.jsonl|\.journal)|checkpoints-([A-Za-z0-9_-]+)\.jsonl)")
+_FILE: Final = re.compile(r"(?:audit-([A-Za-z0-9_-]+?)(?:-[0-9]{8,}\.jsonl(?:\.zst)?|\.journal)|checkpoints-([A-Za-z0-9_-]+)\.jsonl)")
 
 
 def writers_in(directory: Path) -> set[str]:
@@ -52,12 +53,12 @@ def holder(directory: Path, writer: str) -> str | None:
     return None
 
 
-def refuse_strangers(directory: Path, writer: str, key: str) -> None:
-    """Raises ConfigError when a process with another signing key, or one of a version without writer ids, writes there now. The lock of the
-    own writer must be marked before: of two that begin together, one sees the other."""
+def refuse_strangers(directory: Path, writer: str, known: Container[str]) -> None:
+    """Raises ConfigError when a process with a signing key that is not known, or one of a version without writer ids, writes there now. The
+    lock of the own writer must be marked before: of two that begin together, one sees the other."""
     for other in sorted(writers_in(directory) - {writer}):
         mark = holder(directory, other)
-        if mark and mark != key:
+        if mark and mark not in known:
             reason = f"the writer {other!r} in {directory} signs with another key: give each state directory an audit directory of its own"
             raise ConfigError(reason, path="audit.sinks")
         if mark == "" and other == FIRST_VERSION:
@@ -89,6 +90,11 @@ class Witness:
         """Found by the last look, each told once."""
         self.alone = True
         self.due = False
+
+    def trust(self, verifier: CheckpointVerifier) -> None:
+        """From now on, checkpoints are genuine by this one."""
+        self._verifier = verifier
+        self._sizes.clear()
 
     def look(self) -> dict[str, Sighting]:
         """The newest genuine checkpoints of the others, where they are new. A directory that cannot be read has no news."""

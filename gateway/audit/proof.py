@@ -20,6 +20,7 @@ from gateway.audit.crypto import Signer
 from gateway.audit.merkle import leaf_hash, root_and_path
 from gateway.audit.record import CheckpointRecord, TreeHead
 from gateway.audit.repair import read_header
+from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import checkpoints_name, list_segments
 from gateway.core.clock import Clock
 from gateway.core.errors import AuditUnproven
@@ -90,12 +91,13 @@ def _proof(directory: Path, signer: Signer, clock: Clock, segments: Segments, pl
 def _covering(directory: Path, signer: Signer, place: Place) -> CheckpointRecord:
     """The first genuine checkpoint that covers a line."""
     path = directory / checkpoints_name(place.writer)
+    verifier = trusted(signer.verifier, directory)
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
             checkpoint = _decode_checkpoint(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
-        if checkpoint.covers >= place.seq and checkpoint.writer == place.writer and signer.verifier.genuine(checkpoint):
+        if checkpoint.covers >= place.seq and checkpoint.writer == place.writer and verifier.genuine(checkpoint):
             return checkpoint
     raise AuditUnproven(
         f"line {place.seq} of the writer {place.writer} is not covered by a signed checkpoint yet: try again after the next one"

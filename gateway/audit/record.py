@@ -44,7 +44,9 @@ class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A signed statement: at `time`, line `covers` of this writer's chain, in `segment`, had the hash `head`.
 
     number: 1, 2, 3... for each writer. key: the id of the signing key (gateway.audit.crypto.key_id). others: the checkpoints of the other
-    writers that were new since this writer's last one. signature: Ed25519, hex.
+    writers that were new since this writer's last one. root: of the Merkle tree over the checkpoints 1 to number - 1, whose leaves are the
+    lines of the checkpoints file; empty where they are not all known. peaks: the roots of that tree's perfect subtrees, every 1,024th
+    time, so that a start needs to read only the last ones. signature: Ed25519, hex.
     """
 
     time: float
@@ -55,6 +57,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     head: str
     key: str
     others: dict[str, Sighting] = {}
+    root: str = ""
+    peaks: tuple[str, ...] = ()
     signature: str = ""
 
 

@@ -16,6 +16,7 @@ from gateway.audit.crypto import Signer
 from gateway.audit.journal import journal_name
 from gateway.audit.neighbours import holder, writers_in
 from gateway.audit.repair import last_checkpoint
+from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import FileSink, list_segments
 from gateway.audit.writer import ChainWriter
 from gateway.core.clock import Clock
@@ -27,13 +28,23 @@ _TAIL = 256 * 1024
 
 
 class Recovery:
-    """Looks after the other writers of one directory. writer: this process's own. make: the sink of another one.
+    """Looks after the other writers of one directory. writer: this process's own. make: the sink of another one. renew: gives the signing
+    key when it was replaced, else None.
 
     A writer is recovered when two looks in a row found that no process has it, so that a worker's successor comes first.
     """
 
-    def __init__(self, directory: Path, writer: str, make: Callable[[str], FileSink], signer: Signer, clock: Clock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        writer: str,
+        make: Callable[[str], FileSink],
+        signer: Signer,
+        clock: Clock,
+        renew: Callable[[], Signer | None] = lambda: None,
+    ) -> None:
         self._directory, self._writer, self._make, self._signer, self._clock = directory, writer, make, signer, clock
+        self._renew = renew
         self._left: set[str] = set()
         self._failed: set[str] = set()
         self._settled: dict[str, tuple[int, int]] = {}
@@ -42,6 +53,7 @@ class Recovery:
     def look(self) -> list[str]:
         """One look; the writers that it recovered. Never raises: what cannot be recovered now is tried again with the next look."""
         recovered: list[str] = []
+        self._signer = self._renew() or self._signer
         try:
             left = {writer for writer in writers_in(self._directory) - {self._writer} if self._needs(writer)}
             for writer in sorted(left & self._left):
@@ -71,7 +83,7 @@ class Recovery:
     def _recover(self, writer: str) -> bool:
         """Whether it was done. Another process may have taken the writer meanwhile: then it is that process's."""
         previous, _ = last_checkpoint(self._directory, writer)
-        if previous is not None and not self._signer.verifier.genuine(previous):
+        if previous is not None and not trusted(self._signer.verifier, self._directory).genuine(previous):
             return False  # signed with another key: its own gateway recovers it
         chain = ChainWriter(self._make(writer), self._signer, self._clock)
         try:

@@ -33,12 +33,14 @@ class Torn(msgspec.Struct):
 class Found(msgspec.Struct):
     """Where the chain goes on: after line `seq`, whose hash is `head`, in `segment` (0: there is none yet).
 
-    closed: whether the last writer closed the log. torn: what must be cut off first. broken: go on in a new segment, for this reason.
+    begun: when that segment began, by its header. closed: whether the last writer closed the log. torn: what must be cut off first. broken:
+    go on in a new segment, for this reason.
     """
 
     seq: int = 0
     head: str = GENESIS
     segment: int = 0
+    begun: float | None = None
     closed: bool = True
     torn: Torn | None = None
     broken: dict[str, Any] | None = None
@@ -57,6 +59,7 @@ class _Scan:
         self.last = self.last_but_one = b""
         self.problem = ""
         self.follows = False
+        self.begun: float | None = None
 
     def run(self) -> None:
         with self.path.open("rb") as file:
@@ -85,6 +88,7 @@ class _Scan:
         if claims is None or header is None:
             raise ChainError("the segment has no header")
         self.seq, self.head = claims.seq - 1, header.previous.encode()
+        self.begun = header.time
 
     @property
     def closed(self) -> bool:
@@ -128,7 +132,7 @@ def examine(sink: FileSink, verifier: CheckpointVerifier, checkpoint: Checkpoint
     scan.run()
     if scan.lines == 0 and not scan.follows:
         return _empty(sink, segments, scan, signed)
-    found = Found(seq=scan.seq, head=scan.head.decode(), segment=number, closed=scan.closed)
+    found = Found(seq=scan.seq, head=scan.head.decode(), segment=number, begun=scan.begun, closed=scan.closed)
     if scan.problem and scan.follows:
         found.broken = {"segment": number, "line": scan.lines + 1, "reason": scan.problem}
     elif scan.problem:

@@ -23,6 +23,7 @@ from gateway.audit.journal import journal_name
 from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.neighbours import holder, writers_in
 from gateway.audit.report import JournalReport, Problem, Report
+from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import checkpoints_name, list_segments
 from gateway.audit.walk import Walk, Walked
 from gateway.core.audit_questions import AuditScope
@@ -51,6 +52,7 @@ def verify_log(
     OSError.
     """
     source = checkpoints or directory
+    verifier = trusted(trusted(verifier, directory), source)
     signed = {path.name.removeprefix("checkpoints-").removesuffix(".jsonl") for path in source.glob(checkpoints_name("*"))}
     writers = sorted(writers_in(directory) | signed)
     walks = dict(zip(writers, _read(directory, source, verifier, scope, patience, writers, processes), strict=True))
@@ -68,14 +70,16 @@ def _read(
     processes: int,
 ) -> list[Walked]:
     count = min(processes, len(writers))
-    jobs = [(directory, source, verifier.raw, writer, scope.start(writer), patience) for writer in writers]
+    jobs = [(directory, source, verifier.raw, verifier.ring, writer, scope.start(writer), patience) for writer in writers]
     if count < 2 or sum(path.stat().st_size for path in directory.glob("audit-*.jsonl")) < WORTH_A_PROCESS:
         return [_read_one(*job) for job in jobs]
     with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
         return list(pool.map(_read_one, *zip(*jobs, strict=True)))
 
 
-def _read_one(directory: Path, source: Path, key: bytes, writer: str, first_segment: int, patience: float) -> Walked:
+def _read_one(
+    directory: Path, source: Path, key: bytes, ring: tuple[bytes, ...], writer: str, first_segment: int, patience: float
+) -> Walked:
     """Verifies one writer's chain. Runs in a process of its own where there are several."""
     live = holder(directory, writer) is not None
     journal = _look_into_journal(directory, writer, patience)
@@ -83,7 +87,7 @@ def _read_one(directory: Path, source: Path, key: bytes, writer: str, first_segm
     size = checkpoints.stat().st_size if checkpoints.exists() else 0
     # after the size: a writer at work has written every line that those checkpoints cover
     segments = list_segments(directory).get(writer, [])
-    walk = Walk(writer, CheckpointVerifier.from_raw(key), checkpoints, size, first_segment)
+    walk = Walk(writer, CheckpointVerifier.from_raw(key, ring), checkpoints, size, first_segment)
     report = walk.run(directory, segments)
     report.live = live
     if journal is not None:

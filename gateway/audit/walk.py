@@ -9,6 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 from gateway.audit.chain import FORMAT, GENESIS, Chain, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.merkle import Frontier, leaf_hash
 from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import read_checkpoint, read_header
 from gateway.audit.report import Problem, Skipped, WriterReport
@@ -219,6 +220,8 @@ class Walk:
         if not self._checkpoints.exists():
             return
         covers, number, line_number, position = 0, None, 0, 0
+        tree: Frontier | None = Frontier()
+        generation = 0
         with self._checkpoints.open("rb") as file:
             for line in read_lines(file):
                 line_number += 1
@@ -226,11 +229,14 @@ class Walk:
                 if line[-1:] != b"\n" or position > self._size:  # being written, or written since this verification began
                     return
                 checkpoint = read_checkpoint(line)
-                reason = self._check_checkpoint(checkpoint, covers, number)
+                reason = self._check_checkpoint(checkpoint, covers, number) or _check_root(checkpoint, tree)
+                if checkpoint is not None and not reason and self._verifier.generation(checkpoint.key) < generation:
+                    reason = "it is signed with a key that had been replaced before"
                 if reason or checkpoint is None:
                     self.report.problems.append(Problem(self._checkpoints.name, line_number, reason, self.report.writer))
                     continue
                 covers, number = checkpoint.covers, checkpoint.number
+                tree, generation = _grow(tree, checkpoint, line), self._verifier.generation(checkpoint.key)
                 self.report.checkpoints += 1
                 self._note(checkpoint, self._checkpoints.name, line_number)
                 yield checkpoint
@@ -259,3 +265,17 @@ class Walk:
             )
         for _ in self._signed:
             pass
+
+
+def _check_root(checkpoint: CheckpointRecord | None, tree: Frontier | None) -> str:
+    """What a checkpoint says of those before it."""
+    if checkpoint is None or tree is None or not checkpoint.root or tree.size != checkpoint.number - 1:
+        return ""
+    return "" if checkpoint.root == tree.root.hex() else "the checkpoints before this one are not those that it signed"
+
+
+def _grow(tree: Frontier | None, checkpoint: CheckpointRecord, line: bytes) -> Frontier | None:
+    if tree is None or tree.size != checkpoint.number - 1:
+        return None
+    tree.add(leaf_hash(line[:-1]))
+    return tree

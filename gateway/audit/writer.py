@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.audit.chain import FORMAT, Chain, Draft, Entry
+from gateway.audit.checkpoint_tree import rooted, tree_over
 from gateway.audit.crypto import Signer
 from gateway.audit.encode import encode_json
 from gateway.audit.journal import Journal, journal_name
 from gateway.audit.leftover import missing_from, records_in
+from gateway.audit.merkle import Frontier, leaf_hash
 from gateway.audit.neighbours import Missing, Witness, refuse_strangers
 from gateway.audit.record import CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import Found, examine, last_checkpoint, set_aside
+from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import AppendFile, FileSink, checkpoints_name
 from gateway.audit.unfinished import unfinished
 from gateway.core.clock import Clock
@@ -32,7 +35,8 @@ class ChainWriter:
 
     `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
     the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
-    what it said at the last look.
+    what it said at the last look. renew: gives the signing key when it was replaced, else None. age: seconds after
+    which a new segment begins.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -42,6 +46,10 @@ class ChainWriter:
         self.roomy = self.look = False
         self.spools: Callable[[], str | None] | None = None
         self.behind: str | None = None
+        self.renew: Callable[[], Signer | None] | None = None
+        self.age: float | None = None
+        self._begun = 0.0
+        self._tree: Frontier | None = None
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -56,11 +64,14 @@ class ChainWriter:
         each knows of the others. recovered_by: the writer whose process does this for one that has ended. Raises ConfigError, OSError."""
         self.sink.open()
         self.sink.mark(self.signer.key_id)
-        refuse_strangers(self.sink.directory, self.sink.writer, self.signer.key_id)
+        verifier = trusted(self.signer.verifier, self.sink.directory)
+        self._witness.trust(verifier)
+        refuse_strangers(self.sink.directory, self.sink.writer, verifier.known)
         previous = self._open_checkpoints()
-        if previous is not None and self.signer.verifier.genuine(previous):
+        if previous is not None and verifier.genuine(previous):
             self._newest = previous  # the chain may have been stopped just before this line
-        found = examine(self.sink, self.signer.verifier, previous)
+        found = examine(self.sink, verifier, previous)
+        self._begun = self.clock.wall() if found.begun is None else found.begun
         self.chain = Chain(found.seq, found.head)
         entries = self._enter(found)
         journal = self.sink.directory / journal_name(self.sink.writer)
@@ -112,6 +123,7 @@ class ChainWriter:
         self._checkpoints = AppendFile(path, create=not path.exists(), files=self.sink.files)
         self._checkpoints.cut(size)
         self._number = previous.number if previous else 0
+        self._tree = tree_over(path)
         return previous
 
     def _enter(self, found: Found) -> list[Entry]:
@@ -138,7 +150,7 @@ class ChainWriter:
         """Writes the records as one batch, all or nothing. `draft`: the first of them, already linked."""
         if self.look and (lost := self._look_after_files()):
             records, draft = [*lost, *records], None
-        if self.sink.full:
+        if self.sink.full or self._old:
             self._rotate()
         if self.sink.fresh:
             records, draft = [self._header(), *records], None
@@ -172,10 +184,29 @@ class ChainWriter:
             gone.append("journal")
         self.look = False
         self._look_at_spools()
+        news = self._renewed()
         if not gone:
-            return []
+            return news
         log.error("somebody has deleted files of the audit log that are in use: %s; it goes on in segment %d", gone, self.sink.segment)
-        return [self._event("audit.broken", {"deleted": gone, "segment": self.sink.segment}, outcome="failed")]
+        return [self._event("audit.broken", {"deleted": gone, "segment": self.sink.segment}, outcome="failed"), *news]
+
+    def _renewed(self) -> list[EventRecord]:
+        """Takes a signing key that has replaced the present one; what is to be told."""
+        fresh = None if self.renew is None else self.renew()
+        if fresh is None or fresh.key_id == self.signer.key_id:
+            return []
+        before, self.signer = self.signer, fresh
+        verifier = trusted(fresh.verifier, self.sink.directory)
+        self._witness.trust(verifier)
+        self.sink.mark(fresh.key_id)
+        endorsed = verifier.generation(before.key_id) >= 0
+        log.warning("the audit log is signed with the key %s from now on, in place of %s", fresh.key_id, before.key_id)
+        detail = {"key": fresh.key_id, "public": fresh.verifier.raw.hex(), "previous": before.key_id, "endorsed": endorsed}
+        return [self._event("audit.key_rotated", detail)]
+
+    @property
+    def _old(self) -> bool:
+        return self.age is not None and not self.sink.fresh and self.clock.wall() - self._begun >= self.age
 
     def _look_at_spools(self) -> None:
         if self.spools is not None:
@@ -207,6 +238,7 @@ class ChainWriter:
         self.checkpoint()
         self.sink.begin(self.sink.segment + 1)
         self._broken = None
+        self._begun = self.clock.wall()
 
     def checkpoint(self) -> None:
         """Signs the head of the chain, in the checkpoints file and as a record, and names the other writers' news. Nothing when no record
@@ -221,8 +253,11 @@ class ChainWriter:
         checkpoint = self._newest
         if checkpoint is None or (checkpoint.covers, checkpoint.head) != (self.chain.seq, self.chain.head):
             checkpoint = self._sign(others)
-            self._checkpoints.append(encode_json(checkpoint) + b"\n", sync=self.sink.sync)
+            line = encode_json(checkpoint)
+            self._checkpoints.append(line + b"\n", sync=self.sink.sync)
             self._number += 1
+            if self._tree is not None:
+                self._tree.add(leaf_hash(line))
             self._newest = checkpoint  # not signed again when only the next line fails
             self._witness.noted(others)
         self._put(self.chain.seal([checkpoint]))
@@ -246,7 +281,7 @@ class ChainWriter:
             key=self.signer.key_id,
             others=others,
         )
-        return self.signer.sign(checkpoint)
+        return self.signer.sign(rooted(checkpoint, self._tree))
 
     def close(self) -> None:
         """Writes the last event and checkpoint and brings everything to the disk. Lets go of the files even when that fails (OSError)."""

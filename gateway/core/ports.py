@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
+from gateway.core.audit_proofs import AuditProofs
 from gateway.core.audit_questions import AuditFilter, AuditScope
 from gateway.core.prices import SlotTime
 from gateway.core.slices import Steps
@@ -166,7 +167,7 @@ class AuditLog(Protocol):
     async def aclose(self) -> None: ...
 
 
-class AuditReader(Protocol):
+class AuditReader(AuditProofs, Protocol):
     """Reads the local audit log for `gatehouse audit tail|verify|export` and the admin API."""
 
     def tail(self, count: int, writer: str | None = None) -> list[dict[str, Any]]:
@@ -183,14 +184,6 @@ class AuditReader(Protocol):
 
     def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:
         """Intents and outcomes of all writers, the newest first, none before `since`. text: only records that hold it, in any field."""
-
-    def public_keys(self) -> list[dict[str, Any]]:
-        """The keys that checkpoints are verified with: {"id", "algorithm", "pem"}."""
-        ...
-
-    def prove(self, request_id: str) -> list[dict[str, Any]]:
-        """A proof for each record of a request (gateway.audit.proof); empty where there are none. Raises AuditUnproven."""
-        ...
 
 
 # --- 8 admit and select; 9 dispatch

@@ -383,6 +383,7 @@ class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     name: Annotated[str, Meta(pattern=r"^([a-z0-9][a-z0-9_-]{0,62})?$")] = ""
     path: str | None = None
     segment_bytes: Positive = 256 * 1024 * 1024
+    segment_age: Timeout | None = 86400.0
     settings: dict[str, Any] = {}
 
 

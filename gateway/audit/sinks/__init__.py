@@ -44,6 +44,11 @@ def local_sink(spec: AuditSpec, state_dir: str, writer: str) -> FileSink:
     return _file(None, SinkContext(name=LOCAL, audit=spec, sink=files[0], state_dir=Path(state_dir), writer=writer))
 
 
+def segment_age(spec: AuditSpec) -> float | None:
+    """Seconds after which a new segment begins, however small the present one is."""
+    return next((sink.segment_age for sink in spec.sinks if sink.type == LOCAL), None)
+
+
 def other_sinks(spec: AuditSpec, state_dir: str, writer: str, sinks: Table[SinkRow] = SINKS) -> Iterable[tuple[str, str, Sink]]:
     """(path, name, sink) of those that get what the chain has written. Raises ConfigError with the path."""
     for number, name, wanted in named(spec):

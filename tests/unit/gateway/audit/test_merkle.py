@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audit.merkle import leaf_hash, node_hash, root_and_path, root_from
+from gateway.audit.merkle import Frontier, consistency_path, consistent, leaf_hash, node_hash, root_and_path, root_from, root_of
 
 
 def mth(leaves: list[bytes]) -> bytes:
@@ -38,3 +38,31 @@ def test_every_leaf_is_proven_at_its_place_only(size: int, data: st.DataObject) 
     assert other == index or root_from(leaves[index], other, size, path) != root
     assert root_from(leaves[index], index, size, [*path, root]) is None
     assert not path or root_from(leaves[index], index, size, path[:-1]) is None
+
+
+@given(size=st.integers(0, 70), data=st.data())
+def test_a_tree_goes_on_from_its_beginnings_and_from_nothing_else(size: int, data: st.DataObject) -> None:
+    leaves = [leaf_hash(b"%d" % number) for number in range(size)]
+    first = data.draw(st.integers(0, size))
+    path = consistency_path(leaves, first)
+    old, new = root_of(leaves[:first]), root_of(leaves)
+    assert consistent(first, size, old, new, path)
+    assert first == 0 or not consistent(first, size, old, leaf_hash(b"other"), path)
+    assert first == 0 or not consistent(first, size, leaf_hash(b"other"), new, path)
+    assert not consistent(first, size, old, new, [*path, new])
+    assert not path or not consistent(first, size, old, new, path[:-1])
+    if 0 < first < size:
+        forged = [leaf_hash(b"forged"), *leaves[1:]]
+        assert not consistent(first, size, old, root_of(forged), consistency_path(forged, first))
+
+
+@given(size=st.integers(1, 70), split=st.integers(0, 70))
+def test_a_tree_grows_leaf_by_leaf(size: int, split: int) -> None:
+    leaves = [leaf_hash(b"%d" % number) for number in range(size)]
+    grown = Frontier()
+    for leaf in leaves[:split]:
+        grown.add(leaf)
+    again = Frontier(grown.size, grown.peaks)
+    for leaf in leaves[split:]:
+        again.add(leaf)
+    assert again.root == mth(leaves) and len(again.peaks) == size.bit_count()

@@ -377,3 +377,23 @@ def test_a_closed_writer_looks_after_nothing(log_bench: Any) -> None:
     writer.look = True
     writer.mind()
     assert verified(log_bench).ok and log_bench.events() == ["audit.opened", "audit.closed"]
+
+
+def test_a_new_segment_begins_after_a_time(log_bench: Any, make: Any) -> None:
+    writer = log_bench.writer()
+    writer.age = 3600.0
+    writer.open()
+    writer.write([make.intent("a")])
+    log_bench.clock.advance(3599.0)
+    writer.write([make.intent("b")])
+    assert writer.sink.segment == 1
+    writer.close()
+    again = log_bench.writer()  # the age is that of the segment, whoever began it
+    again.age = 3600.0
+    again.open()
+    log_bench.clock.advance(1.0)
+    again.write([make.intent("c")])
+    assert again.sink.segment == 2
+    again.write([make.intent("d")])
+    again.close()
+    assert verify_log(log_bench.directory, log_bench.signer.verifier).ok
