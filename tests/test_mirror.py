@@ -116,6 +116,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/assembly.py": ("tests/unit/gateway/app/test_snapshots.py", "gateway.app.snapshots"),
     "gateway/app/audit_index.py": ("tests/e2e/test_audit_search.py", "indexers("),
     "gateway/app/budget_ledger.py": ("tests/e2e/test_reconcile_budgets.py", "not_compared"),
+    "gateway/app/budget_log.py": ("tests/unit/gateway/app/test_budget_runs.py", "budget_log"),
     "gateway/app/data_side.py": ("tests/e2e/test_gateway_tokens.py", "tests.e2e.harness"),
     "gateway/app/durable_limits.py": ("tests/contract/store/test_counters.py", "DurableLimits"),
     "gateway/app/fleet.py": ("tests/e2e/test_admin_fleet.py", "/engines"),

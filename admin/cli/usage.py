@@ -139,10 +139,12 @@ def reconcile(session: Session) -> None:
             session.out.remark(f"the log of {writer['writer']} up to line {writer['up_to']}{since}")
         session.out.remark(f"difference: {found['difference']}")
         if unlike := [line for line in found["budgets"] if line["difference"]]:
-            session.out.rows(unlike, ("limit", "scope", "unit", "from_audit", "charged", "in_hand", "difference"))
-        session.out.remark(f"{len(found['budgets']) - len(unlike)} of {len(found['budgets'])} budgets are as the audit log says")
+            session.out.rows(unlike, ("limit", "scope", "unit", "from_audit", "charged", "in_hand", "under_way", "lost", "difference"))
+        session.out.remark(
+            f"{len(found['budgets']) - len(unlike)} of {len(found['budgets'])} budgets and lasting rates are as the audit log says"
+        )
         for left in found["not_compared"]:
-            session.out.remark(f"the budget {left['limit']} is not compared: {left['reason']}")
+            session.out.remark(f"the limit {left['limit']} is not compared: {left['reason']}")
     else:
         session.out.data(found)
     if found["difference"] or any(line["difference"] < 0 for line in found["budgets"]):

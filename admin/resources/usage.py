@@ -186,16 +186,20 @@ class ReconciledWriter(msgspec.Struct):
 
 
 class ReconciledBudget(msgspec.Struct):
-    """A budget's bucket in its present window. charged: by its counter in the store. in_hand: of that, what this gateway has taken in
-    advance and not used. difference: charged without it, less what the log says. More than 0 is under way, in hand of another replica, or
-    was in hand of a process that was killed."""
+    """One amount of a budget's bucket in its present window, or of a rate over more than a minute. charged: by its counter, of a window of
+    the calendar what this replica took. in_hand: of that, what this gateway has taken in advance and not used. under_way: what requests
+    have reserved that have no outcome yet. lost: what a killed worker had in hand, which comes back once nothing is under way.
+    difference: charged without all these, less what the log says; of a rate, only what is less than that."""
 
     limit: str
     scope: str
+    amount: str
     unit: str
     from_audit: int
     charged: int
     in_hand: int
+    under_way: int
+    lost: int
     difference: int
 
 
@@ -205,8 +209,8 @@ class NotCompared(msgspec.Struct):
 
 
 class Reconciliation(msgspec.Struct):
-    """difference: the sum of all differences of the scopes, without their signs. budgets: apart from it. not_compared: budgets of which the
-    log cannot say enough."""
+    """difference: the sum of all differences of the scopes, without their signs. budgets: apart from it, with rates over more than a
+    minute. not_compared: those of which the log cannot say enough."""
 
     scopes: list[Reconciled]
     difference: int

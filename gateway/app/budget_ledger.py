@@ -1,8 +1,9 @@
-"""What the counters of budgets say was used in their present windows, against what the audit log says.
+"""What the counters of limits that last say is used, against what the audit log of this machine says.
 
-A counter is charged when a block is handed out, so what is in hand here is taken off first. What is left above the log is under way, in
-hand of another replica, or was in hand of a process that was killed, which counts as used. Less than the log says must never be: then
-somebody could use an amount twice.
+A counter in the store is charged when a block is handed out, so what is in hand here is taken off first, and so is what requests under way
+have reserved. What processes that were killed had in hand comes back once it is known what they used (gateway.app.budget_runs); what a
+killed worker had of a lease is told apart, and given back when nothing is under way. Less than the log says must never be: then somebody
+could use an amount twice.
 """
 
 from __future__ import annotations
@@ -10,194 +11,137 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from gateway.audit.chain import read_lines
-from gateway.audit.sinks.file import list_segments
+from gateway.app.budget_log import Key, Tally, read, spent_in
 from gateway.core.specs import ConfigSpec, LimitSpec
 from gateway.core.storage import ControlStore
-from gateway.core.types import Principal, Usage
 from gateway.limits.account import Account
-from gateway.limits.bucket import Weights
-from gateway.limits.counter import used
-from gateway.limits.meter import MONEY, TOKENS, Meter, meters_of
+from gateway.limits.bucket import Bucket
+from gateway.limits.counter import by_replica, used
+from gateway.limits.meter import BYTES, ELEMENTS, MONEY, Meter, meters_of
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
-from gateway.limits.windows import span
-from policies.limits import LimitRules
 
-REFUSED: Final = frozenset({"policy_denied", "model_not_found", "insufficient_scope", "approval_pending"})
-"""Codes of refusals that cost a request, beside those of guardrails."""
 COUNTERS: Final = 10_000
-MEMO: Final = 20_000
-_BREATH: Final = 256
-"""Lines between which other threads get their turn."""
-_INTENT: Final = b'"kind":"intent"'
-_OUTCOME: Final = b'"kind":"outcome"'
-Spent = dict[tuple[str, ...], int]
-
-
-class _Line(msgspec.Struct):
-    time: float
-    outcome: str = ""
-    code: str = ""
-    tenant: str = ""
-    principal: str = ""
-    credential: str = ""
-    operation: str = ""
-    model: str = ""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: int = 0
-    currency: str = ""
-    guardrail: str = ""
-    user: str = ""
-    agent: str = ""
-    session: str = ""
-
-
-_line = msgspec.json.Decoder(_Line).decode
-
-
-class _Budget:
-    """One budget with a window of the calendar, and what the log says of it by the keys of its buckets."""
-
-    def __init__(self, limit: LimitSpec, now: float) -> None:
-        assert limit.budget is not None and isinstance(limit.budget.window, str)
-        self.limit, self.rules = limit, LimitRules((limit,))
-        self.meter: Meter = next(meter for meter in meters_of(limit) if meter.budget is not None)
-        self.begin, self.end = span(limit.budget.window, limit.budget.timezone, now)
-        self.weights = Weights(limit)
-        self.spent: Spent = {}
-        self._memo: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
-
-    def add(self, line: _Line, kind: str) -> None:
-        if not self.begin <= line.time < self.end:
-            return
-        units = self._units(line)
-        if not units:
-            return
-        who = (line.principal, line.tenant, kind, line.user, line.agent, line.session, line.model, line.operation)
-        keys = self._memo.get(who)
-        if keys is None:
-            if len(self._memo) >= MEMO:
-                self._memo.clear()
-            caller = Principal(line.principal, line.tenant, kind, user=line.user, agent=line.agent, session=line.session)
-            keys = self._memo[who] = [key for _, key in self.rules.applying(caller, line.model, line.operation)]
-        for key in keys:
-            self.spent[key] = self.spent.get(key, 0) + units
-
-    def _units(self, line: _Line) -> int:
-        if self.meter.what == MONEY:
-            return line.cost if line.currency == self.meter.currency else 0
-        if self.meter.what == TOKENS:
-            usage = Usage(line.prompt_tokens, line.completion_tokens, line.cached_tokens, False, line.reasoning_tokens)
-            return self.weights.of(usage)
-        took = line.prompt_tokens or line.completion_tokens or line.cost
-        refused = line.outcome == "denied" and (line.guardrail or line.code in REFUSED)
-        return 1 if line.outcome in ("ok", "unknown") or took or refused else 0
+MADE_FULL: Final = "since"
+Amounts = dict[Key, int]
 
 
 class BudgetLedger:
-    """directory: of the audit logs. registry: the buckets of this gateway."""
+    """replica: this one. live: how many share the store. directory: of the audit logs. registry: the buckets of this gateway. redis: what
+    Redis says, where it counts the limits."""
 
     def __init__(
-        self, store: ControlStore, directory: Path, spec: Callable[[], ConfigSpec], registry: Callable[[], BucketRegistry]
+        self,
+        store: ControlStore,
+        replica: str,
+        live: Callable[[], int],
+        directory: Path,
+        spec: Callable[[], ConfigSpec],
+        registry: Callable[[], BucketRegistry],
     ) -> None:
-        self._store, self._directory, self._spec, self._registry = store, directory, spec, registry
+        self._store, self._replica, self._live, self._directory = store, replica, live, directory
+        self._spec, self._registry = spec, registry
         self._ticker = Ticker()
 
     async def compare(self) -> dict[str, Any]:
         """`budgets`: a line for each bucket; `not_compared`: limits with the reason. Raises StoreUnavailable, OSError."""
-        now, budgets, left = time.time(), [], []
+        now = time.time()
+        counted: list[tuple[Tally, dict[Key, dict[str, Any]]]] = []
+        left: list[dict[str, str]] = []
         for limit in self._spec().limits:
-            if limit.budget is not None:
-                why = self._why_not(limit)
-                if why:
-                    left.append({"limit": limit.name, "reason": why})
-                else:
-                    budgets.append(_Budget(limit, now))
+            for meter in meters_of(limit):
+                if meter.durable:
+                    if why := self._why_not(meter):
+                        left.append({"limit": limit.name, "reason": why})
+                        continue
+                    rows = await self._store.counters_of(limit.name, COUNTERS)
+                    states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
+                    since = {key: float(state[MADE_FULL]) for key, state in states.items() if MADE_FULL in state}
+                    counted.append((Tally(limit, meter, now, since), states))
+        if counted:
+            await asyncio.to_thread(read, self._directory, [tally for tally, _ in counted])
         lines: list[dict[str, Any]] = []
-        if budgets:
-            await asyncio.to_thread(self._read, budgets)
-        for budget in budgets:
-            lines += await self._lines(budget, now)
+        for tally, states in counted:
+            if tally.unsure:
+                left.append({"limit": tally.limit.name, "reason": "records of an earlier version do not say to whom it applied"})
+            else:
+                lines += self._lines(tally, self._charged(tally, states), *self._in_hand(tally.limit, tally.meter.name))
         return {"budgets": lines, "not_compared": left}
 
-    def _why_not(self, limit: LimitSpec) -> str:
-        assert limit.budget is not None
+    def _why_not(self, meter: Meter) -> str:
         if self._spec().redis is not None:
             return "counted in Redis"
-        if not isinstance(limit.budget.window, str):
-            return "a rolling window has no beginning that the log could be read from"
-        if limit.per == "group" or limit.match.group != "*" or limit.match.role != "*":
-            return "the log does not say which groups and roles callers had"
-        return "" if limit.match.key else "the log does not say which limits a key named"
+        if meter.budget is None:
+            return "the log does not say so much of refused requests" if meter.what in (BYTES, ELEMENTS) else ""
+        if not isinstance(meter.budget.window, str) and self._live() > 1:
+            return "other replicas have a part of this rolling window's log"
+        return ""
 
-    def _read(self, budgets: Sequence[_Budget]) -> None:
-        """Blocks: reads the logs of this machine from the first window's beginning on."""
-        begin = min(budget.begin for budget in budgets)
-        kinds: dict[tuple[str, str], str] = {}
-        turn = 0
-        for segments in (list_segments(self._directory) if self._directory.is_dir() else {}).values():
-            for _, path in segments:
-                if path.stat().st_mtime < begin:
-                    continue
-                with path.open("rb") as file:
-                    for text in read_lines(file):
-                        head = text[:48]
-                        if _INTENT not in head and _OUTCOME not in head:
-                            continue
-                        turn += 1
-                        if turn % _BREATH == 0:
-                            time.sleep(0)
-                        try:
-                            line = _line(text)
-                        except (msgspec.DecodeError, UnicodeDecodeError):
-                            continue  # `audit verify` tells
-                        if line.credential:
-                            kinds[line.tenant, line.principal] = line.credential
-                        if line.outcome and line.time >= begin:
-                            for budget in budgets:
-                                budget.add(line, kinds.get((line.tenant, line.principal), "api_key"))
-
-    async def _lines(self, budget: _Budget, now: float) -> list[dict[str, Any]]:
-        name, meter = budget.limit.name, budget.meter
-        rows = await self._store.counters_of(name, COUNTERS)
-        charged = {row.name[2]: used(json.loads(row.body), meter, now) for row in rows if row.name[1] == meter.name}
-        hand = self._in_hand(name, meter.name)
-        found = []
-        for key in sorted({*charged, *budget.spent}):
-            audit, store, here = budget.spent.get(key, 0), charged.get(key, 0), hand.get(key, 0)
-            if audit or store:
-                found.append(
-                    {
-                        "limit": name,
-                        "scope": "/".join(key),
-                        "unit": f"nano-{meter.words}" if meter.what == MONEY else meter.words,
-                        "from_audit": audit,
-                        "charged": store,
-                        "in_hand": here,
-                        "difference": store - here - audit,
-                    }
-                )
+    def _charged(self, tally: Tally, states: Mapping[Key, dict[str, Any]]) -> Amounts:
+        """What this replica's processes took, of a window of the calendar; what is used in all, of anything else."""
+        found = {key: used(state, tally.meter, tally.now) for key, state in states.items()}
+        budget = tally.meter.budget
+        if budget is not None and isinstance(budget.window, str):
+            for key, state in states.items():
+                if state.get("window") == int(tally.begin):
+                    found[key] = by_replica(state, self._replica)
         return found
 
-    def _in_hand(self, limit: str, amount: str) -> Spent:
-        """What this gateway's processes have in hand, or owe, by bucket."""
-        found: Spent = {}
+    def _in_hand(self, limit: LimitSpec, amount: str) -> tuple[Amounts, dict[Key, tuple[Bucket, int]]]:
+        """What this gateway's processes have in hand, or owe, by bucket; and the buckets, with the place of the amount."""
+        hand: Amounts = {}
+        buckets: dict[Key, tuple[Bucket, int]] = {}
         for key, bucket in self._registry().all():
-            if bucket.shape.name != limit:
+            if bucket.shape.name != limit.name:
                 continue
             if isinstance(bucket, Account):
                 bucket.settle(self._ticker.now())
             for index, cell in enumerate(bucket.cells):
                 if cell.stock is not None and bucket.shape.meters[index].name == amount:
-                    found[key] = found.get(key, 0) + cell.stock.hand + bucket.outside(index)
+                    hand[key] = hand.get(key, 0) + cell.stock.hand + bucket.outside(index)
+                    buckets[key] = (bucket, index)
+        return hand, buckets
+
+    def _lines(self, tally: Tally, charged: Amounts, hand: Amounts, buckets: Mapping[Key, tuple[Bucket, int]]) -> list[dict[str, Any]]:
+        meter, found = tally.meter, []
+        rate = meter.budget is None
+        audit = tally.debts() if rate else spent_in(tally, tally.spent)
+        for key in sorted({*charged, *audit, *tally.under_way}):
+            logged, store, here = audit.get(key, 0), charged.get(key, 0), hand.get(key, 0)
+            busy = tally.under_way.get(key, 0)
+            lost = 0 if key not in buckets else _lost(*buckets[key], store - here - busy - logged, busy)
+            difference = store - here - busy - lost - logged
+            if rate:  # what is in hand keeps a rate from refilling: more than the log says is no difference
+                difference = min(0, difference)
+            if logged or store:
+                found.append(
+                    {
+                        "limit": tally.limit.name,
+                        "scope": "/".join(key),
+                        "amount": meter.name,
+                        "unit": f"nano-{meter.words}" if meter.what == MONEY else meter.words,
+                        "from_audit": logged,
+                        "charged": store,
+                        "in_hand": here,
+                        "under_way": busy,
+                        "lost": lost,
+                        "difference": difference,
+                    }
+                )
         return found
+
+
+def _lost(bucket: Bucket, index: int, more: int, busy: int) -> int:
+    """How much of what is charged beyond the log was lost with leases of killed workers. It comes back once nothing is under way."""
+    if not isinstance(bucket, Account) or more <= 0:
+        return 0
+    lost = min(more, bucket.lost[index])
+    stock = bucket.cells[index].stock
+    if lost and stock is not None and not busy and not bucket.in_use and not bucket.undecided and not bucket.out[index]:
+        bucket.lost[index] -= lost
+        stock.hand += lost
+    return lost

@@ -28,16 +28,24 @@ class DurableLimits:
 
     def __init__(self, store: ControlStore, holder: str, live: Callable[[], int], tasks: TaskOwner, record: Record | None = None) -> None:
         self._store, self._tasks, self._record = store, tasks, record
+        self.lost: Callable[[], bool] = lambda: False
+        """Whether more may be charged than was used, because a worker was killed."""
         self.refills = Refills(self.count, holder, tasks, replicas=live, alert=self._alert)
 
     def start(self) -> None:
         self.refills.start()
         self._tasks.every(SWEEP_SECONDS, self._sweep, name="expired counters")
 
-    async def aclose(self, *, give_back: bool = True) -> None:
-        """Gives back what is in hand, unless another program goes on with it. Requests must have ended before."""
+    def settled(self) -> None:
+        """No earlier process of this replica has anything left to be settled."""
+        self.refills.first = True
+
+    async def aclose(self, *, give_back: bool = True) -> bool:
+        """Gives back what is in hand, unless another program goes on with it. Requests must have ended before.
+        Whether nothing is in hand then, and all counters say what was used."""
         if give_back:
             await self.refills.aclose()
+        return give_back and self.refills.empty and not self.lost()
 
     async def count(self, asks: Sequence[Ask]) -> Sequence[Given]:
         """Asks the store. Raises StoreUnavailable."""

@@ -19,6 +19,7 @@ from engines.host.handover import HeldEngines
 from gateway.app import interpreter
 from gateway.app.approval_webhook import ApprovalWebhook
 from gateway.app.approvals import ApprovalBook
+from gateway.app.budget_runs import BudgetRuns
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
 from gateway.app.countries import Countries
@@ -78,6 +79,7 @@ class Gateway:
         spec, base = loaded.spec, Path(loaded.file).resolve().parent
         self.plugins, self.spec = plugins, spec
         """What the process was started with, for the settings that only a restart changes."""
+        self._workers = workers
         self.replica = replica_id(Path(spec.state_dir), environ, spec.replica)
         schemas = plugins.schemas()
         self.metrics = Metrics()
@@ -104,6 +106,10 @@ class Gateway:
         members = self.replicas.members
         holder = f"{self.replica}:{members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
+        logs = local_sink(spec.audit, spec.state_dir, self.replica).directory
+        self.budget_runs = BudgetRuns(
+            self.store_link.store, holder, Path(spec.state_dir), logs, lambda: self.plane.current().spec, self._owner, self.limits.settled
+        )
         self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
@@ -174,6 +180,7 @@ class Gateway:
         await self.store_link.start()
         await self.halts.start()
         await self.suspensions.start()
+        await self.budget_runs.begin()
         self.limits.start()
         for part in (self.tokens, self.revoked):
             self.feed.subscribe(part.heard)
@@ -185,6 +192,7 @@ class Gateway:
         await self.shipping.start()
         await self.audit.start()
         self.usage.start()
+        self.budget_runs.start()
         self.events.open()
         self.changes.begin(first)
         self.feed.subscribe(self.changes.heard)
@@ -232,7 +240,8 @@ class Gateway:
             await self.fleet.reconciler.aclose()
         await self.plane.tasks.aclose()
         await self.fleet.aclose()
-        await self.limits.aclose(give_back=engines)
+        given_back = await self.limits.aclose(give_back=engines)
+        await self.budget_runs.aclose(handed=not engines and self._workers, given_back=given_back)
         await self._owner.aclose()
         await self.builder.aclose()
         if self.shared_limits is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from gateway.core.errors import NotFound
@@ -13,13 +13,14 @@ from gateway.core.storage import ControlStore
 from gateway.core.types import Principal
 from gateway.limits.account import Account
 from gateway.limits.bucket import Bucket
-from gateway.limits.counter import Ask, counted
+from gateway.limits.counter import Ask, counted, expires, forgiven
 from gateway.limits.meter import MONEY, NANO, SECOND, Meter, meters_of
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
 from gateway.pipeline.plane import DataPlane
 from policies.limits import LimitRules
 
+BATCH: Final = 500
 MOST: Final = 1000
 """Buckets of one limit that are shown."""
 Key = tuple[str, ...]
@@ -48,7 +49,7 @@ class LimitStates:
         return binding(found)
 
     async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
-        limit_named(self._plane, limit)
+        spec = limit_named(self._plane, limit)
         keys = {key for key, bucket in self._registry.all() if bucket.shape.name == limit}
         keys |= {row.name[2] for row in await self._store.counters_of(limit, MOST)}
         chosen = {key for key in keys if scope is None or written(key) == scope}
@@ -61,6 +62,7 @@ class LimitStates:
         else:
             for key in chosen:
                 await self._store.forget_counters(limit, key)
+        await self._forgive(spec, sorted(chosen))
         now = self._ticker.now()
         for key, bucket in self._registry.all():
             if bucket.shape.name == limit and key in chosen:
@@ -68,6 +70,19 @@ class LimitStates:
                     bucket.settle(now)
                 bucket.reset(now)
         return len(chosen)
+
+    async def _forgive(self, spec: LimitSpec, keys: Sequence[Key]) -> None:
+        """Notes when budgets were made full, so that the audit log can be held against them."""
+        budgets = [meter for meter in meters_of(spec) if meter.budget is not None]
+        names = [(spec.name, meter.name, key) for meter in budgets for key in keys]
+        for first in range(0, len(names), BATCH):
+            part = [(meter, key) for meter in budgets for key in keys][first : first + BATCH]
+
+            def change(now: float, bodies: Sequence[str | None], part: list[tuple[Meter, Key]] = part) -> list[tuple[str, float]]:
+                state = forgiven(now)
+                return [(json.dumps(state), expires(state, meter, now)) for meter, _ in part]
+
+            await self._store.change_counters(names[first : first + BATCH], change)
 
     async def _stored(self, spec: LimitSpec) -> dict[Key, dict[str, Any]]:
         """The counters of a limit in the store, by key and amount."""

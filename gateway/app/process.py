@@ -48,6 +48,7 @@ from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec, ListenSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import TokenDesk
+from gateway.limits.account import Account
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
@@ -151,8 +152,15 @@ def _reconcile(gateway: Gateway, workers: Workers | None) -> Callable[[], Awaita
     logs = local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory
     spec, plane = gateway.spec, gateway.plane
     registry = gateway.builder.buckets if workers is None else workers.limits.registry
+    gateway.limits.lost = lambda: any(isinstance(bucket, Account) and any(bucket.lost) for _, bucket in registry.all())
+    store, members = gateway.store_link.store, gateway.replicas.members
     budgets = BudgetLedger(
-        gateway.store_link.store, logs, lambda: spec if plane.snapshot is None else plane.current().spec, lambda: registry
+        store,
+        gateway.replica,
+        lambda: members.live,
+        logs,
+        lambda: spec if plane.snapshot is None else plane.current().spec,
+        lambda: registry,
     )
 
     async def both() -> dict[str, Any]:

@@ -27,8 +27,13 @@ _HEAD: Final = 48
 """Bytes at the beginning of a line that hold its number and its kind."""
 
 
-class _Intent(msgspec.Struct):
+class Intent(msgspec.Struct):
+    """What of an intent is charged, to whom, and since when."""
+
     request_id: str
+    time: float = 0.0
+    credential: str = ""
+    caller: msgspec.Raw = msgspec.Raw()
     tenant: str = ""
     principal: str = ""
     operation: str = ""
@@ -48,14 +53,14 @@ class _Outcome(msgspec.Struct):
     peer: str = ""
 
 
-_intent = msgspec.json.Decoder(_Intent).decode
+decode_intent: Final = msgspec.json.Decoder(Intent).decode
 _outcome = msgspec.json.Decoder(_Outcome).decode
 
 
 def unfinished(segments: Sequence[Path], waiting: Iterable[bytes], now: float) -> list[OutcomeRecord]:
     """The outcomes to write for the intents that have none. segments: a writer's, oldest first. waiting: payloads of records that are not
     in them yet. Raises OSError."""
-    intents: dict[str, list[_Intent]] = {}
+    intents: dict[str, list[Intent]] = {}
     for path, offset in _to_search(segments):
         with path.open("rb") as file:
             file.seek(offset)
@@ -78,11 +83,11 @@ def _to_search(segments: Sequence[Path]) -> list[tuple[Path, int]]:
     return found[::-1]
 
 
-def _take(line: bytes, intents: dict[str, list[_Intent]]) -> None:
+def _take(line: bytes, intents: dict[str, list[Intent]]) -> None:
     head = line[:_HEAD]
     try:
         if _INTENT in head:
-            intent = _intent(line)
+            intent = decode_intent(line)
             intents.setdefault(intent.request_id, []).append(intent)
         elif _OUTCOME in head:
             outcome = _outcome(line)
@@ -96,7 +101,7 @@ def _take(line: bytes, intents: dict[str, list[_Intent]]) -> None:
         pass  # a torn line, which is set aside
 
 
-def _unknown(intent: _Intent, now: float) -> OutcomeRecord:
+def _unknown(intent: Intent, now: float) -> OutcomeRecord:
     return OutcomeRecord(
         time=now,
         request_id=intent.request_id,
@@ -111,6 +116,7 @@ def _unknown(intent: _Intent, now: float) -> OutcomeRecord:
         prompt_tokens=intent.reserved_prompt,
         completion_tokens=intent.reserved_completion,
         estimated=True,
+        charged=True,
         cost=intent.reserved_cost,
         currency=intent.currency,
         price=intent.price,

@@ -22,7 +22,7 @@ LATEST: Final = 253402300799.0
 """Seconds since the epoch: the end of the year 9999, the last moment that a timestamp can tell."""
 _TOOLS: Final = ("tools", "functions")
 """The fields in which requests of all formats offer tools. Labels are in `metadata`."""
-_LISTS: Final = ("models", "operations", "groups", "roles", "scopes")
+_LISTS: Final = ("models", "operations", "groups", "roles", "scopes", "limits")
 _OF_LOGIN: Final = ("strength", "issuer", "acr")
 
 

@@ -133,6 +133,7 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     are what was reserved. cost: in nano-units of `currency` (10^-9 USD, for instance), by the version `price` of the price. basis: empty
     for a price by tokens, `device_time` for one by the time of the engine's devices. prefill_us, decode_us, slots: for how many
     microseconds the request held one of so many slots that share the devices, where the engine has a rate.
+    charged: whether it counts as a request of the limits that applied, and not only by its tokens: refusals by policy do, failures do not.
     decision, rule: without an intent, whether policy would have allowed it (`allow`, `deny`) and by which rule; credential, caller, facts:
     what that was decided on, as in an intent.
     """
@@ -156,6 +157,7 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     image_tokens: int = 0
     audio_tokens: int = 0
     estimated: bool = False
+    charged: bool = False
     cost: int = 0
     currency: str = ""
     price: str = ""

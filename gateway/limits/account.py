@@ -36,15 +36,17 @@ class Lease:
 
 class Account(Bucket):
     """A bucket and its leases. `in_use`: slots that workers hold. out: what they hold of each amount. undecided: requests that are being
-    decided. begun: when the window of each stock began, as far as what is out counts in it. Times in picoseconds."""
+    decided. begun: when the window of each stock began, as far as what is out counts in it. lost: what leases held that were not reported
+    on any more; it counts as used, though it may not be. Times in picoseconds."""
 
-    __slots__ = ("begun", "contended_until", "leases", "out", "undecided")
+    __slots__ = ("begun", "contended_until", "leases", "lost", "out", "undecided")
 
     def __init__(self, shape: Shape, key: tuple[str, ...], now: int = 0) -> None:
         super().__init__(shape, key, now)
         self.leases: dict[str, Lease] = {}
         self.out: list[int] = [0] * len(shape.meters)
         self.begun: list[int] = [0] * len(shape.meters)
+        self.lost: list[int] = [0] * len(shape.meters)
         self.contended_until = self.undecided = 0
 
     def idle(self, now: int) -> bool:
@@ -66,7 +68,7 @@ class Account(Bucket):
                 expired.sort(key=_first)
             for when, lease in expired:
                 self._cut(when)
-                self.used_up(lease, lease.amounts)
+                self.lose(lease)
             self._cut(now)
         if self.shape.durable:
             self._follow_windows()
@@ -84,6 +86,7 @@ class Account(Bucket):
             stock = cell.stock
             if stock is not None and stock.begun != self.begun[index]:
                 self.begun[index] = stock.begun
+                self.lost[index] = 0
                 stock.take(self.out[index])
 
     # --- all of these after `settle`
@@ -93,6 +96,12 @@ class Account(Bucket):
         for index, amount in enumerate(list(amounts)):
             lease.amounts[index] -= amount
             self.out[index] -= amount
+
+    def lose(self, lease: Lease) -> None:
+        """Nobody knows what the worker has used of its lease: all of it."""
+        for index, amount in enumerate(lease.amounts):
+            self.lost[index] += amount
+        self.used_up(lease, lease.amounts)
 
     def put_back(self, lease: Lease, amounts: list[int]) -> None:
         """The worker has not used this much of its lease, and will not."""

@@ -1,6 +1,7 @@
 """The store's side of an amount: the state of one counter, as it is kept in a row, and what becomes of it when a process asks. Pure.
 
-Processes take blocks. A block is charged when it is handed out; what is not used comes back later. Three kinds:
+Processes take blocks. A block is charged when it is handed out; what is not used comes back later, and what a killed
+process had not used comes back once the audit log says what it did use (`settled`): so budgets note who took how much (`by`). Three kinds:
 
 - A window of the calendar: the sum of the window. Its blocks are good until it ends.
 - A rolling window: sums of slices of a sixtieth of it. A slice counts until the last moment of it, plus the life of a block, is out of the
@@ -13,6 +14,7 @@ Processes take blocks. A block is charged when it is handed out; what is not use
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -36,8 +38,9 @@ KEPT: Final = 86_400.0 * 7
 
 
 class Ask(Struct, frozen=True):
-    """What a process says and wants. holder: the process. replicas: how many there are. window: that of what it gives `back`. owed: what
-    it has used without having it. held: what it still holds. need: the least that helps. want: for all who wait. ahead: beyond that."""
+    """What a process says and wants. holder: the process, as `REPLICA:INCARNATION`. replicas: how many there are. window: that of what it
+    gives `back`. owed: what it has used without having it. held: what it still holds. need: the least that helps. want: for all who wait.
+    ahead: beyond that. first: no earlier process of the replica has anything left to be settled (`settled`)."""
 
     limit: str
     meter: Meter
@@ -51,6 +54,7 @@ class Ask(Struct, frozen=True):
     need: int = 0
     want: int = 0
     ahead: int = 0
+    first: bool = False
 
 
 class Given(Struct, frozen=True):
@@ -81,6 +85,59 @@ def used(state: State | None, meter: Meter, now: float) -> int:
     return meter.burst - counted(state, Ask("", meter, (), ""), now)[1].left
 
 
+def by_replica(state: State, replica: str) -> int:
+    """What the processes of one replica took of a window of the calendar, less what they gave back. What nobody is known to have taken
+    counts as its own."""
+    others = sum(int(units) for name, units in state.get("by", {}).items() if replica_of(name) != replica)
+    return int(state.get("used", 0)) - others
+
+
+def replica_of(holder: str) -> str:
+    return holder.rpartition(":")[0]
+
+
+def settled(state: State, meter: Meter, holders: Sequence[str], spent: int, now: float) -> tuple[State, int]:
+    """The counter once it is known what processes of one replica that have ended really used (in the window of the calendar, or since they
+    began): what else they took comes back. Returns how much that is; less than 0: they had used more than they could say."""
+    assert meter.budget is not None
+    by: dict[str, int] = dict(state.get("by", {}))
+    if isinstance(meter.budget.window, str):
+        number = int(span(meter.budget.window, meter.budget.timezone, now)[0])
+        if state.get("window", number) != number:
+            return state, 0
+        took = sum(by.pop(holder, 0) for holder in holders)
+        lost = took - spent
+        base = f"{replica_of(holders[0])}:"
+        by[base] = by.get(base, 0) + spent
+        return {**state, "window": number, "used": max(0, int(state.get("used", 0)) - lost), "by": by}, lost
+    lost = sum(by.pop(holder, 0) for holder in holders) - spent
+    width = max(1.0, meter.budget.window.rolling / SLICES)
+    slices = [[int(n), int(u)] for n, u in state.get("slices", ())] if state.get("width", width) == width else []
+    _take_off(slices, lost)
+    if lost < 0:
+        slices.append([int(now / width), -lost])
+    return {**state, "width": width, "slices": slices, "by": by}, lost
+
+
+def forgiven(now: float) -> State:
+    """A counter that was made full again: what was used before does not count."""
+    return {"since": now}
+
+
+def _taken_by(by: Mapping[str, int], ask: Ask, more: int, *, lasting: bool) -> dict[str, int]:
+    """What each process took. lasting: what processes took that are settled is kept for their replica."""
+    found = dict(by)
+    if ask.first:
+        replica = replica_of(ask.holder)
+        earlier = [name for name in found if name != ask.holder and replica_of(name) == replica]
+        took = sum(found.pop(name) for name in earlier)
+        if lasting and earlier:
+            found[f"{replica}:"] = took
+    if ask.holder and more:
+        found[ask.holder] = found.get(ask.holder, 0) + more
+    return found
+
+
 def expires(state: State, meter: Meter, now: float) -> float:
     """When the row says nothing any more."""
     if meter.budget is None:
@@ -101,14 +158,16 @@ def _calendar(state: State, ask: Ask, budget: BudgetSpec, now: float) -> tuple[S
     assert isinstance(budget.window, str)
     begin, end = span(budget.window, budget.timezone, now)
     number = int(begin)
-    used = int(state.get("used", 0)) if state.get("window") == number else 0
+    same = state.get("window", number) == number
+    used, more = int(state.get("used", 0)) if same else 0, 0
     if ask.window in (number, -1):
-        used = max(0, used + ask.owed - ask.back)
+        more = ask.owed - ask.back
+        used = max(0, used + more)
     left = max(0, ask.meter.burst - used)
     granted = _granted(left, ask)
-    before = int(state.get("told", 0)) if state.get("window") == number else 0
-    told, crossed = _crossed(used + granted, ask, granted, before)
-    after = {"window": number, "used": used + granted, "told": told}
+    told, crossed = _crossed(used + granted, ask, granted, int(state.get("told", 0)) if same else 0)
+    by = _taken_by(state.get("by", {}) if same else {}, ask, more + granted, lasting=True)
+    after = {"window": number, "used": used + granted, "told": told, "by": by, **_since(state, begin)}
     return after, Given(granted, left - granted, number, end - now, end - now, crossed)
 
 
@@ -127,11 +186,7 @@ def _rolling(state: State, ask: Ask, window: float, now: float) -> tuple[State, 
     kept = width + window + LIFE
     slices = [[int(n), int(u)] for n, u in state.get("slices", ()) if state.get("width") == width and n * width + kept > now and u > 0]
     present = int(now / width)
-    back = ask.back
-    for one in reversed(slices):
-        gone = min(back, one[1])
-        one[1] -= gone
-        back -= gone
+    _take_off(slices, ask.back)
     used = sum(one[1] for one in slices) + ask.owed
     left = max(0, ask.meter.burst - used)
     granted = _granted(left, ask)
@@ -147,7 +202,23 @@ def _rolling(state: State, ask: Ask, window: float, now: float) -> tuple[State, 
         slices[-1][1] += granted + ask.owed
     told = int(state.get("told", 0)) if slices[:-1] else 0
     told, crossed = _crossed(used + granted, ask, granted, told)
-    return {"width": width, "slices": slices, "told": told}, Given(granted, left - granted, 0, LIFE, wait, crossed)
+    by = _taken_by(state.get("by", {}), ask, granted + ask.owed - ask.back, lasting=False)
+    after = {"width": width, "slices": slices, "told": told, "by": by, **_since(state, now - kept)}
+    return after, Given(granted, left - granted, 0, LIFE, wait, crossed)
+
+
+def _take_off(slices: list[list[int]], units: int) -> None:
+    """Takes so much off the newest slices."""
+    for one in reversed(slices):
+        gone = max(0, min(units, one[1]))
+        one[1] -= gone
+        units -= gone
+
+
+def _since(state: State, begin: float) -> dict[str, float]:
+    """When the counter was made full again, if that was after `begin`."""
+    since = float(state.get("since", 0.0))
+    return {"since": since} if since > begin else {}
 
 
 def _rate(state: State, ask: Ask, now: int, seconds: float) -> tuple[State, Given]:

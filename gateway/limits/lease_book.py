@@ -115,7 +115,7 @@ class LeaseBook:
         for account in found.accounts:
             account.settle(now)
             lease = account.leases.pop(worker)
-            account.used_up(lease, lease.amounts)
+            account.lose(lease)
             account.put_back_slots(lease, lease.slots)
         for shape in found.limits.values():
             shape.pins -= 1

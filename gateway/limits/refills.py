@@ -66,6 +66,8 @@ class Refills:
         self._queue: dict[Stock, tuple[Need, list[_Wait]]] = {}
         self._known: dict[Stock, tuple[Meter, str]] = {}
         self._running = self._down = False
+        self.first = False
+        """Whether no earlier process of this replica has anything left to be settled."""
 
     def now(self) -> int:
         return self._ticker.now()
@@ -82,6 +84,11 @@ class Refills:
                 self._queue.setdefault(stock, (Need(stock, meter, 0, mode), []))
         if not self._running:
             await self._run()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is in hand or owed."""
+        return all(stock.empty() for stock in self._known)
 
     def ask(self, needs: Sequence[Need], retry: Callable[[], None]) -> None:
         """Asks the store for what these lack; then calls back, whatever the answer."""
@@ -174,6 +181,7 @@ class Refills:
             need_units,
             want,
             ahead,
+            self.first,
         )
 
     def _failed(self, batch: list[Need], asks: list[Ask], replicas: int, error: Exception) -> None:

@@ -356,6 +356,7 @@ class Exchange:
             endpoint = self.attempt.endpoint_name
         else:
             endpoint = ""
+        counts = self.reservation is not None and (usage is not None or self.refused)
         if self.reservation is not None:
             charged = Usage() if usage is None and self.refused else usage
             if self.client.paused:
@@ -369,7 +370,7 @@ class Exchange:
         if self.notes:
             self._add_notes()
         if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
-            self._record(outcome, status, code, usage, endpoint, seconds)
+            self._record(outcome, status, code, usage, endpoint, seconds, counts)
         if entry is not None and request is not None:
             overhead = (now_ns - self.started_ns - self.engine_ns) * 1e-3
             entry.meter.record(request.operation, status, outcome, overhead, seconds, usage)
@@ -388,7 +389,7 @@ class Exchange:
         if shown := [note.shown() for note in self.notes if note.verdict != "allow"]:
             self.detail = {**(self.detail or {}), "guardrails": shown}
 
-    def _record(self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float) -> None:
+    def _record(self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float, counts: bool) -> None:
         principal, request, entry = self.principal, self.request, self.entry
         if usage is None:
             usage = NOTHING
@@ -416,6 +417,7 @@ class Exchange:
                 image_tokens=usage.image_tokens,
                 audio_tokens=usage.audio_tokens + usage.audio_completion_tokens,
                 estimated=usage.estimated,
+                charged=counts,
                 cost=usage.cost,
                 currency="" if price is None else price.currency,
                 price="" if price is None else price.version_of(usage),

@@ -53,6 +53,9 @@ def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread,
                 {"name": "usd", "budget": {"amount": 10, "unit": "usd", **day}},
                 {"name": "calls", "per": "user", "budget": {"amount": 50, "unit": "requests", **day}, "enforce": False},
                 {"name": "week", "budget": {"amount": 50, "unit": "requests", "window": {"rolling": "7d"}}},
+                {"name": "group", "per": "group", "budget": {"amount": 50_000, **day}},
+                {"name": "rate", "tokens": {"rate": 3600, "per": "1h", "burst": 10_000}},
+                {"name": "month", "per": "global", "budget": {"amount": 40, "unit": "requests", "window": "month"}},
             ],
         )
         gatehouse = Gatehouse(tmp_path, config, arguments=["--workers", str(workers)] if workers else []).start()
@@ -65,11 +68,14 @@ def test_budgets_are_as_the_audit_log_says(tmp_path: Path, engine: EngineThread,
             assert found["eur", "acme/api_key/test"]["from_audit"] == sum(one["cost"] for one in records) > 0
             assert found["tokens", "acme"]["from_audit"] == sum(one["prompt_tokens"] + 3 * one["completion_tokens"] for one in records)
             assert ("usd", "acme/api_key/test") not in found or found["usd", "acme/api_key/test"]["from_audit"] == 0
-            (left,) = reconciled(gatehouse, tmp_path)["not_compared"]
-            assert left["limit"] == "week" and "rolling" in left["reason"]
+            assert found["week", "acme/api_key/test"]["from_audit"] == 6 == found["month", ""]["from_audit"]
+            tokens = sum(one["prompt_tokens"] + one["completion_tokens"] for one in records)
+            assert 0 < found["rate", "acme/api_key/test"]["from_audit"] <= tokens
+            assert reconciled(gatehouse, tmp_path)["not_compared"] == []
         finally:
             gatehouse.stop(signal.SIGKILL)
         with gatehouse:
             assert gatehouse.chat(max_tokens=5).status_code == 200
-            after = reconciled(gatehouse, tmp_path)
-            assert after["difference"] == 0 and all(one["difference"] >= 0 for one in after["budgets"])
+            after = settled(gatehouse, tmp_path)
+            assert after["month", ""]["from_audit"] == 7, "what was in hand of the process that was killed came back"
+            assert reconciled(gatehouse, tmp_path)["difference"] == 0

@@ -1,0 +1,257 @@
+"""What the audit log of this machine says was used of limits that last, by the keys of their buckets. Everything here blocks.
+
+A request counts when it began, as its reservation does: what begins before midnight and ends after it is of the day before. One that has an
+intent and no outcome is under way, with what it has reserved. Requests are told apart by the run of the gateway that reserved for them (a
+run is from one start to the next), because what a run that was killed took of a budget is settled by what its requests used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gateway.audit.chain import read_lines
+from gateway.audit.sinks.file import list_segments
+from gateway.audit.spent import Spent
+from gateway.audit.unfinished import Intent, decode_intent
+from gateway.core.specs import LimitSpec
+from gateway.core.types import Principal, Usage
+from gateway.limits.bucket import Weights
+from gateway.limits.counter import LIFE, SLICES
+from gateway.limits.meter import MONEY, REQUESTS, SECOND, TOKENS, Meter
+from gateway.limits.windows import span
+from policies.limits import LimitRules
+
+MEMO: Final = 20_000
+_BREATH: Final = 256
+"""Lines between which other threads get their turn."""
+_HEAD: Final = 48
+_INTENT: Final = b'"kind":"intent"'
+_OUTCOME: Final = b'"kind":"outcome"'
+_OPENED: Final = b'"event":"audit.opened"'
+Key = tuple[str, ...]
+Marks = Mapping[str, tuple[int, int]]
+"""How far the log of each writer went at some moment: segment and offset."""
+
+
+class _Detail(msgspec.Struct):
+    limits_not_enforced: list[str] = []
+
+
+class Line(Spent):
+    """An outcome, as far as budgets count it."""
+
+    request_id: str = ""
+    peer: str = ""
+    credential: str = ""
+    caller: msgspec.Raw = msgspec.Raw()
+    duration_ms: float = 0.0
+    charged: bool = False
+    detail: _Detail | None = None
+
+
+class _Caller(msgspec.Struct):
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
+
+
+_line = msgspec.json.Decoder(Line).decode
+_caller = msgspec.json.Decoder(_Caller).decode
+
+
+class Tally:
+    """One amount of one limit. spent: by run and bucket. under_way: by bucket. unsure: the log does not say of every request whether the
+    limit applied to it. since: for each bucket, when it was made full last. now: seconds since the epoch. life: seconds for which a slice
+    of a rolling window counts beyond it."""
+
+    def __init__(self, limit: LimitSpec, meter: Meter, now: float, since: Mapping[Key, float], life: float = LIFE) -> None:
+        self.limit, self.meter, self.now, self.since = limit, meter, now, since
+        self.begin, self.end = _window(meter, now, life)
+        self.spent: dict[int, dict[Key, int]] = {}
+        self.under_way: dict[Key, int] = {}
+        self.unsure = False
+        self._rules, self._weights = LimitRules((limit,)), Weights(limit)
+        self._needs = limit.match.group != "*" or limit.match.role != "*" or limit.per == "group" or limit.match.key != "*"
+        self._memo: dict[tuple[str | bytes, ...], list[Key]] = {}
+        self._paced: dict[Key, dict[int, int]] = {}
+
+    def outcome(self, line: Line, intent: Intent | None, run: int, kind: str) -> None:
+        began = line.time - line.duration_ms / 1000 if intent is None else intent.time
+        if not self.begin <= began < self.end or (line.detail and self.limit.name in line.detail.limits_not_enforced):
+            return
+        units = self._units(line)
+        if not units:
+            return
+        model = line.model if intent is None else intent.model  # of a fallback's answer, the limits of the model asked for
+        for key in self._keys(line, line.caller if intent is None else intent.caller, kind, model):
+            if began >= self.since.get(key, 0.0):
+                spent = self.spent.setdefault(run, {})
+                spent[key] = spent.get(key, 0) + units
+                if self.meter.budget is None:
+                    paced = self._paced.setdefault(key, {})
+                    paced[int(began)] = paced.get(int(began), 0) + units
+
+    def reserved(self, intent: Intent) -> None:
+        if self.begin <= intent.time < self.end:
+            meter, units = self.meter, 1
+            if meter.what == TOKENS:
+                units = self._weights.bound(intent.reserved_prompt, intent.reserved_completion)
+            elif meter.what == MONEY:
+                units = intent.reserved_cost if intent.currency == meter.currency else 0
+            for key in self._keys(intent, intent.caller, intent.credential, intent.model):
+                if intent.time >= self.since.get(key, 0.0):
+                    self.under_way[key] = self.under_way.get(key, 0) + min(units, meter.burst)
+
+    def debts(self) -> dict[Key, int]:
+        """Of a rate: what would be used now, had each request of the log taken its part when it began."""
+        found: dict[Key, int] = {}
+        for key, paced in self._paced.items():
+            full = 0
+            for second in sorted(paced):
+                full = max(full, second * SECOND) + paced[second] * self.meter.unit
+            found[key] = max(0, full - int(self.now) * SECOND) // self.meter.unit
+        return found
+
+    def _keys(self, line: Line | Intent, caller: msgspec.Raw, kind: str, model: str) -> list[Key]:
+        known = bytes(caller) if self._needs else b""
+        who = (line.principal, line.tenant, kind, line.user, line.agent, line.session, model, line.operation, known)
+        keys = self._memo.get(who)
+        if keys is None:
+            facts = _Caller() if not known or known == b"null" else _caller(known)
+            if self._needs and (not known or known == b"null" or {"groups", "roles", "limits"} & set(facts.unrecorded)):
+                self.unsure = True
+            if len(self._memo) >= MEMO:
+                self._memo.clear()
+            named = tuple(name for name in facts.limits if name == self.limit.name)
+            principal = Principal(
+                line.principal,
+                line.tenant,
+                kind,
+                roles=facts.roles,
+                limits=named,
+                user=line.user,
+                groups=facts.groups,
+                agent=line.agent,
+                session=line.session,
+            )
+            keys = self._memo[who] = [key for _, key in self._rules.applying(principal, model, line.operation)]
+        return keys
+
+    def _units(self, line: Line) -> int:
+        if self.meter.what == MONEY:
+            return line.cost if line.currency == self.meter.currency else 0
+        if self.meter.what == TOKENS:
+            usage = Usage(line.prompt_tokens, line.completion_tokens, line.cached_tokens, False, line.reasoning_tokens)
+            return self._weights.of(usage)
+        return 1 if self.meter.what == REQUESTS and line.charged else 0
+
+
+def _window(meter: Meter, now: float, life: float) -> tuple[float, float]:
+    """Requests that began in it count now."""
+    if meter.budget is None:
+        return now - 2 * meter.burst_ps / SECOND, now + meter.per
+    window = meter.budget.window
+    if isinstance(window, str):
+        return span(window, meter.budget.timezone, now)
+    width = max(1.0, window.rolling / SLICES)
+    return (int((now - window.rolling - life) / width)) * width, now + window.rolling
+
+
+def read(directory: Path, tallies: Sequence[Tally], runs: Sequence[Marks] = (), *, until: int | None = None) -> int:
+    """Adds up what the log says. runs: for each run but the first (what is before them), how far the log went when it began. Where `until`
+    says which run is the first that does not matter, only what is of these runs is read. Returns how many requests of those before it
+    may still be under way. Raises OSError."""
+    begin = min((tally.begin for tally in tallies), default=0.0)
+    first = runs[0] if until is not None and runs else {}
+    left = 0
+    for writer, segments in (list_segments(directory) if directory.is_dir() else {}).items():
+        marks = [marks.get(writer, (0, 0)) for marks in runs]
+        reading = _Reading(tallies, marks, until)
+        for number, path in segments:
+            segment, offset = first.get(writer, (0, 0))
+            if number < segment:
+                continue
+            if path.stat().st_mtime < begin:
+                reading.skip(number)
+                continue
+            reading.segment(number, path, offset if number == segment else 0)
+        left += reading.end()
+    return left
+
+
+class _Reading:
+    """The log of one writer."""
+
+    def __init__(self, tallies: Sequence[Tally], marks: Sequence[tuple[int, int]], until: int | None) -> None:
+        self._tallies, self._marks, self._until = tallies, marks, until
+        self._run = 0
+        self._open: dict[str, list[tuple[Intent, int]]] = {}
+        self._kinds: dict[tuple[str, str], str] = {}
+
+    def skip(self, number: int) -> None:
+        """A segment in which nothing counts."""
+        while self._run < len(self._marks) and self._marks[self._run][0] <= number:
+            self._run += 1
+
+    def segment(self, number: int, path: Path, offset: int) -> None:
+        with path.open("rb") as file:
+            file.seek(offset)
+            for turn, text in enumerate(read_lines(file)):
+                if turn % _BREATH == 0:
+                    time.sleep(0)
+                try:
+                    self._take(text, (number, offset))
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    pass  # `audit verify` tells
+                offset += len(text)
+
+    def end(self) -> int:
+        """What is left open is under way. Returns how many of the runs before `until`."""
+        left = 0
+        for same_id in self._open.values():
+            for intent, run in same_id:
+                left += self._until is not None and run < self._until
+                for tally in self._tallies:
+                    tally.reserved(intent)
+        return left
+
+    def _take(self, text: bytes, place: tuple[int, int]) -> None:
+        head = text[:_HEAD]
+        if _INTENT in head:
+            intent = decode_intent(text)
+            self._open.setdefault(intent.request_id, []).append((intent, self._run))
+            self._kinds[intent.tenant, intent.principal] = intent.credential
+        elif _OUTCOME in head:
+            self._outcome(_line(text))
+        elif _OPENED in text[:128]:
+            self._open.clear()
+            while self._run < len(self._marks) and place >= self._marks[self._run]:
+                self._run += 1
+
+    def _outcome(self, line: Line) -> None:
+        intent, run = None, self._run
+        if not line.peer and (same_id := self._open.get(line.request_id)) is not None:
+            intent, run = same_id.pop(0)
+            if not same_id:
+                del self._open[line.request_id]
+        if self._until is not None and run >= self._until:
+            return
+        kind = intent.credential if intent is not None else line.credential
+        kind = kind or self._kinds.get((line.tenant, line.principal), "api_key")
+        for tally in self._tallies:
+            tally.outcome(line, intent, run, kind)
+
+
+def spent_in(tally: Tally, runs: Iterable[int]) -> dict[Key, int]:
+    """What was used in some runs, by bucket."""
+    found: dict[Key, int] = {}
+    for run in runs:
+        for key, units in tally.spent.get(run, {}).items():
+            found[key] = found.get(key, 0) + units
+    return found
