@@ -16,7 +16,7 @@ from gateway.core.deliveries import Delivery
 from gateway.core.modelfiles import ModelFiles
 from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, FleetView, ModelControl, PolicyTester
 from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
-from gateway.core.storage import ControlStore, Page, Resource
+from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
 from gateway.core.waiting import Signal
 
@@ -253,6 +253,19 @@ class WorkerControl(Protocol):
         ...
 
 
+class KeyHolders(Protocol):
+    """Who uses a key, without the key: the principal, and why it would be refused ("" if it would not). source: the address that the
+    request comes from; "": any."""
+
+    async def stored(self, key: KeyRecord, source: str = "") -> tuple[Principal, str]:
+        """Of a key of the store."""
+        ...
+
+    async def of(self, caller: Principal, source: str = "") -> tuple[Principal, str]:
+        """Of a caller whom the configuration names."""
+        ...
+
+
 async def noted(tenant: str, user: str) -> None:
     """For a composition that notes no logins."""
 
@@ -271,6 +284,7 @@ class Ports:
     approvals: None where nothing is kept. approvals_webhook: takes a signed decision (headers, body).
     limits: None where nothing is counted. webhooks: None in a process without a store.
     audit_index: None where the log cannot be searched. replays: None where nothing is decided. guardrails: None where none is in force.
+    holders: None in a process without a store.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
     to the store now, if it waits for that. step_up: the rules in force."""
@@ -303,6 +317,7 @@ class Ports:
     replays: Replays | None = None
     audit_index: AuditIndexReader | None = None
     guardrails: GuardrailTester | None = None
+    holders: KeyHolders | None = None
     logins: Callable[[], list[dict[str, Any]]] = list
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted

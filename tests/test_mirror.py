@@ -129,6 +129,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/replicas.py": ("tests/e2e/test_replicas.py", "tests.e2e.replicas"),
     "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
     "gateway/app/shared_limits.py": ("tests/e2e/test_shared_limits.py", "limits_redis_lost"),
+    "gateway/app/shared_proofs.py": ("tests/integration/test_shared_proofs.py", "SharedProofs"),
     "gateway/app/suspensions.py": ("tests/e2e/test_people.py", "/suspend"),
     "gateway/app/traffic_gauges.py": ("tests/unit/gateway/app/test_gauges.py", "gatehouse_endpoint_up"),
     "gateway/app/upgrade/upgrader.py": ("tests/e2e/test_upgrade.py", "upgrade_check_failed"),

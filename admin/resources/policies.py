@@ -69,7 +69,7 @@ async def explain(call: Call) -> Answer:
         raise RequestError("Say either 'key', the id of an API key, or 'principal', a supposed caller.", param="key")
     refusal = ""
     if asked.key is not None:
-        principal, refusal = await principal_of(call, asked.key)
+        principal, refusal = await principal_of(call, asked.key, trial.source)
         call.seen("policies:test", principal.tenant, "key", asked.key)
     else:
         assert asked.principal is not None
@@ -82,11 +82,11 @@ async def explain(call: Call) -> Answer:
     return Answer({**shown, **call.ports.policies.explain(principal, trial)})
 
 
-async def principal_of(call: Call, id: str) -> tuple[Principal, str]:
-    """The principal of a key, and why it would be refused ("" if it would not)."""
+async def principal_of(call: Call, id: str, source: str = "") -> tuple[Principal, str]:
+    """The principal of a key, and why it would be refused ("" if it would not). source: the address that it is used from; "": any."""
     for key in call.ports.config.current()["identity"]["api_keys"]["static"]:
         if key["id"] == id:
-            return Principal(
+            named = Principal(
                 id,
                 key["tenant"],
                 "api_key",
@@ -95,23 +95,11 @@ async def principal_of(call: Call, id: str) -> tuple[Principal, str]:
                 tuple(key["roles"]),
                 user=key["user"],
                 groups=tuple(key["groups"]),
-            ), ""
-    if call.ports.store is None:
+            )
+            return (named, "") if call.ports.holders is None else await call.ports.holders.of(named, source)
+    if call.ports.holders is None:
         raise NotFound(f"There is no key {id!r}.")
-    record = await call.store.get_key(id)
-    state = record.state(call.ports.clock.wall())
-    principal = Principal(
-        record.id,
-        record.tenant,
-        "api_key",
-        record.models,
-        record.priority,
-        record.roles,
-        record.ends(),
-        operations=record.operations,
-        limits=record.limits,
-    )
-    return principal, "" if state == "active" else state
+    return await call.ports.holders.stored(await call.store.get_key(id), source)
 
 
 def operations() -> list[Operation]:

@@ -34,6 +34,7 @@ from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
 from gateway.app.shared_limits import SharedLimitsPart
+from gateway.app.shared_proofs import OnFailure, SharedProofs
 from gateway.app.shipping import Shipping, obey, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
@@ -50,6 +51,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.feed import LocalFeed
 from gateway.core.logins import LocalLogins
 from gateway.core.network import Networks
+from gateway.core.proofs import Claim
 from gateway.core.specs import ConfigSpec, IdentitySpec, SessionsSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity.floods import FloodTable
@@ -121,8 +123,10 @@ class Gateway:
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)
         self.replays = Replays(SystemClock())
+        self.shared_proofs = None if spec.redis is None else SharedProofs(self.replays, spec.redis, self._proofs_on_failure, self._owner)
+        self.claim: Claim = self.replays.claim if self.shared_proofs is None else self.shared_proofs.claim
         self.builder = SnapshotBuilder(
-            self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.replays.claim
+            self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.claim
         )
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
         on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured]
@@ -159,10 +163,16 @@ class Gateway:
             self.approvals,
         )
         self.metrics.gauges += [part.collect for part in ours]
+        if self.shared_proofs is not None:
+            self.metrics.gauges.append(self.shared_proofs.collect)
 
     def login_key(self) -> bytes:
         """What passwords are compared by (gateway.core.logins): the same on all machines that share a store."""
         return self.store_link.store.derived("login proofs")
+
+    def _proofs_on_failure(self) -> OnFailure:
+        dpop = self._identity().dpop
+        return "closed" if dpop is None else dpop.on_failure
 
     def _in_redis(self, spec: ConfigSpec) -> SharedLimitsPart | None:
         """Limits of this process in Redis, if there is one."""
@@ -188,6 +198,8 @@ class Gateway:
         await self.fleet.start()
         if self.shared_limits is not None:
             await self.shared_limits.start()
+        if self.shared_proofs is not None:
+            await self.shared_proofs.start()
         first = await self.changes.start()
         await self.shipping.start()
         await self.audit.start()
@@ -246,6 +258,8 @@ class Gateway:
         await self.builder.aclose()
         if self.shared_limits is not None:
             await self.shared_limits.aclose()
+        if self.shared_proofs is not None:
+            await self.shared_proofs.aclose()
         await self.replicas.aclose()
         if engines:
             self.events.record("stop", "gatehouse", {})

@@ -27,6 +27,7 @@ from gateway.app.fleet_view import FleetView
 from gateway.app.gateway import Gateway
 from gateway.app.guardrail_trial import GuardrailTrial
 from gateway.app.in_force import InForce
+from gateway.app.key_holders import KeyHolders
 from gateway.app.limit_states import LimitStates
 from gateway.app.plugins import OURS, Plugins, installed
 from gateway.app.policy_replay import PolicyReplay
@@ -43,6 +44,7 @@ from gateway.app.upgrade.upgrader import Upgrader
 from gateway.app.workers.control import Workers
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded, load
+from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError, GatehouseError, one_line
 from gateway.core.feed import STOPPING
 from gateway.core.specs import ConfigSpec, ListenSpec
@@ -117,6 +119,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
         control=ModelControls(fleet.supervisor, fleet.traffic),
         policies=PolicyTrial(plane),
+        holders=KeyHolders(link.store, plane.standing, gateway.countries.networks, plane.current, SystemClock()),
         replays=PolicyReplay(link.additions, lambda: changes.in_force.file, plane.current, log, gateway.countries.networks.country),
         guardrails=GuardrailTrial(plane),
         audit=gateway.audit,

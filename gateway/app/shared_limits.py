@@ -17,8 +17,8 @@ from gateway.limits.estimates import Estimates, bounds_of
 from gateway.limits.redis.alerts import BudgetAlerts
 from gateway.limits.redis.limiter import Pots, RedisLimiter
 from gateway.limits.redis.shared import SharedLimits
-from gateway.transport.redis.address import moved_to, target
-from gateway.transport.redis.connection import Connection, Unreachable
+from gateway.transport.redis.address import target
+from gateway.transport.redis.connection import Connection
 from gateway.transport.redis.keeper import Keeper
 from gateway.transport.redis.resp import RedisError, command
 from policies.limits import LimitRules
@@ -30,8 +30,6 @@ FIRST: Final = 1.0
 """Seconds that a start waits for Redis at most."""
 LAST: Final = 0.5
 """Seconds that the end of a process waits until Redis has heard of its last settlements."""
-ELSEWHERE: Final = ("READONLY", "MASTERDOWN", "NOAUTH", "STALE", "UNBLOCKED")
-"""Errors after which another connection is made: this one leads to a server that is not the master, or not ours any more."""
 
 
 class SharedLimitsPart:
@@ -128,13 +126,7 @@ class SharedLimitsPart:
         self._record("budget_used", limit, {"scope": "/".join(key), "percent": percent})
 
     def moved(self, error: RedisError) -> bool:
-        if error.code == "MOVED" and (found := moved_to(error, self.keeper.address)) is not None:
-            self.keeper.redirect(found)
-            return True
-        if error.code in ELSEWHERE:
-            self.keeper.drop(Unreachable(str(error)))
-            return True
-        return False
+        return self.keeper.elsewhere(error)
 
     def _memory(self, reply: object) -> None:
         """What INFO says: a Redis that evicts keys when it is full forgets what was used."""

@@ -45,7 +45,7 @@ class DpopSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Tokens that are bound to a key of their sender (RFC 9449). urls: those that clients call the listeners by. algorithms: of proofs.
 
     max_age: how long a proof counts. leeway: how far a client's clock may be ahead. nonce: whether a proof must hold a number that the
-    gateway has given out.
+    gateway has given out. on_failure: with `redis`, whether proofs count while it cannot be asked who has used them.
     """
 
     urls: Annotated[tuple[str, ...], Meta(min_length=1, max_length=16)]
@@ -53,6 +53,7 @@ class DpopSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_age: Timeout = 60.0
     leeway: Seconds = 10.0
     nonce: Literal["off", "required"] = "off"
+    on_failure: Literal["closed", "local"] = "closed"
 
 
 class ClaimSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

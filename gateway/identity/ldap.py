@@ -6,6 +6,10 @@ name and password under a random key, so that the process keeps no password; a l
 Failures are counted by name and peer, by name, and by peer (gateway.core.throttle), over all workers: beyond a few, more are refused
 without asking the directory, so that guessing neither succeeds nor locks accounts. Others who log in with the same name from elsewhere,
 those who have logged in from there before, and a password that was right before are not held up.
+
+A refusal that the directory had no reason to think about is answered as late as one of a wrong password (gateway.identity.pace). Meanwhile
+it holds no thread and no connection, but its place among the logins for as long as a wrong password would, and of one account one password
+at a time is tried, so that the time of others that come with it tells nothing either.
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ import logging
 import os
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Final
 
 from gateway.core.clock import Clock
-from gateway.core.errors import AuthenticationError, Overloaded
+from gateway.core.errors import Overloaded
 from gateway.core.logins import Attempt, LocalLogins, Logins
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import LdapSpec
@@ -31,21 +36,36 @@ from gateway.core.types import Headers, Login, Peer, Principal
 from gateway.core.waiting import Maybe
 from gateway.identity.credentials import MAX_CREDENTIAL_BYTES, invalid_credentials, presented
 from gateway.identity.directory import Directory, Found, Refused, Unavailable
+from gateway.identity.pace import Pace
 
 log = logging.getLogger("gatehouse.identity")
 
 THREADS: Final = 4
 WAITING: Final = 64
 """Logins under way and waiting; more are refused with 503."""
+PAUSING: Final = 1024
+"""The same with those that are refused and not answered yet."""
 REMEMBERED: Final = 10_000
 MAX_NAME: Final = 256
 
 
 class LdapAuthenticator:
-    """One directory. Life: `start`, `aclose`."""
+    """One directory. pause: waits so many seconds. Life: `start`, `aclose`."""
 
-    def __init__(self, spec: LdapSpec, directory: Directory, clock: Clock, logins: Logins | None = None) -> None:
-        self._spec, self._directory, self._clock = spec, directory, clock
+    def __init__(
+        self,
+        spec: LdapSpec,
+        directory: Directory,
+        clock: Clock,
+        logins: Logins | None = None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._spec, self._directory, self._clock, self._pause = spec, directory, clock, pause
+        self._pace = Pace(spec.timeout)
+        self._places = asyncio.Semaphore(THREADS)
+        self._turns: dict[str, tuple[asyncio.Lock, list[None]]] = {}
+        """Of each account that logs in at the moment, with one item for each of its logins."""
+        self._undecided = 0
         key = os.urandom(32)
         self._logins: Logins = LocalLogins(clock, lambda: key) if logins is None else logins
         self._key = self._logins.key
@@ -80,7 +100,7 @@ class LdapAuthenticator:
     def _asked(self, digest: bytes, name: str, password: str, peer: Peer) -> Maybe[Principal | None]:
         flight = self._flights.get(digest)
         if flight is None:
-            if len(self._flights) >= WAITING:
+            if self._undecided >= WAITING or len(self._flights) >= PAUSING:
                 raise Overloaded("Too many logins at once; try again.", retry_after=1.0)
             begun = self._logins.begin(self._spec.name, name.casefold(), peer.address, digest)
             if begun is None:
@@ -90,29 +110,33 @@ class LdapAuthenticator:
         return self._tasks.wait(asyncio.shield(flight), name="wait")
 
     async def _tried(self, begun: Attempt | Awaitable[Attempt | None], digest: bytes, name: str, password: str) -> Principal | None:
-        attempt = await begun if isinstance(begun, Awaitable) else begun
-        if attempt is None:
-            raise invalid_credentials()
+        self._undecided += 1
         try:
-            principal = await self._login(digest, name, password)
-        except AuthenticationError:
-            attempt.failed()
-            raise
-        except BaseException:  # boundary: the directory did not answer, or the gateway ends
-            attempt.abandoned()
-            raise
-        attempt.succeeded()
+            attempt = await begun if isinstance(begun, Awaitable) else begun
+            if attempt is None:
+                raise invalid_credentials()
+            try:
+                principal, late = await self._login(digest, name, password)
+            except BaseException:  # boundary: the directory did not answer, or the gateway ends
+                attempt.abandoned()
+                raise
+            if principal is None:
+                attempt.failed()
+            else:
+                attempt.succeeded()
+        finally:
+            self._undecided -= 1
+        if principal is None:
+            await self._pause(late)
+            raise invalid_credentials()
         return principal
 
-    async def _login(self, digest: bytes, name: str, password: str) -> Principal | None:
+    async def _login(self, digest: bytes, name: str, password: str) -> tuple[Principal | None, float]:
+        """Who it is; None for a refusal, which is to be answered so many seconds later."""
         self._believed.pop(digest, None)
         try:
-            async with asyncio.timeout(self._spec.timeout + 1.0):
-                found = await asyncio.get_running_loop().run_in_executor(self._threads, self._directory.login, name, password)
-            principal = self._principal(found)
-        except Refused as reason:
-            log.info("a login at the directory %s was refused: %s", self._spec.name, reason)
-            raise invalid_credentials() from None
+            async with self._turn(name.casefold()):
+                principal, late = await self._asked_directory(name, password)
         except (Unavailable, TimeoutError) as reason:
             if not self._away:
                 log.warning("the directory %s does not answer (%s); its users cannot log in", self._spec.name, str(reason) or "too late")
@@ -123,8 +147,53 @@ class LdapAuthenticator:
         if self._away:
             log.info("the directory %s answers again", self._spec.name)
         self._away = False
-        self._believe(digest, principal)
-        return principal
+        if principal is not None:
+            self._believe(digest, principal)
+        return principal, late
+
+    @asynccontextmanager
+    async def _turn(self, account: str) -> AsyncIterator[None]:
+        """One login of an account at a time, and so many in all. Raises Overloaded."""
+        lock, logins = self._turns.setdefault(account, (asyncio.Lock(), []))
+        logins.append(None)
+        try:
+            try:
+                async with asyncio.timeout(self._spec.timeout):
+                    await lock.acquire()
+                    try:
+                        await self._places.acquire()
+                    except BaseException:
+                        lock.release()
+                        raise
+            except TimeoutError:
+                raise Overloaded("Too many logins at once; try again.", retry_after=1.0) from None
+            try:
+                yield
+            finally:
+                self._places.release()
+                lock.release()
+        finally:
+            logins.pop()
+            if not logins:
+                del self._turns[account]
+
+    async def _asked_directory(self, name: str, password: str) -> tuple[Principal | None, float]:
+        """As `_login`, by one who has a place. Raises Unavailable, TimeoutError."""
+        account, began = name.casefold(), self._clock.monotonic()
+        try:
+            async with asyncio.timeout(self._spec.timeout + 1.0):
+                found = await asyncio.get_running_loop().run_in_executor(self._threads, self._directory.login, name, password)
+            self._pace.right(account, found.seconds)
+            return self._principal(found), 0.0
+        except Refused as reason:
+            log.info("a login at the directory %s was refused: %s", self._spec.name, reason)
+            taken, checked = self._clock.monotonic() - began, reason.checked
+        if checked and self._spec.users.dn is None:
+            self._pace.wrong(account, taken)
+        busy = self._pace.busy(taken, checked)
+        if busy > taken:
+            await self._pause(busy - taken)
+        return None, max(0.0, self._pace.answer(busy) - busy)
 
     def _believe(self, digest: bytes, principal: Principal) -> None:
         before = self._digests.pop(principal.id, None)

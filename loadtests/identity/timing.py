@@ -1,11 +1,12 @@
-"""Whether the time of a refusal tells what was wrong: python -m loadtests.identity.timing [--trials 150] [--workers 0].
+"""Whether the time of a refusal tells what was wrong: python -m loadtests.identity.timing [--trials 150] [--workers 0] [--slow].
 
 Starts a gateway with keys in its store and a directory (slapd), and fails to log in, in random order and each time from another address of
 the loopback network with a credential that was not seen before, so that neither caches nor throttles answer. Compared are refusals that
 must not be told apart:
 
 - keys: an unknown one, a key of the store with another last character (and the right checksum for it), and one that is revoked;
-- names and passwords: an unknown user, and a wrong password of a user who exists.
+- names and passwords: an unknown user, and a wrong password of a user who exists; and five wrong passwords of one at once, of which the
+  last answer counts. `--slow`: the directory's hashes are slow (crypt, 200,000 rounds of SHA-512).
 
 Prints the median of each, and for each pair the Kolmogorov-Smirnov distance with its p-value and the probability that one takes longer than
 the other (Mann-Whitney, with the half width of its 95% interval): 0.5 says nothing. Exits with 1 if one is beyond 0.55 by more than chance.
@@ -37,7 +38,11 @@ from tests.integration.slapd import ADMIN, ADMIN_PASSWORD, BASE, Slapd, director
 
 UNKNOWN_KEY, NEAR_KEY, REVOKED_KEY = "unknown key", "known key, wrong secret", "revoked key"
 UNKNOWN_USER, WRONG_PASSWORD = "unknown user", "wrong password"
-PAIRS = ((UNKNOWN_KEY, NEAR_KEY), (UNKNOWN_KEY, REVOKED_KEY), (UNKNOWN_USER, WRONG_PASSWORD))
+UNKNOWN_BURST, WRONG_BURST = "unknown user, five at once", "wrong password, five at once"
+PAIRS = ((UNKNOWN_KEY, NEAR_KEY), (UNKNOWN_KEY, REVOKED_KEY), (UNKNOWN_USER, WRONG_PASSWORD), (UNKNOWN_BURST, WRONG_BURST))
+AT_ONCE = 5
+SLOW = "{CRYPT}$6$rounds=200000$gatehouse$5SkqGiTBbdNqYVmuXlMJU5jo5.K6I5FiuAZzo5as0s3zObh3KVXDmeuGO14k9mMRu9aE7jkPJbl1bRc3erN2Y/"
+"""Of `secret`."""
 MOST = 0.55
 CHECK = 6
 """Characters of a key's checksum."""
@@ -69,8 +74,8 @@ def basic(name: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
-def credentials(gatehouse: Gatehouse, slapd: Slapd, trials: int) -> dict[str, list[str]]:
-    """As many `Authorization` headers of each case as there are trials."""
+def credentials(gatehouse: Gatehouse, slapd: Slapd, trials: int, slow: bool) -> dict[str, list[list[str]]]:
+    """As many of each case as there are trials: the `Authorization` headers that are sent at once."""
     secrets: dict[str, list[str]] = {"kept": [], "revoked": []}
     with admin(gatehouse) as client:
         for kind, each in secrets.items():
@@ -81,36 +86,45 @@ def credentials(gatehouse: Gatehouse, slapd: Slapd, trials: int) -> dict[str, li
                     client.post(f"/keys/{kind}-{number}/revoke").raise_for_status()
     people = [
         f"dn: uid=user{number},ou=people,{BASE}\nchangetype: add\nobjectClass: inetOrgPerson\nuid: user{number}\ncn: U\nsn: U\no: acme\n"
-        f"userPassword: secret-{number}\n"
-        for number in range(trials)
+        f"userPassword: {SLOW if slow else f'secret-{number}'}\n"
+        for number in range(2 * trials)
     ]
     slapd.modify("\n".join(people))
-    return {
+    single = {
         UNKNOWN_KEY: [bearer(generate(SystemEntropy())) for _ in range(trials)],
         NEAR_KEY: [bearer(near(key)) for key in secrets["kept"]],
         REVOKED_KEY: [bearer(key) for key in secrets["revoked"]],
         UNKNOWN_USER: [basic(f"nobody{number}", f"secret-{number}") for number in range(trials)],
         WRONG_PASSWORD: [basic(f"user{number}", f"secret+{number}") for number in range(trials)],
     }
+    burst = {
+        UNKNOWN_BURST: [[basic(f"absent{number}", f"secret-{turn}") for turn in range(AT_ONCE)] for number in range(trials)],
+        WRONG_BURST: [[basic(f"user{trials + number}", f"secret+{turn}") for turn in range(AT_ONCE)] for number in range(trials)],
+    }
+    return {name: [[header] for header in headers] for name, headers in single.items()} | burst
 
 
-def measure(gatehouse: Gatehouse, cases: dict[str, list[str]]) -> dict[str, list[float]]:
-    """Milliseconds of each refusal. The connection is made before."""
+def measure(gatehouse: Gatehouse, cases: dict[str, list[list[str]]]) -> dict[str, list[float]]:
+    """Milliseconds until the last of the refusals of each turn. The connections are made before."""
     host, _, port = gatehouse.url.removeprefix("http://").rpartition(":")
-    turns = [(name, header) for name, headers in cases.items() for header in headers]
+    turns = [(name, headers) for name, each in cases.items() for headers in each]
     random.shuffle(turns)
     took: dict[str, list[float]] = {name: [] for name in cases}
-    for number, (name, header) in enumerate(turns):
+    for number, (name, headers) in enumerate(turns):
         source = f"127.1.{number // 250}.{number % 250 + 1}"
-        connection = http.client.HTTPConnection(host, int(port), timeout=30, source_address=(source, 0))
-        connection.connect()
+        lines = [http.client.HTTPConnection(host, int(port), timeout=30, source_address=(source, 0)) for _ in headers]
+        for line in lines:
+            line.connect()
         began = time.perf_counter()
-        connection.request("GET", "/v1/models", headers={"authorization": header})
-        answer = connection.getresponse()
-        answer.read()
+        for line, header in zip(lines, headers, strict=True):
+            line.request("GET", "/v1/models", headers={"authorization": header})
+        for line in lines:
+            answer = line.getresponse()
+            answer.read()
+            assert answer.status == 401, (name, answer.status)
         took[name].append((time.perf_counter() - began) * 1e3)
-        connection.close()
-        assert answer.status == 401, (name, answer.status)
+        for line in lines:
+            line.close()
     return took
 
 
@@ -138,7 +152,7 @@ def report(took: dict[str, list[float]], say: Callable[[str], None] = print) -> 
     for name, each in took.items():
         each = sorted(each)
         low, high = each[len(each) // 10], each[len(each) * 9 // 10]
-        say(f"{name:26} median {statistics.median(each):7.2f} ms   80% within {low:.2f} to {high:.2f} ms of {len(each)}")
+        say(f"{name:30} median {statistics.median(each):7.2f} ms   80% within {low:.2f} to {high:.2f} ms of {len(each)}")
     apart = 0
     for one, other in PAIRS:
         ks, p = distance(took[one], took[other])
@@ -154,6 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=150)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--slow", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, directory(Path(folder)) as slapd:
         settings = config(Path(folder) / "state", EngineThread().port)
@@ -169,7 +184,7 @@ def main() -> int:
         ]
         arguments = ["--workers", str(given.workers)] if given.workers else []
         with Gatehouse(Path(folder), settings, arguments=arguments) as gatehouse:
-            took = measure(gatehouse, credentials(gatehouse, slapd, given.trials))
+            took = measure(gatehouse, credentials(gatehouse, slapd, given.trials, given.slow))
     return 1 if report(took) else 0
 
 

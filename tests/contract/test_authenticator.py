@@ -74,7 +74,7 @@ class OneUser:
     def login(self, username: str, password: str) -> Found:
         if (username, password) != ("ci", "secret"):
             raise Refused("no")
-        return Found("uid=ci", {"uid": "ci"}, ())
+        return Found("uid=ci", {"uid": "ci"}, (), 0.0)
 
     def close(self) -> None:
         return None

@@ -67,6 +67,36 @@ def test_a_person_makes_uses_rotates_and_revokes_a_key(alice: Person, keyed: Pla
     keyed.soon(rotated["secret"], 401)
 
 
+def test_an_explanation_knows_the_bounds_of_its_user(alice: Person, keyed: Place) -> None:
+    """`policies explain --key-id` says what the gateway does."""
+    made = alice.make()
+
+    def asked(model: str, key: str = made["id"], **request: Any) -> tuple[bool, str]:
+        with admin(keyed.gateways[0]) as root:
+            said = root.post("/policies:explain", json={"key": key, "request": {"model": model, **request}}).json()
+        return said["allow"], said["reason"] if said["rule"] == "credential" else said["rule"]
+
+    assert asked("m1")[0] and asked("m2")[0]
+    keyed.patch("/groups/keyed%40initech", models=["m2"])
+    keyed.soon(made["secret"], 404)
+    assert not asked("m1")[0] and asked("m2")[0]
+    keyed.patch("/groups/keyed%40initech", models=[])
+    keyed.post("/users/alice%40initech/suspend", {}, 200)
+    keyed.soon(made["secret"], 403)
+    assert asked("m1") == (False, "The key is suspended.")
+    keyed.post("/users/alice%40initech/resume", {}, 200)
+    keyed.soon(made["secret"], 200)
+    alice.api.post(f"/my/keys/{made['id']}/revoke")
+    assert asked("m1") == (False, "The key is revoked.")
+    with admin(keyed.gateways[0]) as root:
+        near = root.post("/keys", json={"tenant": "initech", "models": ["*"], "cidrs": ["127.0.0.0/8"]}).json()["id"]
+    assert asked("m1", near, source="127.0.0.1")[0]
+    assert asked("m1", near, source="192.0.2.1") == (False, "The key is not valid from 192.0.2.1: the key's networks.")
+    keyed.patch("/tenants/initech", models=["m2"])
+    assert not asked("m1", near, source="127.0.0.1")[0] and asked("m2", near, source="127.0.0.1")[0]
+    keyed.patch("/tenants/initech", models=["*"])
+
+
 def test_it_may_do_what_its_user_may_as_it_is_now(alice: Person, keyed: Place) -> None:
     made, narrow = alice.make(), alice.make(models=["m2"], operations=["embeddings"])
     assert keyed.statuses(made["secret"], each=3) == {200}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.clock import SystemClock
+from gateway.core.clock import FakeClock, SystemClock
 from gateway.core.errors import AuthenticationError, GatehouseError
 from gateway.core.identity_specs import LdapBindSpec, LdapGroupsSpec, LdapTenantSpec, LdapTlsSpec, LdapUsersSpec
 from gateway.core.secret import Secret
@@ -23,7 +23,8 @@ from gateway.core.specs import LdapSpec
 from gateway.core.throttle import PAIR
 from gateway.core.types import Peer, Principal
 from gateway.identity.directory import Directory, Found, Refused, Unavailable
-from gateway.identity.ldap import LdapAuthenticator
+from gateway.identity.ldap import THREADS, LdapAuthenticator
+from gateway.identity.pace import FIRST_SECONDS
 from tests.integration.slapd import ADMIN, ADMIN_PASSWORD, BASE, Slapd, directory
 
 
@@ -307,17 +308,65 @@ class Counting(Directory):
         return super()._open(*arguments)
 
 
-def test_a_wrong_password_and_an_unknown_user_are_the_same_work(slapd: Slapd) -> None:
+def test_nobody_is_asked_about_the_password_of_an_unknown_user(slapd: Slapd) -> None:
     directory = Counting(spec(slapd))
     directory.login("alice", "alice-secret")  # the account that searches is connected
-    work = []
-    for name, password in (("alice", "wrong"), ("nobody", "wrong"), ("*", "wrong"), ("nobody", "alice-secret")):
+    for name, work, checked in (("alice", ["search", "bind"], True), ("nobody", ["search"], False), ("*", ["search"], False)):
         directory.work.clear()
-        with pytest.raises(Refused):
-            directory.login(name, password)
-        work.append(tuple(directory.work))
-    assert set(work) == {("search", "bind")}
+        with pytest.raises(Refused) as refused:
+            directory.login(name, "wrong")
+        assert directory.work == work and refused.value.checked is checked
     directory.close()
+
+
+class Timed(Directory):
+    """Whose checks of passwords take as long as is said, on a clock that nobody waits for."""
+
+    def __init__(self, settings: LdapSpec, clock: FakeClock, seconds: float) -> None:
+        super().__init__(settings)
+        self._clock, self._seconds = clock, seconds
+
+    def _open(self, server: Any, dn: str, *arguments: Any) -> Any:
+        if dn != ADMIN:
+            self._clock.advance(self._seconds)
+        return super()._open(server, dn, *arguments)
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.5])
+async def test_a_wrong_password_and_an_unknown_user_take_the_same_time(slapd: Slapd, seconds: float) -> None:
+    """Quick hashes and slow ones; seen from outside, with the first refusals and later ones."""
+    settings, clock = spec(slapd), FakeClock()
+
+    async def pause(wanted: float) -> None:
+        clock.advance(wanted)
+
+    ldap = LdapAuthenticator(settings, Timed(settings, clock, seconds), clock, pause=pause)
+    await ask(ldap, basic("a*b", "star-secret"), OTHER)
+    took: dict[str, list[float]] = {"alice": [], "bob": [], "nobody": [], "*": [], "(": []}
+    for turn in range(4):
+        for name, times in took.items():
+            began = clock.monotonic()
+            assert await code(ldap, basic(name, f"wrong-{turn}"), Peer(f"192.0.2.{turn}")) == "invalid_credentials"
+            times.append(clock.monotonic() - began)
+    assert {round(each, 6) for times in took.values() for each in times} == {max(seconds, FIRST_SECONDS)}
+    await ldap.aclose()
+
+
+async def test_refusals_that_wait_hold_no_thread(slapd: Slapd) -> None:
+    waiting = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        await waiting.wait()
+
+    settings = spec(slapd)
+    ldap = LdapAuthenticator(settings, Directory(settings), SystemClock(), pause=pause)
+    refused = [asyncio.create_task(code(ldap, basic(f"nobody{number}", "x"), Peer(f"192.0.2.{number}"))) for number in range(3 * THREADS)]
+    while not ldap._flights:
+        await asyncio.sleep(0)
+    assert await ask(ldap, basic(), OTHER) is not None
+    waiting.set()
+    assert set(await asyncio.gather(*refused)) == {"invalid_credentials"}
+    await ldap.aclose()
 
 
 async def test_a_new_password_ends_the_login_with_the_old_one(slapd: Slapd) -> None:

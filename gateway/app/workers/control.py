@@ -246,8 +246,9 @@ class Workers:
     async def mint(self, wanted: Mint) -> Minted:
         return await self._gateway.tokens.mint(wanted)
 
-    def claim(self, proof: ClaimProof) -> ProofClaimed:
-        return ProofClaimed(self._gateway.replays.claim(proof))
+    async def claim(self, proof: ClaimProof) -> ProofClaimed:
+        fresh = self._gateway.claim(proof)
+        return ProofClaimed(fresh if isinstance(fresh, bool) else await fresh)
 
     def _swapped(self, built: Built) -> None:
         self.hub.change(ConfigChanged(settings=packed(built.snapshot.spec), version=built.snapshot.version))

@@ -38,6 +38,7 @@ GAUGES: Final[dict[str, Way]] = {
     "gatehouse_limits_redis_evicts": "max",
     "gatehouse_limits_redis_up": "min",
     "gatehouse_load_shedding": "max",
+    "gatehouse_proofs_redis_up": "control",
     "gatehouse_queued": "sum",
     "gatehouse_replica_duplicates": "control",
     "gatehouse_replica_info": "control",

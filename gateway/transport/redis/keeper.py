@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from gateway.core.clock import Entropy
 from gateway.core.tasks import TaskOwner
-from gateway.transport.redis.address import Address, Target
+from gateway.transport.redis.address import Address, Target, moved_to
 from gateway.transport.redis.connection import Connection, Unreachable, connect
+from gateway.transport.redis.resp import RedisError
 from gateway.transport.redis.sentinel import locate, opened
 
 log = logging.getLogger("gatehouse.redis")
@@ -21,6 +22,8 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 LISTEN_AGAIN: Final = 1.0
 MOST_REDIRECTS: Final = 5
+ELSEWHERE: Final = ("READONLY", "MASTERDOWN", "NOAUTH", "STALE", "UNBLOCKED")
+"""Errors after which another connection is made: this one leads to a server that is not the master, or not ours any more."""
 
 
 class Keeper:
@@ -63,6 +66,16 @@ class Keeper:
         if self._redirects <= MOST_REDIRECTS:
             self._moved = address
         self.drop(Unreachable(f"the keys are at {address}"))
+
+    def elsewhere(self, error: RedisError) -> bool:
+        """Whether an error says that another server is to be asked; then the connection is ended and the other one looked for."""
+        if error.code == "MOVED" and (found := moved_to(error, self.address)) is not None:
+            self.redirect(found)
+            return True
+        if error.code in ELSEWHERE:
+            self.drop(Unreachable(str(error)))
+            return True
+        return False
 
     async def _keep(self) -> None:
         pause = 0.0

@@ -1,0 +1,144 @@
+"""Used DPoP proofs in Redis, so that each counts once over all replicas.
+
+A proof is claimed in this replica's own table first (gateway.identity.replays), then in Redis by `SET NX PX`: who comes second anywhere is
+refused. Waiting for Redis is bounded by `redis.timeout`, and while an answer is overdue nobody waits. Without an answer
+`identity.dpop.on_failure` decides: `closed` refuses (503), `local` goes by the own table, as without Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from math import ceil
+from typing import Any, Final, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.core.clock import SystemEntropy
+from gateway.core.errors import Overloaded
+from gateway.core.proofs import ClaimProof
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.tasks import TaskOwner
+from gateway.core.waiting import Maybe
+from gateway.identity.replays import Replays
+from gateway.transport.redis.address import target
+from gateway.transport.redis.connection import Connection, Unreachable
+from gateway.transport.redis.keeper import Keeper
+from gateway.transport.redis.resp import RedisError, command
+
+log = logging.getLogger("gatehouse.identity")
+SKEW_SECONDS: Final = 10.0
+"""By which the clocks of two replicas may differ: a proof is remembered for so much longer than it counts."""
+FIRST: Final = 1.0
+"""Seconds that a start waits for Redis at most."""
+OnFailure = Literal["closed", "local"]
+
+
+class SharedProofs:
+    """on_failure: the settings in force. Life: `start`, `aclose`. Raises ConfigError for settings that name no Redis."""
+
+    def __init__(self, own: Replays, spec: RedisSpec, on_failure: Callable[[], OnFailure], owner: TaskOwner) -> None:
+        self._own, self._on_failure, self._owner = own, on_failure, owner
+        self._prefix, self._patience, self._target = f"{spec.prefix}:{{proofs}}:", spec.patience, target(spec)
+        self._keeper = Keeper(self._target, self._connected, self._lost, SystemEntropy(), "gatehouse-proofs")
+        self._line: Connection | None = None
+        self._overdue = 0
+        """Questions whose answer did not come in time and has not come yet."""
+        self._said_lost = False
+        self._ready = asyncio.Event()
+        self.unshared = 0
+        """Proofs that Redis was not asked about, or did not answer in time."""
+
+    async def start(self) -> None:
+        """Returns as soon as there is a connection, or a little later without."""
+        self._keeper.start()
+        try:
+            async with asyncio.timeout(FIRST):
+                await self._ready.wait()
+        except TimeoutError:
+            self._say_lost("there is no connection yet")
+
+    async def aclose(self) -> None:
+        self._said_lost = True
+        await self._keeper.aclose()
+
+    @property
+    def up(self) -> bool:
+        return self._line is not None and not self._overdue
+
+    def claim(self, proof: ClaimProof) -> Maybe[bool]:
+        """As gateway.core.proofs.Claim."""
+        if not self._own.claim(proof):
+            return False
+        line = self._line
+        if line is None or self._overdue or line.clogged:
+            return self._alone()
+        return self._owner.wait(self._shared(line, proof), name="claim a proof")
+
+    async def _shared(self, line: Connection, proof: ClaimProof) -> bool:
+        name = self._prefix + urlsafe_b64encode(sha256(proof.key + proof.id).digest()).decode().rstrip("=")
+        milliseconds = ceil((proof.window + SKEW_SECONDS) * 1000)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        line.send(command("SET", name, "1", "NX", "PX", str(milliseconds)), lambda reply: self._replied(answer, reply))
+        try:
+            async with asyncio.timeout(self._patience):
+                reply = await answer
+        except TimeoutError:
+            if line is self._line:
+                self._overdue += 1
+                self._say_lost("it does not answer in time")
+            return self._alone()
+        if reply is None:
+            return False
+        return True if reply == b"OK" else self._alone()
+
+    def _replied(self, answer: asyncio.Future[Any], reply: Any) -> None:
+        """Also for answers that nobody waits for any more, and for a connection that is lost."""
+        late = answer.done()
+        if not late:
+            answer.set_result(reply)
+        if isinstance(reply, Unreachable):
+            return
+        if late and self._overdue:
+            self._overdue -= 1
+        if isinstance(reply, RedisError):
+            self._say_lost(str(reply))
+            self._keeper.elsewhere(reply)
+        elif not self._overdue and self._said_lost:
+            self._say_back()
+
+    def _alone(self) -> bool:
+        """What happens without Redis. Raises Overloaded."""
+        self.unshared += 1
+        if self._on_failure() == "local":
+            return True
+        raise Overloaded("Used proofs cannot be looked up at the moment.", code="proofs_unavailable", retry_after=1.0)
+
+    # --- the connection
+
+    def _connected(self, line: Connection) -> None:
+        self._line, self._overdue = line, 0
+        self._ready.set()
+        if self._said_lost:
+            self._say_back()
+
+    def _lost(self, error: Exception) -> None:
+        self._line, self._overdue = None, 0
+        self._say_lost(str(error))
+
+    def _say_lost(self, why: str) -> None:
+        if not self._said_lost:
+            log.warning("used proofs cannot be shared in redis at %s (%s); identity.dpop.on_failure applies", self._target, why)
+        self._said_lost = True
+
+    def _say_back(self) -> None:
+        log.info("used proofs are shared in redis at %s", self._target)
+        self._said_lost = False
+
+    def collect(self) -> Iterable[Metric]:
+        """`Metrics.gauges` calls it."""
+        yield GaugeMetricFamily("gatehouse_proofs_redis_up", "Whether Redis answers about used proofs", value=1.0 if self.up else 0.0)
+        yield CounterMetricFamily("gatehouse_proofs_unshared", "Proofs decided without Redis", value=float(self.unshared))

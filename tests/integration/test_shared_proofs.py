@@ -1,0 +1,144 @@
+"""Used DPoP proofs in a real Redis: each counts once over replicas and restarts, and what happens while Redis is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gateway.app.shared_proofs import OnFailure, SharedProofs
+from gateway.core.clock import SystemClock
+from gateway.core.errors import Overloaded
+from gateway.core.proofs import ClaimProof
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.secret import Secret
+from gateway.core.tasks import TaskOwner
+from gateway.identity.replays import Replays
+from tests.cluster.redis_servers import tell
+from tests.cluster.servers import RedisServer
+from tests.fakes.ports import empty_port
+from tests.waiting import reached
+
+NUMBERS = count()
+
+
+class Replica:
+    def __init__(self, server: RedisServer, on_failure: OnFailure, timeout: float) -> None:
+        self.owner, self.mode = TaskOwner("replica"), on_failure
+        spec = RedisSpec(url=Secret(f"redis://127.0.0.1:{server.port}"), timeout=timeout)
+        self.proofs = SharedProofs(Replays(SystemClock()), spec, lambda: self.mode, self.owner)
+
+    async def claim(self, proof: ClaimProof) -> bool | str:
+        try:
+            found = self.proofs.claim(proof)
+            return await found if isinstance(found, Awaitable) else found
+        except Overloaded as error:
+            return error.code
+
+
+class World:
+    def __init__(self, server: RedisServer) -> None:
+        self.server, self.replicas = server, list[Replica]()
+
+    async def replica(self, on_failure: OnFailure = "closed", timeout: float = 30.0) -> Replica:
+        made = Replica(self.server, on_failure, timeout)
+        self.replicas.append(made)
+        await made.proofs.start()
+        return made
+
+
+@pytest.fixture
+async def world(short_path: Path) -> AsyncIterator[World]:
+    with empty_port() as port:
+        server = RedisServer(short_path, port=port)
+    await asyncio.to_thread(server.start)
+    made = World(server)
+    yield made
+    for replica in made.replicas:
+        await replica.proofs.aclose()
+        await replica.owner.aclose()
+    await asyncio.to_thread(server.stop)
+
+
+def proof(id: bytes | None = None, window: float = 70.0) -> ClaimProof:
+    return ClaimProof(b"thumbprint", b"%032d" % next(NUMBERS) if id is None else id, SystemClock.wall(), window, 10.0)
+
+
+async def test_a_proof_counts_once_over_all_replicas(world: World) -> None:
+    replicas = [await world.replica() for _ in range(3)]
+    for _ in range(20):
+        one = proof()
+        assert sorted(await asyncio.gather(*(replica.claim(one) for replica in replicas * 3))) == [False] * 8 + [True]
+    restarted = await world.replica()
+    assert await restarted.claim(one) is False, "and after a restart"
+
+
+async def test_redis_forgets_it_when_it_counts_no_more(world: World) -> None:
+    replica = await world.replica()
+    assert await replica.claim(proof(window=70.0)) is True
+    keys = tell(world.server.port, "KEYS", "*")
+    assert b"gatehouse:{proofs}:" in keys and b"thumbprint" not in keys
+    name = keys.decode().split("\r\n")[2]
+    assert 70_000 < int(tell(world.server.port, "PTTL", name).strip(b":\r\n")) <= 80_000
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [("closed", "proofs_unavailable"), ("local", True)])
+async def test_a_redis_that_is_gone(world: World, mode: OnFailure, wanted: object) -> None:
+    replica = await world.replica(mode)
+    await asyncio.to_thread(world.server.stop)
+    await reached(lambda: not replica.proofs.up)
+    one = proof()
+    assert await replica.claim(one) == wanted
+    assert await replica.claim(one) is False, "the own table knows it"
+    await asyncio.to_thread(world.server.start)
+    await reached(lambda: replica.proofs.up)
+    assert await replica.claim(proof()) is True and replica.proofs.unshared == 1
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [("closed", "proofs_unavailable"), ("local", True)])
+async def test_a_redis_that_hangs_costs_one_wait(world: World, mode: OnFailure, wanted: object) -> None:
+    replica = await world.replica(mode, timeout=0.05)
+    await reached(lambda: replica.proofs.up)
+    world.server.freeze()
+    try:
+        assert await replica.claim(proof()) == wanted
+        assert not replica.proofs.up
+        try:
+            assert not isinstance(replica.proofs.claim(proof()), Awaitable), "the next one does not wait"
+        except Overloaded:
+            assert mode == "closed"
+    finally:
+        world.server.thaw()
+    await reached(lambda: replica.proofs.up)
+    replica.mode = "closed"
+
+    async def shared() -> bool:
+        return await replica.claim(proof()) is True
+
+    for _ in range(50):  # one that was slow once may be so again on a busy machine
+        if await shared():
+            break
+    else:
+        raise AssertionError("Redis is not asked again")
+
+
+async def test_a_gateway_starts_without_redis(world: World) -> None:
+    await asyncio.to_thread(world.server.stop)
+    replica = await world.replica()
+    assert await replica.claim(proof()) == "proofs_unavailable"
+    await asyncio.to_thread(world.server.start)
+    await reached(lambda: replica.proofs.up)
+    assert await replica.claim(proof()) is True
+
+
+async def test_a_redis_that_refuses(world: World) -> None:
+    """A full one, or one that is a replica now, says so: that is not a proof that was used before."""
+    replica = await world.replica()
+    tell(world.server.port, "REPLICAOF", "127.0.0.1", "1")
+    assert await replica.claim(proof()) == "proofs_unavailable"
+    tell(world.server.port, "REPLICAOF", "NO", "ONE")
+    await reached(lambda: replica.proofs.up)
+    assert await replica.claim(proof()) is True
