@@ -14,6 +14,7 @@ from admin.cli import completion
 from admin.cli.client import ApiError, Client, connection_options, explain
 from admin.cli.errors import CommandError
 from admin.cli.output import clean
+from admin.cli.proofs import credentials
 from admin.cli.session import Session, connected
 from admin.cli.tls import SYSTEM, Tls
 
@@ -47,9 +48,9 @@ def chat(
     inference_key = api_key or session.profile.api_key
     key = inference_key or session.profile.key
     history: list[Message] = [{"role": "system", "content": system}] if system else []
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    shown = credentials(key, "" if inference_key else session.profile.holder)
     try:
-        with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT, **connection_options(url, _tls(session, url))) as client:
+        with httpx.Client(base_url=url, timeout=TIMEOUT, **shown, **connection_options(url, _tls(session, url))) as client:
             wanted = model or _first_model(client)
             if prompt is None:
                 session.out.remark(f"{wanted} at {url}; an empty line or Ctrl-D ends")
@@ -67,7 +68,7 @@ def _tls(session: Session, url: str) -> Tls:
 
 
 def _ask_url(session: Session) -> str:
-    with Client(session.profile.url, session.profile.key, tls=session.profile.tls) as client:
+    with Client(session.profile.url, session.profile.key, tls=session.profile.tls, holder=session.profile.holder) as client:
         return str(client.get("/status")["gateway_url"])
 
 

@@ -11,6 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from admin.cli.errors import CommandError
+from admin.cli.proofs import credentials
 from admin.cli.tls import SYSTEM, Tls
 
 PREFIX: Final = "/admin/v1"
@@ -55,15 +56,13 @@ def proxy_of(url: str) -> str | None:
 
 
 class Client:
-    """One connection to an admin listener. Use as a context manager."""
+    """One connection to an admin listener. holder: what the key is bound to (admin.cli.proofs). Use as a context manager."""
 
-    def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None, tls: Tls = SYSTEM) -> None:
+    def __init__(self, url: str, key: str, transport: httpx.BaseTransport | None = None, tls: Tls = SYSTEM, holder: str = "") -> None:
         self.url = url.rstrip("/")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
-            self._http = httpx.Client(
-                base_url=self.url + PREFIX, headers=headers, timeout=TIMEOUT, transport=transport, **connection_options(self.url, tls)
-            )
+            options = {**credentials(key, holder), **connection_options(self.url, tls)}
+            self._http = httpx.Client(base_url=self.url + PREFIX, timeout=TIMEOUT, transport=transport, **options)
         except (httpx.InvalidURL, UnicodeEncodeError, ValueError) as error:
             raise CommandError(f"the URL or the key cannot be used: {type(error).__name__}") from None
 

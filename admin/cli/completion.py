@@ -36,7 +36,7 @@ def answered(context: typer.Context, fetch: Callable[[Client], Iterable[Any]]) -
         try:
             given = context.params
             where = resolve(given.get("url"), given.get("key"), given.get("profile") or profiles.DEFAULT, *map(given.get, FILES))
-            with Client(where.url, where.key, tls=where.tls) as client:
+            with Client(where.url, where.key, tls=where.tls, holder=where.holder) as client:
                 names = [name for name in fetch(client) if isinstance(name, str) and _SAFE.fullmatch(name)]
             found.extend(names)
         except Exception:  # noqa: BLE001 - boundary: a shell completes a line here; an error has no place to be shown

@@ -34,7 +34,7 @@ def login(
         files = tls.absolute(tls.given(ca, cert, cert_key))
         found = None if key or (cert and not issuer) else _at_issuer(where, issuer, browser, files)
         secret = key or (found.access_token if found else "" if cert else typer.prompt("API key", hide_input=True))
-        with Client(where, secret, tls=files) as client:
+        with Client(where, secret, tls=files, holder=found.holder if found else "") as client:
             caller = client.get("/whoami")
         saved = profiles.Profile(where, "" if found else secret, gateway_url, api_key, found, **asdict(files))
         place = profiles.save(profile, saved)

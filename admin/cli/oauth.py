@@ -16,6 +16,7 @@ import httpx
 
 from admin.cli.client import connection_options, is_loopback
 from admin.cli.errors import CommandError
+from admin.cli.proofs import ALGORITHM, Holder, reaches
 from admin.cli.tls import SYSTEM, Tls
 
 DEVICE: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -29,18 +30,25 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Method:
-    """One issuer where people log in, as the gateway tells it. resource: for which tokens are asked (RFC 8707), or ""."""
+    """One issuer where people log in, as the gateway tells it. resource: for which tokens are asked (RFC 8707), or "". proofs: whether the
+    gateway takes tokens that are bound to a key."""
 
     name: str
     issuer: str
     client_id: str
     scopes: tuple[str, ...] = ("openid", "offline_access")
     resource: str = ""
+    proofs: bool = False
+
+    def holder(self, metadata: dict[str, Any]) -> Holder | None:
+        """A new key, where gateway and issuer know what to do with it (RFC 9449, 5.1)."""
+        known = metadata.get("dpop_signing_alg_values_supported")
+        return Holder() if self.proofs and isinstance(known, list) and ALGORITHM in known else None
 
 
 @dataclass(frozen=True)
 class Login:
-    """What a login gave. expires: of the access token, in seconds since the epoch."""
+    """What a login gave. expires: of the access token, in seconds since the epoch. holder: the key that both tokens are bound to, or ""."""
 
     issuer: str
     client_id: str
@@ -50,6 +58,7 @@ class Login:
     access_token: str = ""
     refresh_token: str = ""
     expires: float = 0.0
+    holder: str = ""
 
     def __repr__(self) -> str:
         return f"Login({self.issuer})"
@@ -68,11 +77,23 @@ def methods(url: str, tls: Tls = SYSTEM) -> list[Method]:
             return []
         found = answer.json()["issuers"]
         return [
-            Method(str(one["name"]), str(one["issuer"]), str(one["client_id"]), tuple(map(str, one["scopes"])), str(one["resource"] or ""))
+            Method(
+                str(one["name"]),
+                str(one["issuer"]),
+                str(one["client_id"]),
+                tuple(map(str, one["scopes"])),
+                str(one["resource"] or ""),
+                _takes_proofs(url, one.get("dpop")),
+            )
             for one in found
         ]
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         raise CommandError(f"no answer from {url}: {error or type(error).__name__}") from None
+
+
+def _takes_proofs(url: str, dpop: Any) -> bool:
+    """dpop: what the gateway says of it; None from one that takes none, or is older."""
+    return isinstance(dpop, dict) and ALGORITHM in dpop["algorithms"] and reaches(url, tuple(map(str, dpop["urls"])))
 
 
 def discover(issuer: str) -> dict[str, Any]:
@@ -96,6 +117,7 @@ def by_device(method: Method, metadata: dict[str, Any], say: Say, sleep: Callabl
     if not endpoint:
         raise CommandError(f"{method.issuer} has no device flow: use --browser")
     form = {"client_id": method.client_id, "scope": " ".join(method.scopes), **_resource(method)}
+    holder = method.holder(metadata)
     try:
         with httpx.Client(timeout=TIMEOUT, **connection_options(endpoint)) as client:
             started = client.post(endpoint, data=form).raise_for_status().json()
@@ -107,7 +129,7 @@ def by_device(method: Method, metadata: dict[str, Any], say: Say, sleep: Callabl
     while time.monotonic() < until:
         sleep(interval)
         try:
-            return _fetched(method, metadata, grant_type=DEVICE, device_code=code)
+            return _fetched(method, metadata, holder, grant_type=DEVICE, device_code=code)
         except _refused() as error:
             if error.error == "slow_down":
                 interval += 5.0
@@ -119,12 +141,14 @@ def by_device(method: Method, metadata: dict[str, Any], say: Say, sleep: Callabl
 def in_browser(method: Method, metadata: dict[str, Any], say: Say, open_page: Callable[[str], object]) -> Login:
     """The person logs in in a browser on this machine, which comes back to a port of ours. Raises CommandError."""
     answers: list[dict[str, str]] = []
+    holder = method.holder(metadata)
+    bound = {} if holder is None else {"dpop_jkt": holder.thumbprint}  # RFC 9449, 10
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
     with HTTPServer(("127.0.0.1", 0), _returning(answers, state)) as server:
         back = f"http://127.0.0.1:{server.server_port}/callback"
         with _client(method, redirect_uri=back, code_challenge_method="S256") as client:
             page, _ = client.create_authorization_url(
-                metadata["authorization_endpoint"], state=state, code_verifier=verifier, prompt="consent", **_resource(method)
+                metadata["authorization_endpoint"], state=state, code_verifier=verifier, prompt="consent", **_resource(method), **bound
             )
         say(f"Log in at {page}")
         open_page(page)
@@ -140,7 +164,8 @@ def in_browser(method: Method, metadata: dict[str, Any], say: Say, open_page: Ca
     if "code" not in answer:
         raise CommandError(f"the login was refused: {answer.get('error_description') or answer.get('error') or 'without a reason'}")
     try:
-        return _fetched(method, metadata, grant_type="authorization_code", code=answer["code"], code_verifier=verifier, redirect_uri=back)
+        grant = {"code": answer["code"], "code_verifier": verifier, "redirect_uri": back}
+        return _fetched(method, metadata, holder, grant_type="authorization_code", **grant)
     except _refused() as error:
         raise CommandError(_why(error)) from None
 
@@ -152,7 +177,8 @@ def refreshed(login: Login) -> Login:
     method = Method("", login.issuer, login.client_id, resource=login.resource)
     metadata = {"token_endpoint": login.token_endpoint, "revocation_endpoint": login.revocation_endpoint}
     try:
-        found = _fetched(method, metadata, grant_type="refresh_token", refresh_token=login.refresh_token)
+        holder = Holder(login.holder) if login.holder else None
+        found = _fetched(method, metadata, holder, grant_type="refresh_token", refresh_token=login.refresh_token)
     except _refused() as error:
         raise CommandError(f"the login has ended ({_why(error)}): gatehouse login") from None
     return found if found.refresh_token else Login(**{**vars(found), "refresh_token": login.refresh_token})
@@ -170,16 +196,16 @@ def revoke(login: Login) -> None:
         raise CommandError(f"{login.issuer} did not take the token back: {error or type(error).__name__}") from None
 
 
-def _fetched(method: Method, metadata: dict[str, Any], **grant: str) -> Login:
+def _fetched(method: Method, metadata: dict[str, Any], holder: Holder | None, **grant: str) -> Login:
     """Raises what `_refused` names for a refusal, CommandError for anything else."""
     endpoint = str(metadata["token_endpoint"])
     try:
-        with _client(method) as client:
-            found = client.fetch_token(endpoint, **_resource(method), **grant)
+        with _client(method, holder) as client:
+            found = _asked(client, endpoint, holder, **_resource(method), **grant)
     except httpx.HTTPError as error:
         raise CommandError(f"{method.issuer} does not answer: {error or type(error).__name__}") from None
-    token = str(found.get("access_token") or "")
-    if not token or str(found.get("token_type", "bearer")).lower() != "bearer":
+    token, kind = str(found.get("access_token") or ""), str(found.get("token_type", "bearer")).lower()
+    if not token or kind != ("bearer" if holder is None else "dpop"):
         raise CommandError(f"{method.issuer} gave no access token that can be used")
     return Login(
         method.issuer,
@@ -190,14 +216,33 @@ def _fetched(method: Method, metadata: dict[str, Any], **grant: str) -> Login:
         token,
         str(found.get("refresh_token") or ""),
         time.time() + float(found.get("expires_in") or 300),
+        "" if holder is None else holder.text,
     )
 
 
-def _client(method: Method, **more: Any) -> Any:
+def _asked(client: Any, endpoint: str, holder: Holder | None, **grant: str) -> Any:
+    """The token endpoint's answer; it is asked again when it wants a nonce in the proof (RFC 9449, 8)."""
+    if holder is None:
+        return client.fetch_token(endpoint, **grant)
+    try:
+        return client.fetch_token(endpoint, headers=_headers(holder, endpoint), **grant)
+    except _refused() as error:
+        if error.error != "use_dpop_nonce":
+            raise
+    return client.fetch_token(endpoint, headers=_headers(holder, endpoint), **grant)
+
+
+def _headers(holder: Holder, endpoint: str) -> dict[str, str]:
+    return {"accept": "application/json", "dpop": holder.proof("POST", endpoint)}
+
+
+def _client(method: Method, holder: Holder | None = None, **more: Any) -> Any:
     """Authlib's client. It takes half a second to load, so only logins do."""
     options = connection_options(method.issuer)
+    hooks = {} if holder is None else {"event_hooks": {"response": [holder.note]}}
     made = import_module("authlib.integrations.httpx_client").OAuth2Client
-    return made(method.client_id, token_endpoint_auth_method="none", scope=" ".join(method.scopes), timeout=TIMEOUT, **options, **more)
+    scope = " ".join(method.scopes)
+    return made(method.client_id, token_endpoint_auth_method="none", scope=scope, timeout=TIMEOUT, **hooks, **options, **more)
 
 
 def _refused() -> type[Any]:

@@ -38,6 +38,11 @@ class Profile:
     cert_key: str = ""
 
     @property
+    def holder(self) -> str:
+        """What the key is bound to, if it is a login's access token."""
+        return "" if self.login is None else self.login.holder
+
+    @property
     def tls(self) -> Tls:
         return Tls(self.ca, self.cert, self.cert_key)
 
@@ -80,7 +85,7 @@ def _login(found: Any) -> Login | None:
     if not isinstance(found, dict):
         return None
     try:
-        return Login(**{**found, "expires": float(found["expires"])})
+        return Login(**{**found, "expires": float(found["expires"]), "holder": str(found.get("holder", ""))})
     except (KeyError, TypeError, ValueError):
         return None
 

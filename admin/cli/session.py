@@ -41,7 +41,7 @@ class Session:
     def client(self) -> Client:
         if (proxy := proxy_of(self.profile.url)) is not None:
             self.out.remark(f"through the proxy {proxy} of the environment")
-        return Client(self.profile.url, self.profile.key, tls=self.profile.tls)
+        return Client(self.profile.url, self.profile.key, tls=self.profile.tls, holder=self.profile.holder)
 
 
 def resolve(
@@ -55,7 +55,7 @@ def resolve(
         return profiles.Profile(url or DEFAULT_URL, key or "", **asdict(tls.given(ca, cert, cert_key)))
     if url is None or _same(url, saved.url):
         files = asdict(tls.given(ca, cert, cert_key, saved.tls))
-        return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key, **files)
+        return profiles.Profile(saved.url, key or saved.key, saved.gateway_url, saved.api_key, None if key else saved.login, **files)
     return profiles.Profile(url, key or "", **asdict(tls.given(ca, cert, cert_key)))
 
 

@@ -168,7 +168,9 @@ class LocalAuditLog:
 
 
 def logins(spec: ConfigSpec) -> list[dict[str, Any]]:
-    """The issuers where people log in with `gatehouse login`."""
+    """The issuers where people log in with `gatehouse login`. dpop: what their tokens may be bound to, where that counts here."""
+    dpop = spec.identity.dpop
+    proofs = None if dpop is None else {"algorithms": list(dpop.algorithms), "urls": list(dpop.urls)}
     return [
         {
             "name": issuer.name,
@@ -176,6 +178,7 @@ def logins(spec: ConfigSpec) -> list[dict[str, Any]]:
             "client_id": issuer.login.client_id,
             "scopes": list(issuer.login.scopes),
             "resource": issuer.login.resource,
+            "dpop": proofs,
         }
         for issuer in spec.identity.oidc
         if issuer.login is not None

@@ -1,6 +1,6 @@
 // A certified OpenID Connect provider for the tests: node oidc_provider.mjs. It prints its address. Its client `svc` (secret `svc-secret`) gets access
 // tokens for the audience `gatehouse` with the claims of `POST /control/claims`. `POST /control/rotate` signs with a new key from then on,
-// beside the old one; its client `bot` (secret `bot-secret`) gets tokens too; `POST /control/id_token` makes an ID token; `POST /control/ttl` sets the seconds that tokens are valid; tokens for the resource `urn:opaque` are opaque, and `gw` may ask what they are worth; `POST /control/drop` withdraws the old ones. People log in at it with
+// beside the old one; its client `bot` (secret `bot-secret`) gets tokens too; `POST /control/id_token` makes an ID token; `POST /control/ttl` sets the seconds that tokens are valid; `POST /control/nonces` says whether DPoP proofs need a nonce; tokens for the resource `urn:opaque` are opaque, and `gw` may ask what they are worth; `POST /control/drop` withdraws the old ones. People log in at it with
 // any name, by `gatehouse-cli`. `GET /control/fetches`: how often its keys were asked for.
 import http from "node:http";
 import { generateKeyPairSync } from "node:crypto";
@@ -10,6 +10,7 @@ let claims = { tenant: "acme", groups: ["engineers"] };
 let keys = [];
 let fetches = 0;
 let ttl = 600;
+let nonces = false;
 let handler;
 let maker;
 let url;
@@ -34,7 +35,7 @@ function build() {
     ],
     features: {
       clientCredentials: { enabled: true },
-      dPoP: { enabled: true },
+      dPoP: { enabled: true, nonceSecret: Buffer.alloc(32, 7), requireNonce: () => nonces },
       introspection: { enabled: true },
       revocation: { enabled: true },
       devInteractions: { enabled: true },
@@ -74,6 +75,7 @@ const server = http.createServer(async (request, response) => {
   if (request.url.startsWith("/control/")) {
     const text = await body(request);
     if (request.url === "/control/claims") claims = JSON.parse(text);
+    if (request.url === "/control/nonces") nonces = JSON.parse(text);
     if (request.url === "/control/ttl") ttl = JSON.parse(text);
     if (request.url === "/control/rotate") keys = [newKey(), ...keys];
     if (request.url === "/control/drop") keys = keys.slice(0, 1);

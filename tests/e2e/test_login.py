@@ -17,9 +17,11 @@ from urllib.parse import urljoin
 import httpx
 import pytest
 
+from admin.cli.proofs import Holder
 from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import Gatehouse, configuration, external
 from tests.e2e.test_oidc import Provider
+from tests.fakes.ports import empty_port
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +142,16 @@ def test_what_is_open_to_all_holds_no_secret(running: Gatehouse, provider: Provi
     found = httpx.get(f"{running.admin_url}/.well-known/gatehouse-login", trust_env=False).json()
     scopes = ["openid", "offline_access", "infer"]
     assert found == {
-        "issuers": [{"name": "corp", "issuer": provider.url, "client_id": "gatehouse-cli", "scopes": scopes, "resource": "urn:gatehouse"}]
+        "issuers": [
+            {
+                "name": "corp",
+                "issuer": provider.url,
+                "client_id": "gatehouse-cli",
+                "scopes": scopes,
+                "resource": "urn:gatehouse",
+                "dpop": None,
+            }
+        ]
     }
 
 
@@ -149,6 +160,72 @@ def test_an_issuer_that_is_not_there(running: Gatehouse, tmp_path: Path) -> None
     code, said = terminal.login(Person("ann"), "--issuer", "other")
     assert code == 2 and "the gateway has: corp" in said
     assert terminal.run("logout").returncode == 1
+
+
+@pytest.fixture(scope="module", params=["off", "required"], ids=["without nonces", "with nonces"])
+def binding(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, provider: Provider
+) -> Iterator[Gatehouse]:
+    """A gateway that takes tokens that are bound to a key, and no others, at an issuer that binds them."""
+    directory = tmp_path_factory.mktemp("binding")
+    with empty_port() as data, empty_port() as control:
+        pass
+    config = configuration(
+        directory / "state",
+        listen={"data": f"127.0.0.1:{data}", "admin": f"127.0.0.1:{control}"},
+        engines=[external("fake", engine.port, slots=64)],
+        models=[{"name": "m1", "pool": ["fake"]}],
+        roles={"chatter": {"permissions": ["infer:chat"]}},
+        bindings=[{"role": "chatter", "subjects": ["group/engineers"]}],
+    )
+    login = {"client_id": "gatehouse-cli", "scopes": ["openid", "offline_access", "infer"], "resource": "urn:gatehouse"}
+    config["identity"]["oidc"] = [
+        {
+            "name": "corp",
+            "issuer": provider.url,
+            "audiences": ["gatehouse"],
+            "claims": {"roles": "roles"},
+            "login": login,
+            "binding": "dpop",
+        }
+    ]
+    config["identity"]["dpop"] = {"urls": [f"http://127.0.0.1:{port}" for port in (data, control)], "nonce": request.param}
+    provider.control("nonces", request.param == "required")
+    with Gatehouse(directory, config) as gatehouse:
+        yield gatehouse
+    provider.control("nonces", False)
+
+
+@pytest.mark.parametrize("flow", [(), ("--browser",)], ids=["device", "browser"])
+def test_a_login_is_bound_to_a_key(binding: Gatehouse, provider: Provider, tmp_path: Path, flow: tuple[str, ...]) -> None:
+    """Who steals the tokens from the profile and not its key can use neither."""
+    terminal = Terminal(binding, tmp_path)
+    code, said = terminal.login(Person("ann"), *flow)
+    assert code == 0 and "acme/ann (viewer)" in said, said
+    login = terminal.profile()["login"]
+    assert re.fullmatch("[0-9a-f]{64}", login["holder"]) and login["holder"] not in said
+    assert terminal.run("models", "list").returncode == 0
+    answer = terminal.run("chat", "hi", "--model", "m1")
+    assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
+    whoami = f"{binding.admin_url}/admin/v1/whoami"
+    stolen = httpx.get(whoami, headers={"authorization": f"Bearer {login['access_token']}"}, trust_env=False)
+    assert (stolen.status_code, stolen.json()["code"]) == (401, "invalid_credentials")
+
+    thief = {"default": {**terminal.profile(), "login": {**login, "holder": Holder().text}}}
+    terminal.file.write_text(json.dumps(thief))
+    assert terminal.run("models", "list").returncode == 1, "with another key"
+    thief["default"]["login"]["expires"] = 0.0
+    terminal.file.write_text(json.dumps(thief))
+    ended = terminal.run("models", "list")
+    assert ended.returncode == 1 and "gatehouse login" in ended.stderr, "nor can the refresh token be used with it"
+
+    stale = {"default": {**thief["default"], "login": {**login, "expires": 0.0}}}
+    terminal.file.write_text(json.dumps(stale))
+    listed = terminal.run("models", "list")
+    assert listed.returncode == 0, listed.stderr
+    after = terminal.profile()["login"]
+    assert after["access_token"] != login["access_token"] and after["holder"] == login["holder"], "refreshed, with the same key"
+    assert terminal.run("logout").returncode == 0 and json.loads(terminal.file.read_text()) == {}
 
 
 def test_people_count_on_the_data_listener_too(running: Gatehouse, tmp_path: Path) -> None:
