@@ -138,7 +138,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/workers/messages.py": ("tests/unit/gateway/app/workers/test_codec.py", "messages.MESSAGES"),
     "gateway/app/workers/process.py": ("tests/e2e/test_workers.py", "drains"),
     "gateway/audit/entries.py": ("tests/unit/gateway/audit/test_index.py", "make.intent"),
-    "gateway/audit/formats.py": ("tests/unit/gateway/audit/test_http_sink.py", "ocsf"),
+    "gateway/audit/exports.py": ("tests/unit/gateway/audit/test_formats.py", "converted("),
     "gateway/audit/indexer.py": ("tests/unit/gateway/audit/test_index.py", "gateway.audit.indexer"),
     "gateway/audit/reconcile.py": ("tests/e2e/test_cost.py", "reconcile"),
     "gateway/audit/record.py": ("tests/unit/gateway/audit/test_encode.py", "gateway.audit.record"),

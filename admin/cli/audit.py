@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,6 +27,13 @@ Verify = Callable[[Path, Path, AuditScope], dict[str, Any]]
 error whose text says what is wrong."""
 FOLLOW_SECONDS: Final = 1.0
 _SHOWN: Final = ("writer", "seq", "time", "kind", "hash")
+
+
+class ExportFormat(StrEnum):
+    jsonl = "jsonl"
+    csv = "csv"
+    ocsf = "ocsf"
+    cef = "cef"
 
 
 def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Typer:
@@ -227,9 +235,12 @@ def export(
     outcome: Annotated[str | None, typer.Option("--outcome", help="Only with this outcome, such as denied.")] = None,
     request_id: Annotated[str | None, typer.Option("--request-id", help="Only this request's.")] = None,
     writer: Annotated[str | None, typer.Option("--writer", help="Only this writer's.")] = None,
+    format: Annotated[
+        ExportFormat, typer.Option("--format", help="The log's lines as they are, or in another format.")
+    ] = ExportFormat.jsonl,
 ) -> None:
-    """Writes the records that match exactly as in the log, one JSON object per line, writer by writer."""
-    params: dict[str, Any] = {"tenant": tenant, "principal": principal, "model": model, "kind": kind, "event": event}
+    """Writes the records that match, writer by writer: exactly as in the log, one JSON object per line, or in another format."""
+    params: dict[str, Any] = {"format": str(format), "tenant": tenant, "principal": principal, "model": model, "kind": kind, "event": event}
     params |= {"outcome": outcome, "request_id": request_id, "writer": writer}
     for name, text in (("since", since), ("until", until)):
         if text is not None:

@@ -19,6 +19,7 @@ from gateway.core.audit_questions import AuditFilter
 from gateway.core.errors import NotFound, RequestError
 
 NDJSON = "application/x-ndjson"
+MEDIA = {"csv": "text/csv", "cef": "text/plain"}
 _LINES = 512
 _NAME = "[A-Za-z0-9_-]{1,40}"
 _PLACE = f"({_NAME}=)?[1-9][0-9]{{0,7}}"
@@ -34,7 +35,8 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Records that match all that is given. since (inclusive) and until (exclusive): when they were written. event: the name of an event,
-    or its beginning with a `*` behind it. The outcomes of the intents that match come with them."""
+    or its beginning with a `*` behind it. The outcomes of the intents that match come with them. format: the lines as they are, a table,
+    OCSF events, or CEF."""
 
     since: Moment | None = None
     until: Moment | None = None
@@ -46,6 +48,7 @@ class ExportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     outcome: Text | None = None
     request_id: Text | None = None
     writer: Writer | None = None
+    format: Literal["jsonl", "csv", "ocsf", "cef"] = "jsonl"
 
 
 class VerifyQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -180,10 +183,11 @@ async def keys(call: Call) -> Answer:
 
 
 async def export(call: Call) -> Answer:
-    """The lines exactly as the log holds them, so that an export can still be proven."""
+    """The lines exactly as the log holds them, so that an export can still be proven; or in another format."""
     q: ExportQuery = call.query
-    lines = call.ports.audit_reader.export(AuditFilter(**{name: getattr(q, name) for name in AuditFilter.__struct_fields__}))
-    return Answer(response=StreamingResponse(_parts(lines), media_type=NDJSON))
+    wanted = AuditFilter(**{name: getattr(q, name) for name in AuditFilter.__struct_fields__})
+    lines = call.ports.audit_reader.export(wanted, q.format)
+    return Answer(response=StreamingResponse(_parts(lines), media_type=MEDIA.get(q.format, NDJSON)))
 
 
 async def _parts(lines: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -141,8 +141,8 @@ class LocalAuditLog:
     def verify(self, scope: AuditScope = AuditScope()) -> dict[str, Any]:  # noqa: B008 - immutable
         return self._reader().verify(scope)
 
-    def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
-        return self._reader().export(wanted)
+    def export(self, wanted: AuditFilter = AuditFilter(), format: str = "jsonl") -> Iterator[bytes]:  # noqa: B008 - immutable
+        return self._reader().export(wanted) if format == "jsonl" else self._reader().export_as(wanted, format)
 
     def prove(self, request_id: str) -> list[dict[str, Any]]:
         return prove(self._directory, load_signer(str(self._keys.parent)), SystemClock(), request_id)

@@ -63,7 +63,7 @@ def ecs(record: Record) -> Record:
         "kind": "event",
         "module": "gatehouse",
         "dataset": "gatehouse.audit",
-        "category": ["configuration"] if kind == "event" else ["api"],
+        "category": ["api"] if kind in ("intent", "outcome") or outcome == "denied" else ["configuration"],
         "type": ["denied"] if outcome == "denied" else ["access"] if kind in ("intent", "outcome") else ["info"],
         "action": record.get("event") or record.get("operation") or kind,
         "outcome": RESULTS.get(outcome, "unknown"),

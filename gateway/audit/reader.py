@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.audit.chain import read_lines
 from gateway.audit.crypto import CheckpointVerifier
+from gateway.audit.exports import HEADS, converted
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
 from gateway.audit.sinks.file import list_segments
@@ -57,13 +58,23 @@ class LogReader:
     def export(self, wanted: AuditFilter = AuditFilter()) -> Iterator[bytes]:  # noqa: B008 - immutable
         """The lines that match, as they are, each with its line feed, so that an export can still be proven."""
         for writer, segments in self._segments().items():
-            if wanted.writer is not None and writer != wanted.writer:
-                continue
-            chosen = _Filter(wanted)
-            for path in _in_time(segments, wanted.since, wanted.until):
-                for line in _lines(path):
-                    if chosen.takes(line):
-                        yield line
+            if wanted.writer is None or writer == wanted.writer:
+                yield from self._exported(segments, wanted)
+
+    def export_as(self, wanted: AuditFilter, format: str) -> Iterator[bytes]:
+        """The same in another format (gateway.audit.exports); not to be proven."""
+        yield HEADS.get(format, b"")
+        for writer, segments in self._segments().items():
+            if wanted.writer is None or writer == wanted.writer:
+                yield from converted(writer, self._exported(segments, wanted), format)
+
+    @staticmethod
+    def _exported(segments: list[Path], wanted: AuditFilter) -> Iterator[bytes]:
+        chosen = _Filter(wanted)
+        for path in _in_time(segments, wanted.since, wanted.until):
+            for line in _lines(path):
+                if chosen.takes(line):
+                    yield line
 
     def newest(self, since: float | None = None, text: str = "", lines: int = MOST_LINES) -> Iterator[dict[str, Any]]:
         """Intents and outcomes of all writers, the newest first by time, none before `since` (seconds since the epoch).

@@ -178,8 +178,8 @@ class AuditReader(AuditProofs, Protocol):
         """scope: what must be there; by default everything."""
         ...
 
-    def export(self, wanted: AuditFilter = ...) -> Iterator[bytes]:
-        """The lines that match, exactly as in the log, writer by writer. Blocks, like all methods here."""
+    def export(self, wanted: AuditFilter = ..., format: str = "jsonl") -> Iterator[bytes]:
+        """The lines that match, writer by writer: `jsonl` exactly as in the log, or `csv`, `ocsf`, `cef`. Blocks, like all methods here."""
         ...
 
     def newest(self, since: float | None = None, text: str = "") -> Iterator[dict[str, Any]]:

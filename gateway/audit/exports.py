@@ -1,0 +1,95 @@
+"""Exports of the log in other formats: a table for spreadsheets, OCSF events, ArcSight's Common Event Format.
+
+Sources: RFC 4180 (CSV); OCSF 1.3; the CEF implementation standard, version 25 (CEF:0).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from gateway.audit.formats import Record, encode, identity, ocsf, records, rfc3339
+
+COLUMNS: Final = (
+    *("time", "writer", "seq", "kind", "request_id", "tenant", "principal", "user", "agent", "session", "credential", "peer", "operation"),
+    *("model", "endpoint", "outcome", "status", "code", "rule", "decision", "guardrail", "prompt_tokens", "completion_tokens", "cost"),
+    *("currency", "duration_ms", "event", "actor", "target", "hash"),
+)
+"""Of a CSV export."""
+SEVERITIES: Final = {"denied": 6, "failed": 5, "timeout": 5, "unknown": 6}
+"""CEF's, from 0 to 10; 3 for everything else."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+_BREAKS: Final = re.compile(r"[\r\n]+")
+_CEF: Final = (
+    *(("tenant", "cs1"), ("model", "cs2"), ("rule", "cs3"), ("guardrail", "cs4"), ("session", "cs5"), ("agent", "cs6")),
+    *(("request_id", "externalId"), ("peer", "src"), ("principal", "suid"), ("user", "suser"), ("actor", "duser"), ("target", "filePath")),
+    *(("outcome", "outcome"), ("code", "reason"), ("operation", "requestMethod"), ("endpoint", "dhost")),
+    *(("prompt_tokens", "cn1"), ("completion_tokens", "cn2"), ("status", "cn3")),
+)
+"""Our field and CEF's key."""
+_LABELS: Final = {key: name for name, key in _CEF if key[:2] in ("cs", "cn")}
+
+
+def converted(writer: str, lines: Iterable[bytes], format: str) -> Iterator[bytes]:
+    """The lines of one writer in a format of EXPORTS, one line each."""
+    convert = EXPORTS[format]
+    for record in (one for line in lines for one in records(writer, [line])):
+        yield convert(record)
+
+
+def _csv(record: Record) -> bytes:
+    return csv_line([_cell(record, name) for name in COLUMNS])
+
+
+def csv_line(cells: Iterable[Any]) -> bytes:
+    """RFC 4180, in UTF-8. A text that a spreadsheet would take for a formula gets an apostrophe before it."""
+    out = io.StringIO()
+    csv.writer(out).writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells])
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def _cell(record: Record, name: str) -> Any:
+    value = record.get(name, "")
+    if name == "time" and isinstance(value, int | float):
+        return rfc3339(float(value))
+    return value if isinstance(value, str | int | float) else encode(value).decode()
+
+
+def _ocsf(record: Record) -> bytes:
+    return encode(ocsf(record)) + b"\n"
+
+
+def _cef(record: Record) -> bytes:
+    """`CEF:0|vendor|product|version|class|name|severity|extension`."""
+    kind = str(record.get("kind", ""))
+    what = str(record.get("event") or record.get("operation") or kind)
+    severity = SEVERITIES.get(str(record.get("outcome", "")), 3)
+    head = "|".join(
+        _head(part) for part in ("Gatehouse", "Gatehouse", "1", f"{kind}:{what}" if what != kind else kind, what, str(severity))
+    )
+    moment = record.get("time", 0.0)
+    pairs = [("rt", str(int(moment * 1000)) if isinstance(moment, int | float) else "0"), ("deviceExternalId", record["writer"])]
+    pairs.append(("fileId", identity(record)))
+    for name, key in _CEF:
+        if value := record.get(name):
+            pairs.append((key, str(value)))
+            if key in _LABELS:
+                pairs.append((f"{key}Label", name))
+    return f"CEF:0|{head}|{' '.join(f'{key}={_value(value)}' for key, value in pairs)}\n".encode("utf-8", "replace")
+
+
+def _head(text: str) -> str:
+    return _BREAKS.sub(" ", text).replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _value(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("=", "\\=").replace("\r", "\\r").replace("\n", "\\n")
+
+
+EXPORTS: Final[dict[str, Callable[[Record], bytes]]] = {"csv": _csv, "ocsf": _ocsf, "cef": _cef}
+"""By format: what makes a line of a record. `jsonl`, the log's own lines, needs none."""
+HEADS: Final = {"csv": csv_line(COLUMNS)}
+"""What comes before the first line."""
