@@ -13,7 +13,7 @@ from admin.cli.keys import duration
 from admin.cli.session import DryRun, Session, connected
 
 group = typer.Typer(no_args_is_help=True, help="Limits and budgets: what is used of them, and changes.")
-COLUMNS = ("limit", "scope", "amount", "most", "used", "left", "resets_in", "binds")
+COLUMNS = ("limit", "scope", "amount", "most", "used", "left", "in_hand", "resets_in", "binds")
 Limit = Annotated[str, typer.Argument(metavar="NAME", help="A limit.", autocompletion=completion.limits)]
 Rate = Annotated[str | None, typer.Option(help="RATE/PERIOD, such as 100/1m.")]
 

@@ -96,7 +96,8 @@ LIMITS = Limits("limits", "limit", LimitSpec, in_file, tenant_of, check)
 
 
 class AmountState(msgspec.Struct, kw_only=True):
-    """resets_in: seconds until it is full again, or its window ends; null where time alone does not tell."""
+    """resets_in: seconds until it is full again, or its window ends; null where time alone does not tell. in_hand: of what is used, what
+    processes have taken in advance."""
 
     amount: str
     unit: str
@@ -104,6 +105,7 @@ class AmountState(msgspec.Struct, kw_only=True):
     used: float
     left: float
     resets_in: float | None
+    in_hand: float = 0
 
 
 class BucketState(msgspec.Struct, kw_only=True):

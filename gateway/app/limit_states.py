@@ -152,7 +152,7 @@ def written(key: Iterable[str]) -> str:
     return "/".join(key)
 
 
-def amount_of(meter: Meter, left: int, resets: float | None) -> dict[str, Any]:
+def amount_of(meter: Meter, left: int, resets: float | None, in_hand: int = 0) -> dict[str, Any]:
     scale = NANO if meter.what == MONEY else 1
     return {
         "amount": meter.name,
@@ -161,4 +161,5 @@ def amount_of(meter: Meter, left: int, resets: float | None) -> dict[str, Any]:
         "used": (meter.burst - left) / scale,
         "left": left / scale,
         "resets_in": None if resets is None else round(resets, 3),
+        "in_hand": in_hand / scale,
     }

@@ -150,6 +150,9 @@ class SharedLimitsPart:
         yield CounterMetricFamily("gatehouse_limits_redis_requests", "Requests that Redis was asked about", value=float(shared.asked))
         yield CounterMetricFamily("gatehouse_limits_redis_late", "Calls that Redis did not answer in time", value=float(shared.late))
         yield CounterMetricFamily("gatehouse_limits_redis_dropped", "Settlements that Redis was never told of", value=float(shared.dropped))
+        yield CounterMetricFamily(
+            "gatehouse_limits_redis_leased", "Requests decided from shares in hand", value=float(shared.advance.decided)
+        )
         fallbacks = CounterMetricFamily("gatehouse_limits_fallbacks", "Limits applied without Redis", labels=["mode"])
         for mode, count in shared.outage.decided.items():
             fallbacks.add_metric([mode], float(count))

@@ -42,5 +42,5 @@ class SharedLimitStates:
 
 def _view(shape: Shape, scope: str, bucket: BucketSeen) -> dict[str, Any]:
     spec: LimitSpec = shape.spec
-    amounts = [amount_of(meter, one.left, one.resets) for meter, one in zip(shape.meters, bucket.amounts, strict=True)]
+    amounts = [amount_of(meter, one.left, one.resets, one.ahead) for meter, one in zip(shape.meters, bucket.amounts, strict=True)]
     return bucket_view(spec, scope, amounts, bucket.in_use)

@@ -14,8 +14,6 @@ MAX_MONEY = 1e9
 """The most that a budget of money may be, in units of its currency: it is counted in billionths, in 63 bits."""
 AMOUNTS = ("requests", "tokens", "bytes", "elements", "concurrent", "budget", "session")
 
-_DEFAULTS = LimitSpec(name="default")
-
 
 def check_limit(limit: LimitSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
     """Raises ConfigError for a limit that limits nothing, or that nothing could ever pass."""
@@ -36,8 +34,14 @@ def check_limit(limit: LimitSpec, path: str, error: Callable[[str, str], ConfigE
     if not (weights.prompt or weights.completion):
         raise error(join(path, "weights"), "makes every token count nothing; give 'prompt' or 'completion' more than 0")
 
-    if limit.precision != _DEFAULTS.precision:
-        raise error(join(path, "precision"), "is not heeded by this version yet; remove it")
+    if limit.precision == "leased":
+        _leased(limit, join(path, "precision"), error)
+
+
+def _leased(limit: LimitSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
+    for name in ("concurrent", "budget", "session"):
+        if getattr(limit, name) is not None:
+            raise error(path, f"leased is for rates, and this limit has {name!r}, which is always exact; give {name!r} a limit of its own")
 
 
 def _rate(rate: RateSpec, path: str, what: str, error: Callable[[str, str], ConfigError]) -> None:

@@ -1,15 +1,16 @@
 """How exactly limits in Redis count while everything around them fails, and what they cost.
 
     python -m loadtests.limits.redis exact [--seconds 20] [--processes 4] [--clients 64] [--modes closed local open]
+                                           [--rate 100] [--burst 50] [--precision leased]
                                            [--events calm stop failover kill]
-    python -m loadtests.limits.redis cost [--requests 200000] [--at-once 32]
+    python -m loadtests.limits.redis cost [--requests 200000] [--at-once 32] [--precision exact|leased]
 
-exact: so many processes, each with so many clients, hammer one bucket (100/s, burst 50) in a Redis that this script starts: undisturbed;
-with Redis stopped for 5 seconds (SIGSTOP); with a Sentinel failover (the master is killed); with one of the processes killed. For each
-`on_failure`. Prints a Markdown table: what was admitted; what the limit allows from the first moment to the last (burst + rate x time);
-`excess`: by how much it was exceeded between any two moments, by the clock of Redis; `of what it could be`: without the time in
-which nothing could be admitted. Exits with 1 when more was admitted than the limit allows with `closed`, or less than 98 % of it
-undisturbed.
+exact: so many processes, each with so many clients, hammer one bucket (100/s, burst 50, unless another is given) in a Redis that this
+script starts: undisturbed; with Redis stopped for 5 seconds (SIGSTOP); with a Sentinel failover (the master is killed); with one of the
+processes killed. For each `on_failure`. Prints a Markdown table: what was admitted; what the limit allows from the first moment to the
+last (burst + rate x time); `excess`: by how much it was exceeded between any two moments, by the clock of Redis; `of what it could be`:
+without the time in which nothing could be admitted. Exits with 1 when more was admitted than the limit allows with `closed`, or less than
+98 % of it undisturbed.
 
 cost: the processor's time of one request with four limits, so many at once, coalesced: without and with the settlement, in this process and
 in Redis. `loadtests.limits.reconcile --redis` is the third part: requests with cancels, kills, engine failures and stalls of Redis.
@@ -38,8 +39,6 @@ from loadtests.limits.redis_worker import created, read
 from tests.cluster.redis_servers import Watched
 from tests.cluster.servers import ROOT, RedisServer
 
-RATE: Final = 100
-BURST: Final = 50
 STOPPED: Final = 5.0
 """Seconds."""
 MODES = ("closed", "local", "open")
@@ -66,9 +65,7 @@ class Run:
                 "redis": self.redis,
                 "file": str(file),
                 "mode": self.mode,
-                "rate": RATE,
-                "burst": BURST,
-                **{name: getattr(self.arguments, name) for name in ("processes", "clients", "seconds")},
+                **{name: getattr(self.arguments, name) for name in ("processes", "clients", "seconds", "rate", "burst", "precision")},
             }
             command = [sys.executable, "-m", "loadtests.limits.redis_worker", json.dumps(settings)]
             with (self.directory / "log").open("ab") as log:
@@ -133,28 +130,31 @@ def surroundings(event: str, directory: Path) -> Iterator[tuple[dict[str, Any], 
         server.stop()
 
 
-def excess(moments: list[int]) -> float:
+def excess(moments: list[int], rate: float, burst: float) -> float:
     """By how much more than burst + rate x time was admitted between any two moments (in microseconds, sorted), at worst."""
     debt = worst = 0.0
     before = moments[0] if moments else 0
     for moment in moments:
-        debt = max(0.0, debt - (moment - before) * RATE / 1e6) + 1.0
+        debt = max(0.0, debt - (moment - before) * rate / 1e6) + 1.0
         before = moment
-        worst = max(worst, debt - BURST)
+        worst = max(worst, debt - burst)
     return worst
 
 
-def possible(moments: list[int], ended: float) -> float:
+def possible(moments: list[int], ended: float, rate: float, burst: float) -> float:
     """What could have been admitted from the first admission to the end, without pauses longer than it takes the bucket to fill."""
     gaps = [(after - before) / 1e6 for before, after in zip(moments, [*moments[1:], int(ended * 1e6)], strict=True)]
-    return BURST + RATE * sum(min(gap, BURST / RATE) for gap in gaps)
+    return burst + rate * sum(min(gap, burst / rate) for gap in gaps)
 
 
 def exact(arguments: argparse.Namespace) -> int:
     wrong = False
     print(f"the hot path {'is compiled' if active() else 'runs from its sources'}; load {os.getloadavg()[0]:.1f}")
-    print("| on_failure | what | admitted | allowed | of it | of what it could be | excess | without Redis | 503 | late | slowest ms |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print(
+        "| on_failure | what | admitted | allowed | of it | of what it could be | excess | without Redis | 503 | late "
+        "| in hand | slowest ms |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for event in arguments.events:
         for mode in arguments.modes:
             with tempfile.TemporaryDirectory(prefix="gatehouse-") as name, surroundings(event, Path(name)) as (redis, happen):
@@ -174,15 +174,17 @@ def row(event: str, mode: str, run: Run, began: float, results: list[dict[str, A
     """Prints it; whether it is wrong."""
     found = sorted(one for file in run.files for one in read(file))
     moments, ended = [moment for moment, _ in found], max(one["ended"] for one in results)
-    allowed, could, over = BURST + RATE * (ended - began), possible(moments, ended), excess(moments)
+    rate, burst = run.arguments.rate, run.arguments.burst
+    allowed, could, over = burst + rate * (ended - began), possible(moments, ended, rate, burst), excess(moments, rate, burst)
     local = sum(not by_redis for _, by_redis in found)
     late, unavailable = sum(one["late"] for one in results), sum(one["unavailable"] for one in results)
+    in_hand = sum(one["in_hand"] for one in results)
     slowest = max(one["slowest_ms"] for one in results)
     undisturbed = event in ("calm", "kill") and not late
     bound = mode == "closed" or (not late and event != "failover")
     wrong = (bound and len(found) > allowed) or (undisturbed and len(found) < 0.98 * could)
     figures = f"{len(found)} | {allowed:.1f} | {len(found) / allowed:.2%} | {len(found) / could:.2%} | {over:.1f} | {local} | {unavailable}"
-    print(f"| {mode} | {event} | {figures} | {late} | {slowest} |{' **wrong**' if wrong else ''}", flush=True)
+    print(f"| {mode} | {event} | {figures} | {late} | {in_hand} | {slowest} |{' **wrong**' if wrong else ''}", flush=True)
     return wrong
 
 
@@ -193,6 +195,9 @@ def main() -> int:
     one.add_argument("--seconds", type=float, default=20.0)
     one.add_argument("--processes", type=int, default=4)
     one.add_argument("--clients", type=int, default=64)
+    one.add_argument("--rate", type=float, default=100)
+    one.add_argument("--burst", type=float, default=50)
+    one.add_argument("--precision", choices=("exact", "leased"), default="exact")
     one.add_argument("--timeout", type=float, default=0.05, help="redis.timeout in seconds")
     one.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     one.add_argument("--events", nargs="+", choices=EVENTS, default=EVENTS)
@@ -200,6 +205,7 @@ def main() -> int:
     two = commands.add_parser("cost")
     two.add_argument("--requests", type=int, default=200_000)
     two.add_argument("--at-once", type=int, default=32)
+    two.add_argument("--precision", choices=("exact", "leased"), help="four limits of rates only, decided so")
     two.add_argument("--rounds", type=int, default=5)
     two.set_defaults(run=redis_cost.cost)
     arguments = parser.parse_args()

@@ -28,7 +28,7 @@ from gateway.core.specs import LimitSpec, RateSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
 from gateway.core.waiting import Signal, as_future
 from gateway.core.wire import WireApi
-from gateway.limits.redis.held import SharedHeld
+from gateway.limits.redis.held import IN_HAND, SharedHeld
 from gateway.limits.redis.limiter import RedisLimiter
 from policies.limits import LimitRules, estimate
 
@@ -50,7 +50,7 @@ class Admitted:
         self.count = 0
 
     def add(self, held: SharedHeld) -> None:
-        moment = held.taken_at if held.taken_at else LOCAL | time.time_ns() // 1000
+        moment = time.time_ns() // 1000 if held.outage == IN_HAND else held.taken_at or LOCAL | time.time_ns() // 1000
         ENTRY.pack_into(self._map, self.count * ENTRY.size, moment)
         self.count += 1
 
@@ -78,7 +78,7 @@ class Worker:
         spec = RedisSpec(**{**where, "sentinels": tuple(where.get("sentinels", ()))})
         self.part = SharedLimitsPart(spec, self._record, lambda: settings["processes"], lambda name: None)
         rate = RateSpec(rate=settings["rate"], burst=settings["burst"])
-        limit = LimitSpec(name="hammered", requests=rate, on_failure=settings["mode"])
+        limit = LimitSpec(name="hammered", requests=rate, on_failure=settings["mode"], precision=settings["precision"])
         self.limiter = RedisLimiter(LimitRules([limit]), self.part.shared, self.part.pots, estimate=estimate)
         self.caller = Principal("ci", "team", "api_key", ("*",))
         self.request = InferenceRequest(WireApi("chat"), b"/", "m", {}, None, prompt_tokens=1, max_tokens=1)
@@ -107,6 +107,7 @@ class Worker:
                     "unavailable": self.unavailable,
                     "slowest_ms": round(self.slowest * 1000, 1),
                     "late": shared.late,
+                    "in_hand": shared.advance.decided,
                     "asked": shared.asked,
                     "calls": shared.called,
                     "said": self.said,

@@ -34,7 +34,7 @@ for at = 1, #KEYS, 2 do
   redis.call('DEL', KEYS[at + 1])
   if fine and type(state) == 'table' then
     state[1], state[3] = now, now
-    for place = 4, #state, 3 do
+    for place = 4, #state - 2, 3 do
       state[place], state[place + 1] = 0, now
     end
     redis.call('SET', KEYS[at], cmsgpack.pack(state), 'KEEPTTL')

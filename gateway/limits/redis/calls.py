@@ -9,10 +9,15 @@ import msgspec
 from gateway.core.ports import Reservation
 from gateway.core.waiting import Signal
 from gateway.limits.bucket import Amounts
+from gateway.limits.redis.hand import KEPT
 from gateway.limits.redis.pot import Pot
 from gateway.limits.redis.script import LUA, SHA
 from gateway.transport.redis.resp import word_of
 
+MOST_ASKED: Final = 256
+"""Requests in one call: Redis does nothing else meanwhile."""
+MOST_KEYS: Final = 1000
+MOST_NOTES: Final = 500
 HOLD: Final = 10_000_000
 """Microseconds for which a slot is a process's without being renewed."""
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -21,12 +26,21 @@ _DECODE: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 class Asked:
     """A request that Redis decides. units: what it costs, for each amount of each bucket; ticks: the same as Redis counts it. would: limits
-    that would refuse it if they were enforced. signal: None once it was decided otherwise."""
+    that would refuse it if they were enforced. signal: None once it was decided otherwise. leased: shares in hand may decide it."""
 
-    __slots__ = ("amounts", "pots", "signal", "ticks", "units", "would")
+    __slots__ = ("amounts", "leased", "pots", "signal", "ticks", "units", "would")
 
-    def __init__(self, pots: tuple[Pot, ...], units: list[list[int]], ticks: list[list[int]], amounts: Amounts, would: list[str]) -> None:
+    def __init__(
+        self,
+        pots: tuple[Pot, ...],
+        units: list[list[int]],
+        ticks: list[list[int]],
+        amounts: Amounts,
+        would: list[str],
+        leased: bool = False,
+    ) -> None:
         self.pots, self.units, self.ticks, self.amounts, self.would = pots, units, ticks, amounts, would
+        self.leased = leased
         self.signal: Signal[Reservation] | None = None
 
 
@@ -37,6 +51,18 @@ class Note(NamedTuple):
     taken_at: int
     slots: int
     amounts: list[int]
+
+
+class Take(NamedTuple):
+    """A share of a bucket that is asked for. turn: of the pot, when it was; batch: for how many requests it is; rest: what stays in hand;
+    back: what is given back; wanted: in ticks."""
+
+    pot: Pot
+    turn: int
+    batch: int
+    rest: list[int]
+    back: list[int]
+    wanted: list[int]
 
 
 class Script(NamedTuple):
@@ -51,10 +77,26 @@ class Script(NamedTuple):
 
 
 class Call:
-    """Filled by `ask`, `note` and `hold`, then encoded once. number: of its notes; 0 for none. deadline: microseconds of our own clock.
-    overdue: it has passed."""
+    """Filled by `ask`, `note`, `hold` and `take`, then encoded once. number: of its notes; 0 for none. sent_at, deadline: microseconds of
+    our own clock. overdue: it has passed."""
 
-    __slots__ = ("_asks", "_holds", "_notes", "_pots", "asked", "body", "deadline", "id", "notes", "number", "overdue", "tries")
+    __slots__ = (
+        "_asks",
+        "_holds",
+        "_notes",
+        "_pots",
+        "_takes",
+        "asked",
+        "body",
+        "deadline",
+        "id",
+        "notes",
+        "number",
+        "overdue",
+        "sent_at",
+        "takes",
+        "tries",
+    )
 
     def __init__(self, id: int, number: int = 0) -> None:
         self.id, self.number = id, number
@@ -64,8 +106,10 @@ class Call:
         self._asks: list[int] = []
         self._notes: list[int] = []
         self._holds: list[int] = []
+        self._takes: list[int] = []
+        self.takes: list[Take] = []
         self.body = b""
-        self.tries = self.deadline = 0
+        self.tries = self.deadline = self.sent_at = 0
         self.overdue = False
 
     @property
@@ -95,10 +139,17 @@ class Call:
         """Renews what the process holds of a bucket. whole: it is exactly that, whatever Redis believes."""
         self._holds += (self._index(pot), slots, 1 if whole else 0)
 
+    def take(self, take: Take) -> None:
+        self.takes.append(take)
+        self._takes += (self._index(take.pot), take.batch)
+        for index, rest in enumerate(take.rest):
+            self._takes += (rest, take.back[index], take.wanted[index])
+
     def encode(self, who: str, epoch: int, process: bytes, hold: int = HOLD) -> None:
         """process: the word of the process's key."""
         pots = self._pots
-        argument = _ENCODE([who, epoch, self.number, hold, [pot.terms.wire for pot in pots], self._notes, self._holds, self._asks])
+        wires = [pot.terms.wire for pot in pots]
+        argument = _ENCODE([who, epoch, self.number, hold, wires, self._notes, self._holds, self._asks, self._takes, KEPT])
         words = [word_of(b"%d" % (len(pots) + 1)), process, *(pot.word for pot in pots), word_of(argument)]
         self.body = b"".join(words)
 
@@ -116,4 +167,5 @@ def decoded(reply: Any, call: Call) -> list[int] | None:
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
     length = 1 + sum(1 + sum(2 + len(ticks) for ticks in asked.ticks) for asked in call.asked)
+    length += sum(2 * len(take.rest) for take in call.takes)
     return found if len(found) == length else None

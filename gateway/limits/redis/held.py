@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.core.types import Usage
 from gateway.limits.bucket import Amounts
 from gateway.limits.redis.pot import Pot
+
+IN_HAND: Final = -1
+"""As the outage of a reservation: it was decided from shares in hand."""
 
 
 class Settling(Protocol):
@@ -28,7 +31,7 @@ class Part:
 
 class SharedHeld:
     """A reservation. taken_at: by the clock of Redis, in microseconds. outage: 0, or the number of that in which this process admitted the
-    request by itself. not_enforced: limits that would have refused."""
+    request by itself, or IN_HAND. not_enforced: limits that would have refused."""
 
     __slots__ = ("_owner", "_settled", "amounts", "headers", "not_enforced", "outage", "parts", "taken_at")
 
@@ -51,3 +54,20 @@ class SharedHeld:
             return
         self._settled = True
         self._owner.settle(self, usage)
+
+
+def owed(part: Part, usage: Usage | None, currency: str, again: bool) -> list[int]:
+    """What is still to be charged of one bucket, in ticks; below 0 is what comes back. Nothing: empty. usage: None for what was not served.
+    again: it is counted again even if it cost what was taken."""
+    ticks = part.ticks
+    if ticks is None:
+        return []
+    if usage is None:
+        return [-cost for cost in ticks]
+    charges = part.pot.shape.charges(usage, part.units, currency)
+    if charges == part.units and not again:
+        return []
+    amounts = part.pot.terms.ticks(charges)
+    for index, cost in enumerate(ticks):
+        amounts[index] -= cost
+    return amounts

@@ -94,6 +94,7 @@ class RedisLimiter:
         amounts = Amounts(request, raw, prompt, completion)
         units: list[list[int]] = []
         ticks: list[list[int]] = []
+        leased = bool(pots)
         for pot in pots:
             terms = pot.terms
             if terms.calendar or pot.turn != terms.turn or pot.units is not pot.shape.units:
@@ -101,7 +102,9 @@ class RedisLimiter:
             cost = pot.shape.costs(amounts)
             units.append(cost)
             ticks.append(terms.ticks(cost))
-        return self._shared.ask(Asked(pots, units, ticks, amounts, would))
+            if not terms.leased:
+                leased = False
+        return self._shared.ask(Asked(pots, units, ticks, amounts, would, leased))
 
     def _resolve(self, principal: Principal, model: str, operation: str) -> PotsApplying:
         scopes = self._rules.applying(principal, model, operation)

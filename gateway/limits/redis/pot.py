@@ -9,6 +9,7 @@ from typing import Final
 
 from gateway.limits.bucket import Bucket, Shape
 from gateway.limits.counter import ALERTS
+from gateway.limits.redis.hand import Hand
 from gateway.limits.redis.meters import MOST, NEVER, PS, Ticks
 
 PINNED: Final = 10_000_000
@@ -24,9 +25,9 @@ CROWDED, OVER, SHORT = 1, 2, 4
 
 class Terms:
     """What all pots of one limit share. It follows the limit's settings, and windows of the calendar. wire: how the script is told of it.
-    turn: changes when pots must adapt. budget_at: which of the amounts is a budget; -1 for none."""
+    turn: changes when pots must adapt. budget_at: which of the amounts is a budget; -1 for none. leased: shares may be taken in advance."""
 
-    __slots__ = ("_units", "_until", "budget_at", "calendar", "meters", "shape", "turn", "wire")
+    __slots__ = ("_units", "_until", "budget_at", "calendar", "leased", "meters", "shape", "turn", "wire")
 
     def __init__(self, shape: Shape, now: int) -> None:
         self.shape = shape
@@ -41,6 +42,7 @@ class Terms:
     def _build(self, now: int) -> None:
         shape = self.shape
         self.turn += 1
+        self.leased = shape.spec.precision == "leased" and not shape.concurrent and not shape.wall_ps
         self._units, self._until = shape.units, NEVER
         self.meters = [Ticks(meter) for meter in shape.meters]
         self.calendar, self.budget_at = False, -1
@@ -66,7 +68,8 @@ class Pot(Bucket):
     """word: its key as a word of a command. debts, seen: as last heard, in ticks and microseconds of our own clock. full_house: all slots
     are taken; ended: the session has lasted too long; waits: until a window lets the last request pass, in microseconds. asked: requests
     that Redis has not decided yet. told: Redis may believe that this process holds slots. short_until: until then what costs at least
-    `short_costs` is refused without asking. share: the part of a budget, of ALERTS, that was last told of here.
+    `short_costs` is refused without asking. share: the part of a budget, of ALERTS, that was last told of here. hand: what was taken in
+    advance.
 
     While Redis is away, `own` are the debts that count here, scaled by the number of processes; `base` what they were at `base_at`, when
     that began, in the outage of this number.
@@ -80,6 +83,7 @@ class Pot(Bucket):
         "debts",
         "ended",
         "full_house",
+        "hand",
         "index",
         "outage",
         "own",
@@ -105,6 +109,7 @@ class Pot(Bucket):
         self.short_costs: list[int] = []
         self.own: list[int] = [0] * len(terms.meters)
         self.base: list[int] = [0] * len(terms.meters)
+        self.hand: Hand | None = Hand(len(terms.meters)) if terms.leased else None
 
     def crowded(self) -> bool:
         return self.full_house
@@ -135,6 +140,7 @@ class Pot(Bucket):
                     for debts in (self.debts, self.own, self.base):
                         debts[index] = min(MOST, -(-debts[index] * new.unit // old.unit))
             self.short_until = 0
+            self.hand = Hand(len(terms.meters)) if terms.leased else None
 
     def heard(self, now: int, flags: int, waits: int, debts: list[int]) -> None:
         """What Redis says of it."""
@@ -146,6 +152,15 @@ class Pot(Bucket):
         cells = self.cells
         for index, meter in enumerate(self.terms.meters):
             cells[index].full = meter.shown(debts[index])
+
+    def show_hand(self) -> None:
+        """What is in hand counts as left."""
+        hand = self.hand
+        assert hand is not None
+        cells = self.cells
+        for index, meter in enumerate(self.terms.meters):
+            left = self.debts[index] - hand.amounts[index]
+            cells[index].full = meter.shown(left) if left > 0 else 0
 
     def nearly_spent(self) -> bool:
         """Whether more of the budget is used than was told of here, after `heard`; `share` says how much."""

@@ -7,7 +7,7 @@ happened, and the call is repeated with EVAL.
 
 The call:
     KEYS[1] the process. KEYS[2], ... the buckets.
-    ARGV[1] MessagePack: [who, epoch, number, hold, shapes, notes, holds, asks], all but `who` whole numbers below 2^53:
+    ARGV[1] MessagePack: [who, epoch, number, hold, shapes, notes, holds, asks, takes, keep], all but `who` whole numbers below 2^53:
         epoch       of the connection; after a later one was heard, calls of an earlier one do nothing (the answer is STALE)
         number      of the notes; those of a number that was done are not done again. 0: there are none
         hold        for how long a slot belongs to the process without being renewed, microseconds
@@ -16,10 +16,17 @@ The call:
         notes       flat: bucket, taken_at, slots given back, amount of each meter; for each settlement
         holds       flat: bucket, slots, whether that is all; for each bucket of which the process holds slots
         asks        flat: number of buckets, then for each bucket its number and the amount of each meter; for each request
+        takes       flat: bucket, for how many requests a share is wanted, then for each meter: what is left of the process's share, what it
+                    gives back of it, how much it wants; for each share that is taken in advance
+        keep        for how long a share is out without being told of, microseconds
 The answer, MessagePack: [now, for each request 1 or 0, then for each of its buckets: 1 if all slots are taken + 2 if the session has lasted
-too long + 4 if it had too little of anything; how long until a window lets it pass; and each meter's debt]. Times are microseconds.
+too long + 4 if it had too little of anything; how long until a window lets it pass; and each meter's debt; then for each share: what is
+given of each meter, and each meter's debt]. Times are microseconds.
 
-A bucket is a string: MessagePack of [when it was written, {process: [slots, until]}, since, then for each meter: debt, idle since, unit].
+A bucket is a string: MessagePack of [when it was written, {process: [slots, until]}, since, then for each meter: debt, idle since, unit;
+then, where shares are out, {process: [until, amount of each meter]}]. A share was charged when it was given, and the debt of a bucket does
+not fall below what is out: so it refills up to its burst minus that, and whoever takes from it and whoever uses a share admit no more than
+burst + rate x time together. Since nobody tells of a share that expired, the debt of a moment is found from those that were out until then.
 The debt of a rolling window is the list of its slices: [number, amount, number, amount, ...]. The time to live of a bucket is the time
 until it would be full and unused, so that it means the same whether it is there or not. All numbers are whole and below 2^53, so the
 doubles of Lua count exactly. After the clock has stepped back (it is another master's) no bucket waits for it: what was written in its
@@ -34,7 +41,7 @@ from typing import Final
 
 LUA: Final = b"""
 local call = cmsgpack.unpack(ARGV[1])
-local who, epoch, number, hold, shapes, notes, holds, asks = unpack(call, 1, 8)
+local who, epoch, number, hold, shapes, notes, holds, asks, takes, keep = unpack(call, 1, 10)
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local raws = redis.call('MGET', unpack(KEYS))
@@ -75,12 +82,46 @@ local function slices_of(found, meter, value)
   return sum
 end
 
+local function shares_of(found, state, written)
+  local gone, sums = {}, {}
+  for process, hand in pairs(written) do
+    if type(hand) == 'table' then
+      local mine = {math.min(number_at(hand, 1), now + keep)}
+      for meter = 1, found.count do
+        local unit, before, amount = found.shape[5 * meter - 1], number_at(state, 3 * meter + 3), number_at(hand, meter + 1)
+        if before > 0 and before ~= unit then amount = math.ceil(amount * unit / before) end
+        mine[meter + 1] = amount
+        if mine[1] > now then sums[meter] = (sums[meter] or 0) + amount end
+      end
+      if mine[1] > now then found.hands[process] = mine else gone[#gone + 1] = mine end
+    end
+  end
+  for meter = 1, found.count do
+    local drain, out = found.shape[5 * meter], sums[meter] or 0
+    local debt = math.max(found.debts[meter], out)
+    for _, one in ipairs(gone) do
+      local least = out - (now - one[1]) * drain
+      for _, other in ipairs(gone) do
+        if other[1] >= one[1] then least = least + other[meter + 1] end
+      end
+      debt = math.max(debt, least)
+    end
+    found.debts[meter] = debt
+  end
+end
+
+local function out_of(found, meter)
+  local out = 0
+  for _, hand in pairs(found.hands) do out = out + hand[meter + 1] end
+  return out
+end
+
 local function bucket(index)
   local found = buckets[index]
   if found then return found end
   local shape = shapes[index]
   local count = (#shape - 3) / 5
-  found = {shape = shape, count = count, debts = {}, idle = {}, slices = {}, held = {}, used = 0, since = now}
+  found = {shape = shape, count = count, debts = {}, idle = {}, slices = {}, held = {}, hands = {}, used = 0, since = now}
   buckets[index] = found
   local state = {}
   local raw = raws[index + 1]
@@ -113,6 +154,11 @@ local function bucket(index)
       found.debts[meter] = debt > 0 and debt or 0
     end
     found.idle[meter] = idle
+  end
+  local shares = state[3 * count + 4]
+  if type(shares) == 'table' then
+    shares_of(found, state, shares)
+    changed[index] = true
   end
   if type(state[2]) == 'table' then
     for process, slots in pairs(state[2]) do
@@ -152,7 +198,7 @@ local function give_back(found, meter, amount)
     amount = amount - left
   end
   local debt = found.debts[meter] - amount
-  found.debts[meter] = debt > 0 and debt or 0
+  found.debts[meter] = math.max(debt, out_of(found, meter), 0)
 end
 
 local function wait_of(found, meter, amount)
@@ -215,6 +261,28 @@ for at = 1, #holds, 3 do
   changed[index] = true
 end
 
+local place, past = 1, #takes
+while place <= past do
+  local index = takes[place]
+  local found = bucket(index)
+  local before, mine, any = found.hands[who], {now + keep}, false
+  for meter = 1, found.count do
+    mine[meter + 1] = takes[place + 3 * meter - 1]
+    if mine[meter + 1] > 0 then any = true end
+  end
+  found.hands[who] = any and mine or nil
+  for meter = 1, found.count do
+    local had, rest = before and before[meter + 1] or 0, mine[meter + 1]
+    if rest > had then
+      charge(found, meter, rest - had)
+    else
+      give_back(found, meter, math.min(takes[place + 3 * meter], had - rest))
+    end
+  end
+  changed[index] = true
+  place = place + 2 + 3 * found.count
+end
+
 local answer, last = {now}, 1
 local at, stop = 1, #asks
 while at <= stop do
@@ -264,6 +332,34 @@ while at <= stop do
   end
 end
 
+place = 1
+while place <= past do
+  local found, batch = bucket(takes[place]), takes[place + 1]
+  local holders, part = 1, 1
+  for process in pairs(found.hands) do
+    if process ~= who then holders = holders + 1 end
+  end
+  for meter = 1, found.count do
+    local wanted = takes[place + 3 * meter + 1]
+    if wanted > 0 then
+      part = math.min(part, math.max(0, found.shape[5 * meter + 1] - found.debts[meter]) / (2 * holders) / wanted)
+    end
+  end
+  local whole = math.floor(part * batch)
+  local mine = found.hands[who] or {now + keep}
+  for meter = 1, found.count do
+    local given = whole > 0 and math.floor(takes[place + 3 * meter + 1] * whole / batch) or 0
+    if given > 0 then
+      charge(found, meter, given)
+      found.hands[who] = mine
+    end
+    mine[meter + 1] = (mine[meter + 1] or 0) + given
+    answer[last + meter], answer[last + found.count + meter] = given, found.debts[meter]
+  end
+  last = last + 2 * found.count
+  place = place + 2 + 3 * found.count
+end
+
 if writes then redis.call('SET', KEYS[1], cmsgpack.pack({epoch, done}), 'PX', 3600000) end
 for index in pairs(changed) do
   local found = buckets[index]
@@ -284,6 +380,10 @@ for index in pairs(changed) do
   if shape[2] > 0 and lives < 86400000000 then lives = 86400000000 end
   for _, slots in pairs(found.held) do
     if slots[2] - now > lives then lives = slots[2] - now end
+  end
+  if next(found.hands) then
+    state[3 * found.count + 4] = found.hands
+    for _, hand in pairs(found.hands) do lives = math.max(lives, hand[1] - now) end
   end
   if lives > 0 then
     redis.call('SET', KEYS[index + 1], cmsgpack.pack(state), 'PX', math.ceil(lives / 1000) + 1)

@@ -23,19 +23,16 @@ from gateway.core.types import Usage
 from gateway.core.waiting import Signal
 from gateway.limits import headers
 from gateway.limits.exceeded import exceeded
+from gateway.limits.redis.advance import Advance
 from gateway.limits.redis.away import Outage, limits_unavailable
-from gateway.limits.redis.calls import HOLD, Asked, Call, Note, Script, decoded
+from gateway.limits.redis.calls import HOLD, MOST_ASKED, MOST_KEYS, MOST_NOTES, Asked, Call, Note, Script, decoded
 from gateway.limits.redis.events import Events
-from gateway.limits.redis.held import Part, SharedHeld
+from gateway.limits.redis.held import IN_HAND, Part, SharedHeld, owed
 from gateway.limits.redis.pot import SHORT, Pot
 from gateway.limits.redis.refusals import as_before
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.resp import RedisError, word_of
 
-MOST_ASKED: Final = 256
-"""Requests in one call: Redis does nothing else meanwhile."""
-MOST_KEYS: Final = 1000
-MOST_NOTES: Final = 500
 MOST_WAITING: Final = 10_000
 MOST_KEPT: Final = 200_000
 """Settlements that are kept while Redis is away. Beyond them the oldest are dropped: what they would give back stays charged."""
@@ -88,6 +85,7 @@ class SharedLimits:
         self._who, self._process = "", b""
         self._name()
         self.outage = Outage(self, parts)
+        self.advance = Advance(self._stir, later, self.now)
         self._line: Connection | None = None
         self.up = False
         self._epoch = self._number = self._calls = 0
@@ -123,10 +121,10 @@ class SharedLimits:
         self._who = self._entropy.bytes(8).hex()
         self._process = word_of(self._key(self._who))
 
+    # --- asking and settling
+
     def now(self) -> int:
         return int(self._monotonic() * 1_000_000)
-
-    # --- asking and settling
 
     def redis_now(self) -> int:
         """Microseconds since the epoch by the clock of Redis, as far as it is known here."""
@@ -135,6 +133,8 @@ class SharedLimits:
     def ask(self, asked: Asked) -> Signal[Reservation] | SharedHeld:
         """The reservation, or what completes with it. Raises or fails with LimitExceeded, Overloaded."""
         now = self.now()
+        if asked.leased and (parts := self.advance.parts(asked, now)) is not None:
+            return self._held(asked, parts, self.advance.given_at(asked), asked.would, IN_HAND)
         if not self.up:
             return self._alone(asked, now)
         for index, pot in enumerate(asked.pots):
@@ -148,37 +148,33 @@ class SharedLimits:
         asked.signal = signal
         self._waiting += 1
         self._wanted.append(asked)
+        if asked.leased:
+            self.advance.asking(asked)
+        self._stir()
+        return signal
+
+    def _stir(self) -> None:
         if not self._flushing:
             self._flushing = True
             self._soon(self._flush)
-        return signal
 
     def settle(self, held: SharedHeld, usage: Usage | None) -> None:
         """Ends a reservation; called once for each by the reservation itself. usage: None for what was not served."""
         asked = held.amounts
         if usage is not None and self._learn is not None:
             self._learn(asked.model, asked.raw, usage)
-        here = held.outage != 0 and held.outage == self.outage.number and not self.outage.over
+        here = held.outage > 0 and held.outage == self.outage.number and not self.outage.over
         taken_at = held.taken_at or self._back_at
         for part in held.parts:
-            pot, ticks = part.pot, part.ticks
-            shape = pot.shape
+            pot = part.pot
             pot.in_use -= 1
             pot.short_until = 0
-            if ticks is None:
-                amounts = [0] * len(part.units)
-            elif usage is None:
-                amounts = [-cost for cost in ticks]
-            else:
-                charges = shape.charges(usage, part.units, asked.currency)
-                amounts = []
-                if charges != part.units or here:
-                    amounts = pot.terms.ticks(charges)
-                    for index, cost in enumerate(ticks):
-                        amounts[index] -= cost
-            slots = 1 if shape.concurrent else 0
+            amounts = owed(part, usage, asked.currency, here)
+            if held.outage == IN_HAND and amounts:
+                amounts = self.advance.settle(pot, amounts)
+            slots = 1 if pot.shape.concurrent else 0
             if here:
-                if ticks is not None:
+                if part.ticks is not None:
                     self.outage.settle(pot, amounts, self.now())
             elif slots or any(amounts):
                 self._note(Note(pot, taken_at, slots, amounts or [0] * len(part.units)))
@@ -203,11 +199,13 @@ class SharedLimits:
         self._flushing = False
         wanted, self._wanted = self._wanted, []
         place = 0
-        while self.up and (place < len(wanted) or self._notes):
+        while self.up and (place < len(wanted) or self._notes or self.advance.waiting):
             call = self._with_notes()
             while place < len(wanted) and len(call.asked) < MOST_ASKED and call.keys < MOST_KEYS:
                 call.ask(wanted[place])
                 place += 1
+            if not self.advance.into(call, self.now()):
+                break
             self._send(call)
         if place < len(wanted):
             self._decide_here(wanted[place:])
@@ -233,7 +231,8 @@ class SharedLimits:
                 pot.asked += 1
             self._tell(asked.pots)
         call.encode(self._who, self._epoch, self._process, self._lasts)
-        call.deadline = self.now() + self._patience
+        call.sent_at = self.now()
+        call.deadline = call.sent_at + self._patience
         self.called += 1
         self.asked += len(call.asked)
         self._sent.append(call)
@@ -261,7 +260,7 @@ class SharedLimits:
             self._give_up("what it answers cannot be read")
             return
         self._ahead = found[0] - self.now()
-        if call.asked:
+        if call.asked or call.takes:
             self._decided(call, found)
         if not self.up and not self._sent:
             if not call.asked and self.now() <= call.deadline:
@@ -303,23 +302,23 @@ class SharedLimits:
                 for pot, ticks in zip(asked.pots, asked.ticks, strict=True):
                     pot.refused(ticks)
                 done.append((signal, None, exceeded(asked.pots, asked.units, 0)))
+        self.advance.answered(call, found, place, ours)
         for signal, reservation, error in done:
             if error is not None:
                 signal.fail(error)
+            elif reservation is not None and signal.awaited:
+                signal.set(reservation)
             elif reservation is not None:
-                if signal.awaited:
-                    signal.set(reservation)
-                else:
-                    reservation.settle(None)  # the client has left meanwhile
+                reservation.settle(None)  # the client has left meanwhile
 
-    def _held(self, asked: Asked, parts: list[Part], now: int, would: list[str]) -> SharedHeld:
+    def _held(self, asked: Asked, parts: list[Part], now: int, would: list[str], outage: int = 0) -> SharedHeld:
         for part in parts:
             part.pot.in_use += 1
         if would and self._unenforced is not None:
             for name in would:
                 self._unenforced(name)
         shown = headers.line(asked.pots[0], 0) if len(asked.pots) == 1 else headers.lines(asked.pots, 0)
-        return SharedHeld(self, asked.amounts, parts, now, 0, shown, tuple(would))
+        return SharedHeld(self, asked.amounts, parts, now, outage, shown, tuple(would))
 
     def _give_back(self, parts: list[Part], taken_at: int) -> None:
         """Redis has admitted what was decided without it."""
@@ -350,6 +349,7 @@ class SharedLimits:
         for asked in call.asked:
             for pot in asked.pots:
                 pot.asked -= 1
+        self.advance.unanswered(call)
         self._decide_here(call.asked)
 
     def _decide_here(self, wanted: Sequence[Asked]) -> None:
@@ -443,6 +443,9 @@ class SharedLimits:
             self._send(call)
         while self._notes:
             self._send(self._with_notes())
+        call = self._call()
+        if self.advance.tell(call, self.now()):
+            self._send(call)
         self._hold(whole=True)
         if self._line is not None and not self._line.clogged:
             self.up, self._pause = True, PROBE

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gateway.limits.bucket import Shape
 from gateway.limits.meter import SECOND
+from gateway.limits.redis.hand import KEPT
 from gateway.limits.redis.meters import Ticks
 
 _DECODE = msgspec.msgpack.Decoder().decode
@@ -19,11 +20,12 @@ _DECODE = msgspec.msgpack.Decoder().decode
 
 class AmountSeen(Struct, frozen=True):
     """used, left: whole units, and of money billionths. resets: seconds until it is full again, or its window ends; None where time alone
-    does not tell."""
+    does not tell. ahead: of what is used, that processes have in hand."""
 
     used: int
     left: int
     resets: float | None
+    ahead: int = 0
 
 
 class BucketSeen(Struct, frozen=True):
@@ -38,17 +40,20 @@ def seen(shape: Shape, raw: bytes | None, now: int) -> BucketSeen:
     state = _state(raw)
     elapsed = max(0, now - _number(state, 0))
     amounts = []
+    shares = _shares(shape, state, now)
     for index, meter in enumerate(shape.meters):
         ticks = Ticks(meter)
         end = ticks.turn(now) if ticks.calendar else 0
-        shown = ticks.shown(_debt(ticks, state, 3 + 3 * index, elapsed, now))
+        debt = _debt(ticks, state, 3 + 3 * index, elapsed, now)
+        out, least = _out(shares, index, ticks.drain, now)
+        shown = ticks.shown(max(debt, least))
         left = meter.level(shown) if ticks.drain > 0 else max(0, meter.burst - shown)
         resets: float | None = None
         if ticks.drain > 0:
             resets = shown / SECOND
         elif end:
             resets = (end - now) / 1_000_000
-        amounts.append(AmountSeen(meter.burst - left, left, resets))
+        amounts.append(AmountSeen(meter.burst - left, left, resets, out // ticks.unit))
     return BucketSeen(tuple(amounts), _in_use(state, now))
 
 
@@ -61,6 +66,29 @@ def _debt(ticks: Ticks, state: list[Any], place: int, elapsed: int, now: int) ->
     if ticks.begin and _number(state, place + 1) < ticks.begin:
         return 0
     return max(0, debt - elapsed * ticks.drain)
+
+
+def _shares(shape: Shape, state: list[Any], now: int) -> list[tuple[int, list[int]]]:
+    """The shares that processes had in hand when it was written: (until when, the amount of each meter)."""
+    place = 3 + 3 * len(shape.meters)
+    hands = state[place] if place < len(state) and isinstance(state[place], dict) else {}
+    found = []
+    for hand in hands.values():
+        if isinstance(hand, list):
+            amounts = [_number(hand, 1 + index) for index in range(len(shape.meters))]
+            found.append((min(_number(hand, 0), now + KEPT), amounts))
+    return found
+
+
+def _out(shares: list[tuple[int, list[int]]], index: int, drain: int, now: int) -> tuple[int, int]:
+    """(what is out of a meter, below which its debt is not): see gateway.limits.redis.script."""
+    out = sum(amounts[index] for until, amounts in shares if until > now)
+    least = out
+    for until, _ in shares:
+        if until <= now:
+            before = sum(amounts[index] for other, amounts in shares if other >= until)
+            least = max(least, before - (now - until) * drain)
+    return out, least
 
 
 def _slices(ticks: Ticks, state: list[Any], place: int, now: int) -> int:

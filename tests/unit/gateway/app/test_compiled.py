@@ -119,6 +119,10 @@ SLICES = {
         "self._map[8:_START]": "a mapped file",
         "data[8:_START]": "two constants, and the file is longer",
     },
+    "gateway/limits/redis/advance.py": {
+        "found[place + count:place + 2 * count]": "a list",
+        "found[place:place + count]": "a list",
+    },
     "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
     "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
     "gateway/wire/openai/stream.py": {

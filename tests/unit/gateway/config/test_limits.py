@@ -32,6 +32,11 @@ def problem(**limit: Any) -> str:
         ({"budget": {"amount": 5, "timezone": "../x"}}, "there is no time zone"),
         ({"budget": {"amount": 5, "window": {"rolling": 3600}, "timezone": "Europe/Berlin"}}, "a rolling one begins at no certain time"),
         ({"session": {"calls": 5}}, "limits[0].session: bounds single sessions, but 'per' is key"),
+        (
+            {"requests": {"rate": 1}, "concurrent": 1, "precision": "leased"},
+            "limits[0].precision: leased is for rates, and this limit has 'concurrent'",
+        ),
+        ({"budget": {"amount": 5}, "precision": "leased"}, "this limit has 'budget', which is always exact"),
         ({"session": {}, "per": "session"}, "limits[0].session: bounds nothing"),
         ({"concurrent": 1, "weights": {"prompt": 0, "completion": 0}}, "limits[0].weights: makes every token count nothing"),
     ],
@@ -44,6 +49,7 @@ def test_what_is_refused(limit: dict[str, Any], message: str) -> None:
     "limit",
     [
         {"requests": {"rate": 1}},
+        {"requests": {"rate": 1}, "tokens": {"rate": 5, "burst": 10}, "precision": "leased"},
         {"concurrent": 1, "per": "user", "match": {"group": "x"}},
     ],
 )
