@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from gateway.core.errors import LimitExceeded, Overloaded
 from gateway.core.specs import LimitSpec
 from gateway.core.types import InferenceRequest, Principal, Usage
@@ -15,11 +17,13 @@ Scope = tuple[LimitSpec, tuple[str, ...]]
 
 
 class LimitRules:
-    """The limits of a configuration, in its order."""
+    """The limits of a configuration, in its order: all that they count but places of queues, or with `places` only those."""
 
-    def __init__(self, limits: Iterable[LimitSpec]) -> None:
-        self._limits = tuple(limits)
-        self._names = frozenset(limit.name for limit in self._limits)
+    def __init__(self, limits: Iterable[LimitSpec], places: bool = False) -> None:
+        given = tuple(limits)
+        self._names = frozenset(limit.name for limit in given)
+        part = queue_part if places else counted_part
+        self._limits = tuple(found for limit in given if (found := part(limit)) is not None)
 
     def missing(self, principal: Principal) -> tuple[str, ...]:
         """Limits that the credential names and that are not there."""
@@ -64,6 +68,28 @@ class LimitRules:
             if found:
                 would.append(name)
         return would
+
+
+def counted_part(limit: LimitSpec) -> LimitSpec | None:
+    """The limit without its places of queues; None if nothing else is limited."""
+    if limit.queued is None:
+        return limit
+    fields = ("requests", "tokens", "bytes", "elements", "concurrent", "budget", "session")
+    return replace(limit, queued=None) if any(getattr(limit, name) is not None for name in fields) else None
+
+
+def queue_part(limit: LimitSpec) -> LimitSpec | None:
+    """The limit's places of queues alone; None if it has none."""
+    if limit.queued is None:
+        return None
+    return LimitSpec(
+        name=limit.name, per=limit.per, match=limit.match, queued=limit.queued, on_failure=limit.on_failure, enforce=limit.enforce
+    )
+
+
+def nothing(request: InferenceRequest) -> tuple[int, int]:
+    """The tokens of a place in a queue."""
+    return 0, 0
 
 
 def estimate(request: InferenceRequest) -> tuple[int, int]:

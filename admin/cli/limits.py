@@ -137,9 +137,10 @@ def _rows(session: Session, found: list[dict[str, Any]]) -> None:
     for one in found:
         shared = {"limit": one["limit"], "scope": one["scope"] or "-", "binds": "yes" if one["binds"] else ""}
         rows += [{**shared, **amount} for amount in one["amounts"]]
-        if one["concurrent"]:
-            left = max(0, one["concurrent"] - one["in_use"])
-            rows.append({**shared, "amount": "concurrent", "most": one["concurrent"], "used": one["in_use"], "left": left})
+        for amount in ("concurrent", "queued"):
+            if most := one.get(amount):
+                left = max(0, most - one["in_use"])
+                rows.append({**shared, "amount": amount, "most": most, "used": one["in_use"], "left": left})
     session.out.rows(rows, COLUMNS)
 
 

@@ -110,8 +110,7 @@ class AmountState(msgspec.Struct, kw_only=True):
 
 class BucketState(msgspec.Struct, kw_only=True):
     """scope: whose bucket, such as `tenant/kind/id`. left: of the amount that has least left, as a part of the whole. binds: of all that
-    apply
-    to a request, it has least left."""
+    apply to a request, it has least left. in_use: requests under way, or with `queued` in queues."""
 
     limit: str
     per: str
@@ -119,6 +118,7 @@ class BucketState(msgspec.Struct, kw_only=True):
     enforced: bool
     amounts: list[AmountState]
     concurrent: int | None
+    queued: int | None = None
     in_use: int
     left: float
     binds: bool

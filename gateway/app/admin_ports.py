@@ -99,7 +99,7 @@ class PolicyTrial:
         asked = (principal, request, Peer(trial.source), trial.bytes)
         decision = snapshot.authorizer.decide(*asked)
         considered = snapshot.authorizer.explain(*asked)
-        rules = LimitRules(snapshot.spec.limits)
+        rules, places = LimitRules(snapshot.spec.limits), LimitRules(snapshot.spec.limits, places=True)
         if missing := rules.missing(principal):
             return {
                 "allow": False,
@@ -120,7 +120,9 @@ class PolicyTrial:
             "reason": decision.reason,
             "rule": decision.rule,
             "rules": considered,
-            "limits": [limit.name for limit, _ in rules.applying(principal, name, trial.operation)],
+            "limits": list(
+                dict.fromkeys(limit.name for one in (rules, places) for limit, _ in one.applying(principal, name, trial.operation))
+            ),
             "guardrails": reading,
         }
 

@@ -55,9 +55,8 @@ class Assembled:
 class Assembler:
     """Builds Snapshots over the registries that outlive them. Life: `aclose`.
 
-    audit: where outcomes go. limiter: makes the Limiter of settings and their version. salts: the secret of the salts
-    (gateway.core.isolation), and of nonces. claim: uses up proofs.
-    """
+    audit: where outcomes go. limiter: makes the Limiter of settings and their version, or that of places in queues. salts: the secret of
+    the salts (gateway.core.isolation), and of nonces. claim: uses up proofs."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class Assembler:
         metrics: Metrics,
         audit: AuditLog,
         parts: PartsBuilder,
-        limiter: Callable[[ConfigSpec, int], Limiter],
+        limiter: Callable[[ConfigSpec, int, bool], Limiter],
         salts: Callable[[], bytes],
         countries: Countries,
         claim: Claim,
@@ -137,7 +136,7 @@ class Assembler:
             spec,
             Networked(identity, networks, tenants),
             authorizer,
-            self._limiter(spec, version),
+            self._limiter(spec, version, False),
             HookedAudit(self._audit, tuple(parts.hooks.values())) if parts.hooks else self._audit,
             entries,
             partial(table.parse, max_depth=depth, max_nodes=nodes),
@@ -147,6 +146,7 @@ class Assembler:
             networks.rules(spec.listen.networks),
             networks.rules(spec.listen.admin_networks),
             prover,
+            self._limiter(spec, version, True) if any(limit.queued is not None for limit in spec.limits) else None,
         )
         return Assembled(snapshot, router, parts)
 

@@ -82,6 +82,7 @@ MODULES = (
     "gateway.pipeline.phases",
     "gateway.pipeline.pipeline",
     "gateway.pipeline.plane",
+    "gateway.pipeline.queueing",
     "gateway.pipeline.stream",
     "gateway.pipeline.tools",
     "gateway.routing.admission",

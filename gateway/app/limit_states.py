@@ -12,13 +12,13 @@ from gateway.core.specs import LimitSpec
 from gateway.core.storage import ControlStore
 from gateway.core.types import Principal
 from gateway.limits.account import Account
-from gateway.limits.bucket import Bucket
+from gateway.limits.bucket import Bucket, layout_of
 from gateway.limits.counter import Ask, counted, expires, forgiven
 from gateway.limits.meter import MONEY, NANO, SECOND, Meter, meters_of
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
 from gateway.pipeline.plane import DataPlane
-from policies.limits import LimitRules
+from policies.limits import LimitRules, counted_part, queue_part
 
 BATCH: Final = 500
 MOST: Final = 1000
@@ -36,13 +36,18 @@ class LimitStates:
     async def state(self, limit: str) -> list[dict[str, Any]]:
         spec = limit_named(self._plane, limit)
         stored = await self._stored(spec)
-        local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit}
-        keys = sorted({*stored, *local})[:MOST]
-        return [self._view(spec, key, local.get(key), stored.get(key, {})) for key in keys]
+        found = []
+        for part in parts_of(spec):
+            layout = layout_of(part)
+            local = {key: bucket for key, bucket in self._registry.all() if bucket.shape.name == limit and bucket.shape.layout == layout}
+            counters = stored if part.queued is None else {}
+            keys = sorted({*counters, *local})[:MOST]
+            found += [self._view(part, key, local.get(key), counters.get(key, {})) for key in keys]
+        return found
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
         found = []
-        for spec, key in LimitRules(self._plane.current().spec.limits).applying(principal, model, operation):
+        for spec, key in applying(self._plane, principal, model, operation):
             bucket = self._registry.known(self._registry.shape(spec, -1), key)
             stored = await self._stored(spec) if any(meter.durable for meter in meters_of(spec)) else {}
             found.append(self._view(spec, key, bucket, stored.get(key, {})))
@@ -113,8 +118,8 @@ class LimitStates:
 def bucket_view(spec: LimitSpec, scope: str, amounts: list[dict[str, Any]], in_use: int) -> dict[str, Any]:
     """One bucket, as the admin API shows it."""
     shares = [one["left"] / one["most"] for one in amounts if one["most"]]
-    if spec.concurrent:
-        shares.append(max(0, spec.concurrent - in_use) / spec.concurrent)
+    if slots := spec.concurrent or spec.queued:
+        shares.append(max(0, slots - in_use) / slots)
     return {
         "limit": spec.name,
         "per": spec.per,
@@ -122,6 +127,7 @@ def bucket_view(spec: LimitSpec, scope: str, amounts: list[dict[str, Any]], in_u
         "enforced": spec.enforce,
         "amounts": amounts,
         "concurrent": spec.concurrent,
+        "queued": spec.queued,
         "in_use": in_use,
         "left": round(min(shares, default=1.0), 6),
         "binds": False,
@@ -141,6 +147,18 @@ def limit_named(plane: DataPlane, limit: str) -> LimitSpec:
         if spec.name == limit:
             return spec
     raise NotFound(f"There is no limit {limit!r} in force.")
+
+
+def parts_of(spec: LimitSpec) -> list[LimitSpec]:
+    """A limit's parts that have buckets of their own: all that it counts, and places in queues."""
+    return [part for part in (counted_part(spec), queue_part(spec)) if part is not None]
+
+
+def applying(plane: DataPlane, principal: Principal, model: str, operation: str) -> list[tuple[LimitSpec, Key]]:
+    """The limits that apply to a request, by their parts, each with the key of its bucket."""
+    limits = plane.current().spec.limits
+    rules = (LimitRules(limits), LimitRules(limits, places=True))
+    return [scope for one in rules for scope in one.applying(principal, model, operation)]
 
 
 def no_bucket(limit: str, scope: str) -> NotFound:

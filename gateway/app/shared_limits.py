@@ -21,7 +21,7 @@ from gateway.transport.redis.address import target
 from gateway.transport.redis.connection import Connection
 from gateway.transport.redis.keeper import Keeper
 from gateway.transport.redis.resp import RedisError, command
-from policies.limits import LimitRules
+from policies.limits import LimitRules, nothing
 
 log = logging.getLogger("gatehouse.limits")
 SETTLED: Final = 1.0
@@ -88,9 +88,11 @@ class SharedLimitsPart:
             await asyncio.sleep(0.005)
         await self.keeper.aclose()
 
-    def limiter(self, spec: ConfigSpec) -> Limiter:
+    def limiter(self, spec: ConfigSpec, places: bool) -> Limiter:
+        """The Limiter of these settings. places: of places in queues."""
         self._estimates.bounds = bounds_of(spec.models)
-        return RedisLimiter(LimitRules(spec.limits), self.shared, self.pots, estimate=self._estimates.estimate)
+        estimate = nothing if places else self._estimates.estimate
+        return RedisLimiter(LimitRules(spec.limits, places), self.shared, self.pots, estimate=estimate)
 
     def _connected(self, line: Connection) -> None:
         self.shared.connected(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.app.limit_states import MOST, amount_of, binding, bucket_view, limit_named, no_bucket, written
+from gateway.app.limit_states import MOST, amount_of, applying, binding, bucket_view, limit_named, no_bucket, parts_of, written
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.specs import LimitSpec
 from gateway.core.types import Principal
@@ -12,7 +12,6 @@ from gateway.limits.bucket import Shape
 from gateway.limits.redis.book import BucketBook
 from gateway.limits.redis.view import BucketSeen
 from gateway.pipeline.plane import DataPlane
-from policies.limits import LimitRules
 
 
 class SharedLimitStates:
@@ -23,18 +22,22 @@ class SharedLimitStates:
 
     async def state(self, limit: str) -> list[dict[str, Any]]:
         spec = limit_named(self._plane, limit)
-        shape = Shape(spec)
-        return [_view(shape, scope, bucket) for scope, bucket in await self._book.all_of(shape, MOST)]
+        found = []
+        for part in parts_of(spec):
+            shape = Shape(part)
+            found += [_view(shape, scope, bucket) for scope, bucket in await self._book.all_of(shape, MOST)]
+        return found
 
     async def applying(self, principal: Principal, model: str, operation: str) -> list[dict[str, Any]]:
-        rules = LimitRules(self._plane.current().spec.limits)
-        wanted = [(Shape(spec), key) for spec, key in rules.applying(principal, model, operation)]
+        wanted = [(Shape(spec), key) for spec, key in applying(self._plane, principal, model, operation)]
         found = await self._book.look(wanted)
         return binding([_view(shape, written(key), bucket) for (shape, key), bucket in zip(wanted, found, strict=True)])
 
     async def reset(self, limit: str, scope: str | None, *, dry_run: bool = False) -> int:
-        shape = Shape(limit_named(self._plane, limit))
-        names = await (self._book.names_of(shape) if scope is None else self._book.meant(shape, scope))
+        names: list[bytes] = []
+        for part in parts_of(limit_named(self._plane, limit)):
+            shape = Shape(part)
+            names += await (self._book.names_of(shape) if scope is None else self._book.meant(shape, scope))
         if scope is not None and not names:
             raise no_bucket(limit, scope)
         return len(names) if dry_run else await self._book.reset(names)

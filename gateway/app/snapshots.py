@@ -26,7 +26,7 @@ from gateway.limits.stock import Restock
 from gateway.routing.registry import EndpointRegistry
 from gateway.routing.router import FleetRouter
 from gateway.telemetry.metrics import Metrics
-from policies.limits import LimitRules
+from policies.limits import LimitRules, nothing
 
 NO_LOGINS = (b"identity.api_keys", b"identity.gateway_tokens")
 """What the keys of authenticators begin with that do not help where nobody has logged in otherwise."""
@@ -122,14 +122,14 @@ class SnapshotBuilder:
         ):
             raise ConfigError("there is no way to log in: add a key, or say 'insecure: true'", path="identity")
 
-    def _limiter(self, spec: ConfigSpec, version: int) -> Limiter:
+    def _limiter(self, spec: ConfigSpec, version: int, places: bool) -> Limiter:
         self._estimates.bounds = bounds_of(spec.models)
         if self.shared_limits is not None:
-            return self.shared_limits.limiter(spec)
+            return self.shared_limits.limiter(spec, places)
         return LocalLimiter(
-            LimitRules(spec.limits),
+            LimitRules(spec.limits, places),
             self.buckets,
-            estimate=self._estimates.estimate,
+            estimate=nothing if places else self._estimates.estimate,
             learn=self._estimates.learn,
             restock=self._restock,
             noted=self._metrics.not_enforced,

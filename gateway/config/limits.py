@@ -12,14 +12,16 @@ from gateway.wire.yamltree import join
 
 MAX_MONEY = 1e9
 """The most that a budget of money may be, in units of its currency: it is counted in billionths, in 63 bits."""
-AMOUNTS = ("requests", "tokens", "bytes", "elements", "concurrent", "budget", "session")
+AMOUNTS = ("requests", "tokens", "bytes", "elements", "concurrent", "queued", "budget", "session")
 
 
 def check_limit(limit: LimitSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
     """Raises ConfigError for a limit that limits nothing, or that nothing could ever pass."""
     given = [name for name in AMOUNTS if getattr(limit, name) is not None]
     if not given:
-        raise error(path, "limits nothing; give it 'requests', 'tokens', 'bytes', 'elements', 'concurrent', 'budget' or 'session'")
+        raise error(
+            path, "limits nothing; give it 'requests', 'tokens', 'bytes', 'elements', 'concurrent', 'queued', 'budget' or 'session'"
+        )
     for name in ("requests", "tokens", "bytes", "elements"):
         rate: RateSpec | None = getattr(limit, name)
         if rate is not None:
@@ -39,7 +41,7 @@ def check_limit(limit: LimitSpec, path: str, error: Callable[[str, str], ConfigE
 
 
 def _leased(limit: LimitSpec, path: str, error: Callable[[str, str], ConfigError]) -> None:
-    for name in ("concurrent", "budget", "session"):
+    for name in ("concurrent", "queued", "budget", "session"):
         if getattr(limit, name) is not None:
             raise error(path, f"leased is for rates, and this limit has {name!r}, which is always exact; give {name!r} a limit of its own")
 

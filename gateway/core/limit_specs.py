@@ -83,10 +83,9 @@ class LoopSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class LimitSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A limit with one bucket for each value of `per`; a request takes from all buckets that apply to it, or from none.
 
-    bytes: of bodies of requests. elements: of tensors. weights: of tokens, wherever this limit counts them. on_failure: what happens while
-    the counter that is shared with other replicas cannot be reached. precision: whether shares of it may be taken in advance. enforce:
-    without it nothing is refused, and what would have been is counted.
-    """
+    bytes: of bodies of requests. elements: of tensors. queued: requests that wait for an engine at once. weights: of tokens, wherever
+    this limit counts them. on_failure: what happens while the counter that is shared with other replicas cannot be reached. precision:
+    whether shares of it may be taken in advance. enforce: without it nothing is refused, and what would have been is counted."""
 
     name: Name
     per: Per = "key"
@@ -96,6 +95,7 @@ class LimitSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     bytes: RateSpec | None = None
     elements: RateSpec | None = None
     concurrent: Positive | None = None
+    queued: Positive | None = None
     budget: BudgetSpec | None = None
     session: LoopSpec | None = None
     weights: WeightsSpec = WeightsSpec()

@@ -293,11 +293,11 @@ class Route(Protocol):
     """The way to one public model: its pool, selector, queue, retry budget. Made once per model by the router's builder."""
 
     def acquire(
-        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float
-    ) -> Maybe[Attempt]:
-        """Admission and selection in one decision. `session`: the value of the configured routing header, if any. `tried`:
-        endpoint names to avoid (a retry). `deadline`: monotonic seconds. Raises Overloaded, EngineError(no_healthy_endpoint);
-        a Signal that is abandoned must be given to `abandon`."""
+        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float, wait: bool
+    ) -> Maybe[Attempt] | float:
+        """Admission and selection in one decision. `session`: the value of the routing header, if any. `tried`: endpoints to avoid (a
+        retry). `deadline`: monotonic seconds. `wait` False: instead of waiting, the seconds until the caller's tenant is served next.
+        Raises Overloaded, EngineError(no_healthy_endpoint); a Signal that is abandoned must be given to `abandon`."""
         ...
 
     def abandon(self, waiting: Any) -> None:

@@ -172,8 +172,8 @@ class Snapshot:
     parse_steps: the same for large bodies, in steps that leave the loop free.
     salts: keep callers from sharing cached prefixes.
     networks, admin_networks: who is let in by the two listeners; None: everybody.
-    prover: reads proofs at the token endpoint; None where no token can be bound to a key.
-    owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
+    places: counts places in queues; None where no limit bounds them. prover: reads proofs at the token endpoint; None where no token can
+    be bound to a key. owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
     """
 
     __slots__ = (
@@ -187,6 +187,7 @@ class Snapshot:
         "owned",
         "parse",
         "parse_steps",
+        "places",
         "prover",
         "salts",
         "spec",
@@ -209,9 +210,10 @@ class Snapshot:
         networks: Rules | None = None,
         admin_networks: Rules | None = None,
         prover: Prover | None = None,
+        places: Limiter | None = None,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
         self.models, self.parse, self.salts, self.owned = models, parse, salts, owned
-        self.parse_steps = parse_steps
+        self.parse_steps, self.places = parse_steps, places
         self.networks, self.admin_networks, self.prover = networks, admin_networks, prover

@@ -23,6 +23,8 @@ from gateway.limits.stock import Need, Restock, Stock
 __all__ = ["MILLISECOND", "SECOND", "Amounts", "Bucket", "Shape"]
 
 MICRO: Final = 1_000_000
+PLACES: Final = "queued"
+"""In a layout: these buckets count places of queues. policies.limits makes them limits of their own."""
 FORGET: Final = 86_400 * SECOND
 """A session without a request for so long has ended."""
 
@@ -115,7 +117,7 @@ class Shape:
     def respec(self, spec: LimitSpec, version: int, now: int) -> None:
         """The limit's settings from now on. They count the same amounts."""
         self.spec, self.version, self.changed = spec, version, now
-        self.concurrent, self.enforce, self.on_failure = spec.concurrent or 0, spec.enforce, spec.on_failure
+        self.concurrent, self.enforce, self.on_failure = spec.concurrent or spec.queued or 0, spec.enforce, spec.on_failure
         self.meters: list[Meter] = meters_of(spec)
         self.units: tuple[tuple[int, int], ...] = tuple((meter.unit, meter.burst) for meter in self.meters)
         names = [meter.shown for meter in self.meters]
@@ -176,7 +178,8 @@ class Shape:
 
 def layout_of(spec: LimitSpec) -> tuple[str, ...]:
     """What a limit counts, in the order of its buckets' vectors. Buckets outlast a change of a limit only if this stays the same."""
-    return tuple(meter.name for meter in meters_of(spec))
+    found = tuple(meter.name for meter in meters_of(spec))
+    return found if spec.queued is None else (*found, PLACES)
 
 
 class Cell:

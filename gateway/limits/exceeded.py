@@ -80,5 +80,5 @@ def exceeded(buckets: Sequence[Bucket], costs: Sequence[list[int]], now: int) ->
     if code == "session_exceeded":
         what = "time" if meter is None else meter.words
         return LimitExceeded(f"This session has used its {what}: the limit '{name}' is reached.", code=code, headers=(*NEVER, *shown))
-    what = "concurrent requests" if meter is None else meter.words
+    what = meter.words if meter is not None else "queued requests" if worst.bucket.shape.spec.queued else "concurrent requests"
     return LimitExceeded(f"Too many {what}: the limit '{name}' is reached.", code=code, retry_after=retry_after, headers=shown)

@@ -20,6 +20,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.pipeline.exchange import Exchange
+from gateway.pipeline.queueing import acquired, queued
 from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
 from gateway.wire.failures import engine_says
@@ -37,9 +38,13 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
     tried: tuple[str, ...] = ()
     session = exchange.headers.get(entry.routing_header) if entry.routing_header is not None and exchange.peer.trusted else None
     while True:
-        granted: Any = entry.route.acquire(request, exchange.principal, session, tried, exchange.deadline)  # type: ignore[arg-type]
-        attempt: Attempt = await _queued(entry, granted) if isinstance(granted, WAITS) else granted
-        granted = None
+        places = exchange.snapshot.places
+        if places is None:
+            granted: Any = entry.route.acquire(request, exchange.principal, session, tried, exchange.deadline, True)  # type: ignore[arg-type]
+            attempt: Attempt = await queued(entry, granted) if isinstance(granted, WAITS) else granted
+            granted = None
+        else:
+            attempt = await acquired(exchange, entry, places, session, tried)
         exchange.attempt = attempt
         exchange.attempts += 1
         exchange.clock.mark("select")
@@ -83,19 +88,6 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         exchange.call = None
         attempt.close(_result(relay.head))
         return relay
-
-
-async def _queued(entry: ModelEntry, waiting: Any) -> Attempt:
-    try:
-        await Completion(waiting)  # a Signal's own wait, which ends with the value, costs 1,900 instructions
-        check(waiting.error)
-        attempt: Attempt = waiting.value
-    except BaseException:
-        entry.route.abandon(waiting)
-        raise
-    finally:
-        waiting = None  # it holds the error whose traceback would hold it
-    return attempt
 
 
 def _after_failure(

@@ -18,6 +18,7 @@ from gateway.core.types import InferenceRequest, IntentRecord, Principal, Respon
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
 from gateway.pipeline.exchange import Client, Exchange
+from gateway.pipeline.queueing import acquired, queued
 from gateway.wire.oip import codec
 
 MAX_BYTES: Final = 1024 * 1024
@@ -173,9 +174,13 @@ def _authorised(x: Exchange, principal: Principal, request: InferenceRequest) ->
 
 async def _asked(x: Exchange, entry: ModelEntry, ticket: Signal[None], path: bytes) -> SmallAnswer:
     """The answer of one endpoint of the model."""
-    granted: Any = entry.route.acquire(x.request, x.principal, None, (), x.deadline)  # type: ignore[arg-type]
-    attempt: Attempt = await _granted(entry, granted) if isinstance(granted, WAITS) else granted
-    granted = None
+    places = x.snapshot.places
+    if places is None:
+        granted: Any = entry.route.acquire(x.request, x.principal, None, (), x.deadline, True)  # type: ignore[arg-type]
+        attempt: Attempt = await queued(entry, granted) if isinstance(granted, WAITS) else granted
+        granted = None
+    else:
+        attempt = await acquired(x, entry, places, None, ())
     x.attempt = attempt
     x.attempts = 1
     if not ticket.done:
@@ -197,17 +202,6 @@ async def _asked(x: Exchange, entry: ModelEntry, ticket: Signal[None], path: byt
     x.call = None
     attempt.close(AttemptResult.SUCCESS)
     return answer
-
-
-async def _granted(entry: ModelEntry, waiting: Any) -> Attempt:
-    try:
-        attempt: Attempt = await waiting
-    except BaseException:
-        entry.route.abandon(waiting)
-        raise
-    finally:
-        waiting = None  # it holds the error whose traceback would hold it
-    return attempt
 
 
 def _check_status(entry: ModelEntry, status: int) -> None:

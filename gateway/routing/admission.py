@@ -138,6 +138,10 @@ class _Class:
         """The line with the most entries relative to its weight."""
         return max(self._turns, key=lambda line: line.size / line.weight, default=None)
 
+    def others(self, tenant: str) -> int:
+        """The number of other tenants with entries."""
+        return len(self._lines) - (tenant in self._lines)
+
     def share(self, tenant: str) -> float:
         """A tenant's entries relative to its weight."""
         line = self._lines.get(tenant)
@@ -173,6 +177,11 @@ class AdmissionQueue:
     def ahead(self, rank: int) -> int:
         """The number of entries in this class and the better ones."""
         return sum(lines.size for lines in self._classes[: rank + 1])
+
+    def before(self, tenant: str, rank: int) -> int:
+        """The number of entries that are served before the first of this tenant and class, about: better classes, and one of each other
+        tenant of the same."""
+        return sum(lines.size for lines in self._classes[:rank]) + self._classes[rank].others(tenant)
 
     def push(self, entry: Entry) -> Entry | None:
         """Queues an entry. Returns the entry that was dropped for it, the new one itself if it was not queued, or None."""

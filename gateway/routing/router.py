@@ -139,8 +139,14 @@ class PoolRoute:
     # -- the port -----------------------------------------------------------------------------------------------------------------
 
     def acquire(
-        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float
-    ) -> PoolAttempt | Waiting:
+        self,
+        request: InferenceRequest,
+        principal: Principal,
+        session: bytes | None,
+        tried: tuple[str, ...],
+        deadline: float,
+        wait: bool = True,
+    ) -> PoolAttempt | Waiting | float:
         """Admission and selection in one decision; see the port.
 
         Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with a realistic retry_after, or
@@ -165,6 +171,8 @@ class PoolRoute:
                 return self._grant(member, retry)
         if not self._open and not self._panic and not self._wanted():
             raise self._unavailable()
+        if not wait:
+            return min(self._timeout, self._retry_after(self._queue.before(principal.tenant, RANKS[principal.priority])))
         until = min(deadline, self._now() + self._timeout)
         entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until, tried)
         return self._enqueue(Waiting(entry, key, retry))

@@ -84,7 +84,7 @@ from gateway.server.tls import Contexts, Material, context_of
 from gateway.telemetry import logging as gatehouse_logging
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused import Refused
-from policies.limits import LimitRules
+from policies.limits import LimitRules, nothing
 
 log = logging.getLogger("gatehouse")
 FIND_SECONDS: Final = 6.0
@@ -216,11 +216,12 @@ class Worker:
             self._telemetry = spec.telemetry
             gatehouse_logging.setup(spec.telemetry.log_level, spec.telemetry.log_format, worker=self.id)
 
-    def _limiter(self, spec: ConfigSpec, version: int) -> Limiter:
+    def _limiter(self, spec: ConfigSpec, version: int, places: bool) -> Limiter:
         self._estimates.bounds = bounds_of(spec.models)
         if self.shared_limits is not None:
-            return self.shared_limits.limiter(spec)
-        return LeasedLimiter(LimitRules(spec.limits), self.shares, estimate=self._estimates.estimate, version=version)
+            return self.shared_limits.limiter(spec, places)
+        estimate = nothing if places else self._estimates.estimate
+        return LeasedLimiter(LimitRules(spec.limits, places), self.shares, estimate=estimate, version=version)
 
     def stopped(self, change: Stopped) -> None:
         self.plane.standing.replace(change.source, map(Stop.of, change.stops))

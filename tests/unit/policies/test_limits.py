@@ -133,3 +133,18 @@ def test_a_credential_that_names_a_missing_limit_is_refused() -> None:
     with pytest.raises(Overloaded, match="'gone'") as caught:
         rules.applying(principal, "m")
     assert (caught.value.status, caught.value.code) == (503, "limit_not_in_force")
+
+
+def test_places_in_queues_are_a_part_of_their_own() -> None:
+    both = LimitSpec(name="both", concurrent=5, queued=2)
+    only = LimitSpec(name="only", per="tenant", queued=3, enforce=False)
+    plain = LimitSpec(name="plain", concurrent=1)
+    caller = Principal("ci", "team", "api_key", ("*",), limits=("only",))
+    counted = LimitRules([both, only, plain]).applying(caller, "m")
+    assert [(limit.name, limit.concurrent, limit.queued) for limit, _ in counted] == [("both", 5, None), ("plain", 1, None)]
+    places = LimitRules([both, only, plain], places=True).applying(caller, "m")
+    assert [(limit.name, limit.concurrent, limit.queued, limit.enforce) for limit, _ in places] == [
+        ("both", None, 2, True),
+        ("only", None, 3, False),
+    ]
+    assert places[1][1] == ("team",)

@@ -36,6 +36,7 @@ def problem(**limit: Any) -> str:
             {"requests": {"rate": 1}, "concurrent": 1, "precision": "leased"},
             "limits[0].precision: leased is for rates, and this limit has 'concurrent'",
         ),
+        ({"requests": {"rate": 1}, "queued": 1, "precision": "leased"}, "this limit has 'queued', which is always exact"),
         ({"budget": {"amount": 5}, "precision": "leased"}, "this limit has 'budget', which is always exact"),
         ({"session": {}, "per": "session"}, "limits[0].session: bounds nothing"),
         ({"concurrent": 1, "weights": {"prompt": 0, "completion": 0}}, "limits[0].weights: makes every token count nothing"),
@@ -49,6 +50,7 @@ def test_what_is_refused(limit: dict[str, Any], message: str) -> None:
     "limit",
     [
         {"requests": {"rate": 1}},
+        {"queued": 5, "per": "tenant"},
         {"requests": {"rate": 1}, "tokens": {"rate": 5, "burst": 10}, "precision": "leased"},
         {"concurrent": 1, "per": "user", "match": {"group": "x"}},
     ],

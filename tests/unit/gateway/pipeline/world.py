@@ -235,8 +235,10 @@ class Route:
         self.ready, self.queued = True, 0
 
     def acquire(
-        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float
-    ) -> Maybe[Attempt]:
+        self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float, wait: bool
+    ) -> Maybe[Attempt] | float:
+        if self.wait and not wait:
+            return 7.0
         self.tried.append(tried)
         self.sessions.append(session)
         if self.errors:

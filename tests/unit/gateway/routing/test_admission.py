@@ -43,6 +43,13 @@ def test_retries_that_a_free_slot_serves_are_not_overtaken():
     assert drain(queue) == entries
 
 
+def test_who_is_served_before_a_tenant() -> None:
+    queue = AdmissionQueue(100, {})
+    for item in (entry(priority="interactive"), entry("a"), entry("a"), entry("b"), entry("c", priority="batch")):
+        queue.push(item)
+    assert [queue.before(tenant, rank) for tenant, rank in (("a", 1), ("z", 1), ("z", 0), ("c", 2))] == [2, 3, 1, 4]
+
+
 def test_better_classes_go_first():
     queue = AdmissionQueue(10, {})
     batch, standard, interactive = entry(priority="batch"), entry(priority="standard"), entry(priority="interactive")

@@ -1,0 +1,60 @@
+"""The way into a queue where limits bound how many requests may wait in it (`queued`).
+
+A place is asked for before the queue is entered, so that a caller beyond the bound displaces nobody. It is free again when the request has
+left the queue, whatever the reason: it was dispatched, refused or displaced, its deadline came, its client left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.core.errors import LimitExceeded
+from gateway.core.ports import Attempt, Limiter, Reservation
+from gateway.core.snapshot import ModelEntry
+from gateway.core.waiting import WAITS, Completion, check
+from gateway.pipeline.exchange import Exchange
+
+
+async def acquired(x: Exchange, entry: ModelEntry, places: Limiter, session: bytes | None, tried: tuple[str, ...]) -> Attempt:
+    """An attempt at a model, now or after its turn in the queue. Raises LimitExceeded, Overloaded, EngineError."""
+    route = entry.route
+    granted: Any = route.acquire(x.request, x.principal, session, tried, x.deadline, False)  # type: ignore[arg-type]
+    if not isinstance(granted, float):
+        attempt: Attempt = granted
+        return attempt
+    place = await _place(x, places, granted)
+    try:
+        granted = route.acquire(x.request, x.principal, session, tried, x.deadline, True)  # type: ignore[arg-type]
+        return await queued(entry, granted) if isinstance(granted, WAITS) else granted
+    finally:
+        granted = None
+        place.settle(None)
+
+
+async def _place(x: Exchange, places: Limiter, after: float) -> Reservation:
+    """A place in the queue. after: seconds until one is likely to be free."""
+    try:
+        place: Any = places.reserve(x.principal, x.request)  # type: ignore[arg-type]
+        if isinstance(place, WAITS):
+            place = await place
+    except LimitExceeded as error:
+        error.retry_after = after
+        raise
+    found: Reservation = place
+    if found.not_enforced:
+        x.detail = {**(x.detail or {}), "queues_not_enforced": list(found.not_enforced)}
+    return found
+
+
+async def queued(entry: ModelEntry, waiting: Any) -> Attempt:
+    """The attempt of a request that is in the queue."""
+    try:
+        await Completion(waiting)  # a Signal's own wait, which ends with the value, costs 1,900 instructions
+        check(waiting.error)
+        attempt: Attempt = waiting.value
+    except BaseException:
+        entry.route.abandon(waiting)
+        raise
+    finally:
+        waiting = None  # it holds the error whose traceback would hold it
+    return attempt
