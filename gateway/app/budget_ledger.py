@@ -19,9 +19,10 @@ from gateway.app.budget_log import Key, Tally, read, spent_in
 from gateway.core.specs import ConfigSpec, LimitSpec
 from gateway.core.storage import ControlStore
 from gateway.limits.account import Account
-from gateway.limits.bucket import Bucket
+from gateway.limits.bucket import Bucket, Shape
 from gateway.limits.counter import by_replica, used
 from gateway.limits.meter import BYTES, ELEMENTS, MONEY, Meter, meters_of
+from gateway.limits.redis.book import BucketBook
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
 
@@ -42,7 +43,9 @@ class BudgetLedger:
         directory: Path,
         spec: Callable[[], ConfigSpec],
         registry: Callable[[], BucketRegistry],
+        redis: BucketBook | None = None,
     ) -> None:
+        self._redis = redis
         self._store, self._replica, self._live, self._directory = store, replica, live, directory
         self._spec, self._registry = spec, registry
         self._ticker = Ticker()
@@ -58,6 +61,9 @@ class BudgetLedger:
                     if why := self._why_not(meter):
                         left.append({"limit": limit.name, "reason": why})
                         continue
+                    if self._redis is not None:
+                        counted.append((Tally(limit, meter, now, {}, 0.0), {}))
+                        continue
                     rows = await self._store.counters_of(limit.name, COUNTERS)
                     states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
                     since = {key: float(state[MADE_FULL]) for key, state in states.items() if MADE_FULL in state}
@@ -69,12 +75,15 @@ class BudgetLedger:
             if tally.unsure:
                 left.append({"limit": tally.limit.name, "reason": "records of an earlier version do not say to whom it applied"})
             else:
-                lines += self._lines(tally, self._charged(tally, states), *self._in_hand(tally.limit, tally.meter.name))
+                charged = self._charged(tally, states) if self._redis is None else await self._in_redis(self._redis, tally)
+                lines += self._lines(tally, charged, *self._in_hand(tally.limit, tally.meter.name))
         return {"budgets": lines, "not_compared": left}
 
     def _why_not(self, meter: Meter) -> str:
-        if self._spec().redis is not None:
-            return "counted in Redis"
+        if self._redis is not None and self._live() > 1:
+            return "counted in Redis for several replicas: the logs of the others are with them"
+        if self._redis is not None and meter.budget is None:
+            return "a rate in Redis keeps nothing that the log could be held against"
         if meter.budget is None:
             return "the log does not say so much of refused requests" if meter.what in (BYTES, ELEMENTS) else ""
         if not isinstance(meter.budget.window, str) and self._live() > 1:
@@ -90,6 +99,15 @@ class BudgetLedger:
                 if state.get("window") == int(tally.begin):
                     found[key] = by_replica(state, self._replica)
         return found
+
+    async def _in_redis(self, book: BucketBook, tally: Tally) -> Amounts:
+        """What is used by the buckets there. Raises Overloaded while Redis is away."""
+        shape = Shape(tally.limit)
+        index = [meter.name for meter in shape.meters].index(tally.meter.name)
+        used = {scope: bucket.amounts[index].used for scope, bucket in await book.all_of(shape, COUNTERS)}
+        keys = {*spent_in(tally, tally.spent), *tally.under_way}
+        found = {key: used.pop(book.scope_of(shape, key), 0) for key in keys}
+        return {**found, **{(scope,): units for scope, units in used.items()}}
 
     def _in_hand(self, limit: LimitSpec, amount: str) -> tuple[Amounts, dict[Key, tuple[Bucket, int]]]:
         """What this gateway's processes have in hand, or owe, by bucket; and the buckets, with the place of the amount."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.app.budget_log import Key, Tally, read, spent_in
+from gateway.app.budget_log import Key, Tally, read
 from gateway.audit.ledger import end_of
 from gateway.audit.sinks.file import list_segments
 from gateway.core.errors import GatehouseError
@@ -138,10 +138,10 @@ class BudgetRuns:
             marks = [run.marks for run in self._runs]
             if await asyncio.to_thread(read, self._logs, [tally for tally, _ in tallies], marks, until=len(ended) + 1):
                 return False
-            holders = [holder for run in ended for holder in run.holders]
             for tally, keys in tallies:
-                if not tally.unsure:
-                    await self._correct(tally, keys, holders)
+                for number, run in enumerate(ended, 1):
+                    if not tally.unsure:
+                        await self._correct(tally, keys, run.holders, tally.spent.get(number, {}))
         self._runs = self._runs[-1:]
         await asyncio.to_thread(self._write)
         return True
@@ -159,8 +159,7 @@ class BudgetRuns:
                     found.append((tally, set(states)))
         return found
 
-    async def _correct(self, tally: Tally, keys: set[Key], holders: Sequence[str]) -> None:
-        spent = spent_in(tally, [run for run in tally.spent if run])
+    async def _correct(self, tally: Tally, keys: set[Key], holders: Sequence[str], spent: dict[Key, int]) -> None:
         wanted: list[CounterName] = [(tally.limit.name, tally.meter.name, key) for key in sorted({*keys, *spent})]
         for first in range(0, len(wanted), BATCH):
             await _corrected(self._store, tally.meter, wanted[first : first + BATCH], holders, spent)

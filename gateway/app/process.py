@@ -51,6 +51,7 @@ from gateway.core.specs import ConfigSpec, ListenSpec
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import TokenDesk
 from gateway.limits.account import Account
+from gateway.limits.redis.book import BucketBook
 from gateway.server.health import Health
 from gateway.server.leaving import Leaving
 from gateway.server.listener import address_of, admin_server
@@ -164,6 +165,7 @@ def _reconcile(gateway: Gateway, workers: Workers | None) -> Callable[[], Awaita
         logs,
         lambda: spec if plane.snapshot is None else plane.current().spec,
         lambda: registry,
+        None if spec.redis is None else BucketBook(spec.redis),
     )
 
     async def both() -> dict[str, Any]:

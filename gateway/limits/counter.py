@@ -98,8 +98,13 @@ def replica_of(holder: str) -> str:
 
 def settled(state: State, meter: Meter, holders: Sequence[str], spent: int, now: float) -> tuple[State, int]:
     """The counter once it is known what processes of one replica that have ended really used (in the window of the calendar, or since they
-    began): what else they took comes back. Returns how much that is; less than 0: they had used more than they could say."""
+    began): what else they took comes back. Returns how much that is; less than 0: they had used more than they could say. Done twice, it
+    changes nothing: whoever does it may be killed before it is noted."""
     assert meter.budget is not None
+    done: list[str] = state.get("settled", [])
+    if set(done) & set(holders):
+        return state, 0
+    state = {**state, "settled": [*done, *holders]}
     by: dict[str, int] = dict(state.get("by", {}))
     if isinstance(meter.budget.window, str):
         number = int(span(meter.budget.window, meter.budget.timezone, now)[0])
@@ -122,6 +127,17 @@ def settled(state: State, meter: Meter, holders: Sequence[str], spent: int, now:
 def forgiven(now: float) -> State:
     """A counter that was made full again: what was used before does not count."""
     return {"since": now}
+
+
+def _kept(state: State, ask: Ask, begin: float) -> State:
+    """What stays in the row besides the amounts: when the counter was made full again, if that was after `begin`; who is settled, until
+    all are."""
+    kept: State = {}
+    if (since := float(state.get("since", 0.0))) > begin:
+        kept["since"] = since
+    if "settled" in state and not ask.first:
+        kept["settled"] = state["settled"]
+    return kept
 
 
 def _taken_by(by: Mapping[str, int], ask: Ask, more: int, *, lasting: bool) -> dict[str, int]:
@@ -167,7 +183,7 @@ def _calendar(state: State, ask: Ask, budget: BudgetSpec, now: float) -> tuple[S
     granted = _granted(left, ask)
     told, crossed = _crossed(used + granted, ask, granted, int(state.get("told", 0)) if same else 0)
     by = _taken_by(state.get("by", {}) if same else {}, ask, more + granted, lasting=True)
-    after = {"window": number, "used": used + granted, "told": told, "by": by, **_since(state, begin)}
+    after = {"window": number, "used": used + granted, "told": told, "by": by, **_kept(state, ask, begin)}
     return after, Given(granted, left - granted, number, end - now, end - now, crossed)
 
 
@@ -203,7 +219,7 @@ def _rolling(state: State, ask: Ask, window: float, now: float) -> tuple[State, 
     told = int(state.get("told", 0)) if slices[:-1] else 0
     told, crossed = _crossed(used + granted, ask, granted, told)
     by = _taken_by(state.get("by", {}), ask, granted + ask.owed - ask.back, lasting=False)
-    after = {"width": width, "slices": slices, "told": told, "by": by, **_since(state, now - kept)}
+    after = {"width": width, "slices": slices, "told": told, "by": by, **_kept(state, ask, now - kept)}
     return after, Given(granted, left - granted, 0, LIFE, wait, crossed)
 
 
@@ -213,12 +229,6 @@ def _take_off(slices: list[list[int]], units: int) -> None:
         gone = max(0, min(units, one[1]))
         one[1] -= gone
         units -= gone
-
-
-def _since(state: State, begin: float) -> dict[str, float]:
-    """When the counter was made full again, if that was after `begin`."""
-    since = float(state.get("since", 0.0))
-    return {"since": since} if since > begin else {}
 
 
 def _rate(state: State, ask: Ask, now: int, seconds: float) -> tuple[State, Given]:

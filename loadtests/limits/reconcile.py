@@ -9,7 +9,10 @@ and, every third time, all processes) is killed with SIGKILL and comes back. In 
 after a restart. Independently of both sides of that comparison, what clients got is compared: every whole answer was counted, and
 nothing was counted that nobody sent. Prints one line of JSON; exits with 1 when something differs.
 
-With --redis, limits and a budget are in a Redis that this script starts, and stops now and then (SIGSTOP for up to two seconds). Then the
+Budgets (of the calendar and rolling, in tokens, requests and money, by tenant, key and user, enforced and not) are compared, too:
+`budgets_off` are those of which the counter does not say what the log says, before and after a restart.
+
+With --redis, limits and budgets are in a Redis that this script starts, and stops now and then (SIGSTOP for up to two seconds). Then the
 budget there is compared, too (`redis_more`): it may be charged more than the log says only where a process was killed, by what it had
 reserved, and never less. (With `--on-failure local` it is less by what a process has admitted by itself and was killed before Redis was
 back.)
@@ -49,6 +52,10 @@ MODELS = {
 LIMITS = [
     {"name": "budget", "per": "tenant", "budget": {"amount": 1_000_000_000, "window": "month"}},
     {"name": "rate", "requests": {"rate": 100_000}, "concurrent": 10_000, "on_failure": "open"},
+    {"name": "calls", "per": "global", "budget": {"amount": 1_000_000, "unit": "requests", "window": "day"}},
+    {"name": "money", "budget": {"amount": 1_000_000, "unit": "usd", "window": "week"}},
+    {"name": "rolling", "per": "tenant", "budget": {"amount": 1_000_000_000, "window": {"rolling": "7d"}}},
+    {"name": "watched", "per": "user", "budget": {"amount": 1_000_000_000, "window": "month"}, "enforce": False},
 ]
 PRICES = [{"model": "*", "prompt": 0.0375, "completion": 1.5, "request": 0.00001}]
 
@@ -131,6 +138,11 @@ def reconciled(gatehouse: Gatehouse) -> dict[str, Any]:
         found = again
 
 
+def budgets_off(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Budgets whose counter and log differ; those of which a killed worker's part is known are told apart."""
+    return [line for line in found["budgets"] if line["difference"]]
+
+
 async def kill_now_and_then(gatehouse: Gatehouse, clients: Clients, total: int, kills: int, workers: int) -> int:
     done = 0
     for number in range(1, kills + 1):
@@ -200,6 +212,10 @@ async def run(arguments: argparse.Namespace, directory: Path, gatehouse: Gatehou
         "after_restart": second["difference"],
         "same_after_restart": first["scopes"] == second["scopes"],
         "changed": [line for line in second["scopes"] if line not in first["scopes"] and line["scope"] == "all"],
+        "budgets": len(second["budgets"]),
+        "budgets_off": budgets_off(first),
+        "budgets_off_after_restart": budgets_off(second),
+        "not_compared": len(second["not_compared"]),
         "possible": clients.answered <= charged["requests"] <= clients.sent,
     }
 
@@ -217,8 +233,8 @@ def main() -> int:
         engine = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert engine.stdout is not None and engine.stdout.readline().startswith("ready ")
         redis = RedisServer(directory).start() if arguments.redis else None
-        limits = [{**LIMITS[0], "on_failure": arguments.on_failure}, LIMITS[1]]
-        shared = {} if redis is None else {"redis": {"url": f"unix://{redis.socket}"}, "limits": limits}
+        limits = [limit if "on_failure" in limit else {**limit, "on_failure": arguments.on_failure} for limit in LIMITS]
+        shared = {} if redis is None else {"redis": {"url": f"unix://{redis.socket}"}}
         with empty_port() as port:
             pass
         settings = adminapi.config(
@@ -231,6 +247,7 @@ def main() -> int:
                 for name, step in MODELS.items()
             ],
             prices=PRICES,
+            limits=limits,
             **shared,
         )
         gatehouse = Gatehouse(directory, settings, arguments=["--workers", str(arguments.workers)] if arguments.workers else [])
@@ -246,6 +263,8 @@ def main() -> int:
             engine.stdout.close()
     print(json.dumps(found))
     agrees = found["same_after_restart"] and not found["difference"] and not found["after_restart"]
+    if not arguments.redis and (found["budgets_off"] or found["budgets_off_after_restart"]):
+        agrees = False
     if found["redis_more"] < 0 and arguments.on_failure == "closed":
         agrees = False
     return 0 if found["possible"] and agrees else 1

@@ -77,6 +77,10 @@ class BucketBook:
 
         return await self._asked(ask)
 
+    def scope_of(self, shape: Shape, key: tuple[str, ...]) -> str:
+        """What `all_of` calls the bucket of a key."""
+        return shown(self._names.bucket(shape, key), self._names.of_limit(shape))
+
     async def meant(self, shape: Shape, scope: str) -> list[bytes]:
         """The buckets that a scope means and that are in use; more than one only where names have slashes in them."""
 

@@ -103,7 +103,13 @@ async def test_what_a_killed_process_had_in_hand_comes_back(store: Store, tmp_pa
     assert len(second.ended) == 1 and not await second.settle(), "the request has no outcome yet"
     log = Log(tmp_path, store)
     log.spend(5)
+    ended = list(second.ended)
     assert await second.settle() and not second.ended
+    second._runs[:0] = ended
+    await ask(store, limit, "a:2", need=1, want=1)
+    assert await second.settle(), "a process that is killed while it settles leaves that to the next one"
+    await ask(store, limit, "a:2", back=1, first=True)
+    assert "settled" not in await state_of(store, limit)
     assert used(await state_of(store, limit), meters_of(limit)[0], SystemClock().wall()) == 7 + 20 + 50 + 30 + 5
     await second.aclose(handed=False, given_back=True)
     assert json.loads((tmp_path / FILE).read_bytes()) == []
