@@ -155,11 +155,11 @@ class BudgetLedger:
 
 def _lost(bucket: Bucket, index: int, more: int, busy: int) -> int:
     """How much of what is charged beyond the log was lost with leases of killed workers. It comes back once nothing is under way."""
-    if not isinstance(bucket, Account) or more <= 0:
+    if not isinstance(bucket, Account) or not bucket.lost[index]:
         return 0
-    lost = min(more, bucket.lost[index])
+    lost = max(0, min(more, bucket.lost[index]))
     stock = bucket.cells[index].stock
-    if lost and stock is not None and not busy and not bucket.in_use and not bucket.undecided and not bucket.out[index]:
-        bucket.lost[index] -= lost
+    if stock is not None and not busy and not bucket.in_use and not bucket.undecided and not bucket.out[index]:
+        bucket.lost[index] = 0
         stock.hand += lost
     return lost

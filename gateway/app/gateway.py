@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from engines.host.handover import HeldEngines
@@ -48,6 +49,7 @@ from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
 from gateway.core.approval_specs import ApprovalWebhookSpec
 from gateway.core.clock import SystemClock
+from gateway.core.errors import GatehouseError
 from gateway.core.feed import LocalFeed
 from gateway.core.logins import LocalLogins
 from gateway.core.network import Networks
@@ -58,6 +60,7 @@ from gateway.identity.floods import FloodTable
 from gateway.identity.replays import Replays
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
+from gateway.limits.redis.book import BucketBook
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.server.tls import Material
 from gateway.telemetry import logging as gatehouse_logging
@@ -112,7 +115,8 @@ class Gateway:
         self.budget_runs = BudgetRuns(
             self.store_link.store, holder, Path(spec.state_dir), logs, lambda: self.plane.current().spec, self._owner, self.limits.settled
         )
-        self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner)
+        book = None if spec.redis is None else BucketBook(spec.redis)
+        self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=book)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self._refused = self.plane.refused = Refused()
@@ -266,6 +270,8 @@ class Gateway:
         await self.audit.aclose()
         await self.usage.aclose()
         await counted(self.usage)
+        with suppress(GatehouseError):  # what cannot be queued now is noticed again after the next start
+            await self.webhooks.flush()
         await self.store_link.aclose()
         await self.shipping.aclose()
 

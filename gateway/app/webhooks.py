@@ -2,7 +2,7 @@
 
 An event that a webhook asks for becomes a delivery in the store, and whichever replica looks first takes it. Until it is answered with 2xx,
 it is tried again after longer and longer pauses, also after a restart and by another replica; then it is given up. A share of a budget is
-told once in a window: its delivery has the same id wherever it is noticed. Each minute the counters of budgets in the store are looked
+told once in a window: its delivery has the same id wherever it is noticed. At the start and each minute the counters of budgets are looked
 at too, so that nothing is lost when a process is killed between counting and telling.
 """
 
@@ -31,8 +31,11 @@ from gateway.core.signatures import signature
 from gateway.core.specs import ConfigSpec, LimitSpec, WebhookSpec
 from gateway.core.storage import ControlStore
 from gateway.core.tasks import TaskOwner
+from gateway.limits.bucket import Shape
 from gateway.limits.counter import ALERTS, used
 from gateway.limits.meter import meters_of
+from gateway.limits.redis.book import BucketBook
+from gateway.limits.redis.names import HASHED
 from gateway.limits.windows import span
 from gateway.transport.ask import ask
 from gateway.transport.pool import EndpointClient
@@ -62,8 +65,8 @@ GONE: Final = 410
 
 
 class Webhooks:
-    """spec: the configuration in force. replica: this process's. Life: `start`, with `heard` subscribed to the feed; its tasks are the
-    owner's."""
+    """spec: the configuration in force. replica: this process's. redis: where budgets are counted, if not in the store. Life: `start`, with
+    `heard` subscribed to the feed; its tasks are the owner's; `flush` at the end."""
 
     def __init__(
         self,
@@ -74,7 +77,9 @@ class Webhooks:
         *,
         now: Callable[[], float] = time.time,
         entropy: Entropy | None = None,
+        redis: BucketBook | None = None,
     ) -> None:
+        self._redis = redis
         self._store: ControlStore = store
         self._spec, self._replica, self._tasks, self._now = spec, replica, tasks, now
         self._entropy: Entropy = entropy or SystemEntropy()
@@ -85,6 +90,14 @@ class Webhooks:
     def start(self) -> None:
         self._tasks.every(LOOK_SECONDS, self._look, name="webhooks")
         self._tasks.every(BUDGET_SECONDS, self._look_at_budgets, name="alerts of budgets")
+        self._tasks.spawn(self._look_at_budgets(), name="alerts of budgets at the start")
+
+    async def flush(self) -> None:
+        """Puts what was heard into the queue, for the next start or another replica. Raises StoreUnavailable."""
+        async with self._looking:
+            if waiting := list(self._heard):
+                await self._queue(waiting)
+                self._heard.clear()
 
     def collect(self) -> Iterable[Metric]:
         """For a scrape."""
@@ -141,9 +154,17 @@ class Webhooks:
             log.debug("alerts of budgets are looked for later: %s", error.message)
 
     async def _passed(self, limit: LimitSpec, now: float) -> list[tuple[str, int]]:
-        """(scope, percent) of the counters in the store that have passed a share in this window: of each the highest."""
+        """(scope, percent) of the counters that have passed a share in this window: of each the highest."""
         found = []
         meter = next(meter for meter in meters_of(limit) if meter.budget is not None)
+        if self._redis is not None:
+            shape = Shape(limit)
+            index = [one.name for one in shape.meters].index(meter.name)
+            for scope, bucket in await self._redis.all_of(shape, COUNTERS):
+                share = max((one for one in ALERTS if bucket.amounts[index].used * 100 >= one * meter.burst), default=0)
+                if share and not scope.startswith(HASHED):
+                    found.append((scope, share))
+            return found
         for row in await self._store.counters_of(limit.name, COUNTERS):
             if row.name[1] == meter.name:
                 spent = used(json.loads(row.body), meter, now)

@@ -8,7 +8,13 @@ used in it until it comes back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from gateway.limits.bucket import Bucket, Shape
+
+ANY: Final = 1 << 60
+"""Nobody knows how much was lost."""
 
 
 class Lease:
@@ -98,10 +104,19 @@ class Account(Bucket):
             self.out[index] -= amount
 
     def lose(self, lease: Lease) -> None:
-        """Nobody knows what the worker has used of its lease: all of it."""
+        """Nobody knows what the worker has used of its lease: it counts as all of it."""
         for index, amount in enumerate(lease.amounts):
             self.lost[index] += amount
         self.used_up(lease, lease.amounts)
+
+    def left_by(self, worker: str, now: int) -> bool:
+        """The worker is gone: its slots are free. Whether it held anything."""
+        self.settle(now)
+        lease = self.leases.pop(worker)
+        held = lease.slots > 0 or lease.any()
+        self.lose(lease)
+        self.put_back_slots(lease, lease.slots)
+        return held
 
     def put_back(self, lease: Lease, amounts: list[int]) -> None:
         """The worker has not used this much of its lease, and will not."""
@@ -168,6 +183,13 @@ class Account(Bucket):
     def adjust(self, taken_at: int, now: int, reserved: list[int], actual: list[int]) -> None:
         """Settles an exchange whose reservation of `taken_at` was charged here; the slot apart."""
         self.settle_up(taken_at, now, reserved, actual)
+
+
+def unsure(buckets: Iterable[Bucket]) -> None:
+    """A worker was killed that may have had corrections to tell: more may be charged to any of these than was used."""
+    for account in buckets:
+        if isinstance(account, Account) and account.shape.durable:
+            account.lost = [ANY] * len(account.lost)
 
 
 def _first(pair: tuple[int, Lease]) -> int:

@@ -21,7 +21,7 @@ from typing import Final
 from gateway.core.clock import Clock
 from gateway.core.messages import Message
 from gateway.core.specs import LimitSpec
-from gateway.limits.account import Account, Lease
+from gateway.limits.account import Account, Lease, unsure
 from gateway.limits.bucket import SECOND
 from gateway.limits.lease_messages import (
     BookState,
@@ -112,11 +112,8 @@ class LeaseBook:
             del self._waiting[waiting]
             for account in waiting.accounts:
                 account.undecided -= 1
-        for account in found.accounts:
-            account.settle(now)
-            lease = account.leases.pop(worker)
-            account.lose(lease)
-            account.put_back_slots(lease, lease.slots)
+        if any([account.left_by(worker, now) for account in found.accounts]):
+            unsure(bucket for _, bucket in self.registry.all())
         for shape in found.limits.values():
             shape.pins -= 1
         self._retry(now)
