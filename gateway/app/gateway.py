@@ -60,7 +60,6 @@ from gateway.identity.floods import FloodTable
 from gateway.identity.replays import Replays
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
-from gateway.limits.redis.book import BucketBook
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.server.tls import Material
 from gateway.telemetry import logging as gatehouse_logging
@@ -115,8 +114,7 @@ class Gateway:
         self.budget_runs = BudgetRuns(
             self.store_link.store, holder, Path(spec.state_dir), logs, lambda: self.plane.current().spec, self._owner, self.limits.settled
         )
-        book = None if spec.redis is None else BucketBook(spec.redis)
-        self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=book)
+        self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=spec.redis)
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self._refused = self.plane.refused = Refused()

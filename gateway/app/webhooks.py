@@ -27,6 +27,7 @@ from gateway.core.clock import Entropy, SystemEntropy
 from gateway.core.deliveries import Delivery, DeliveryStorage
 from gateway.core.errors import GatehouseError, NotFound
 from gateway.core.ports import Change
+from gateway.core.redis_specs import RedisSpec
 from gateway.core.signatures import signature
 from gateway.core.specs import ConfigSpec, LimitSpec, WebhookSpec
 from gateway.core.storage import ControlStore
@@ -77,9 +78,9 @@ class Webhooks:
         *,
         now: Callable[[], float] = time.time,
         entropy: Entropy | None = None,
-        redis: BucketBook | None = None,
+        redis: RedisSpec | None = None,
     ) -> None:
-        self._redis = redis
+        self._redis = None if redis is None else BucketBook(redis)
         self._store: ControlStore = store
         self._spec, self._replica, self._tasks, self._now = spec, replica, tasks, now
         self._entropy: Entropy = entropy or SystemEntropy()
