@@ -51,6 +51,17 @@ def test_every_metric_is_documented() -> None:
     assert [name for name in known if name not in named] == []
 
 
+def test_every_test_that_assurance_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+?\.py)(?:::(\w+))?`", text("assurance.md"))
+    assert len(named) > 60
+    missing = [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / file).is_file() or (test and f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
+
+
 def error_codes() -> set[str]:
     """Every literal `code=` and `default_code` in the gateway's source."""
     found: set[str] = set()

@@ -134,6 +134,8 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     for a price by tokens, `device_time` for one by the time of the engine's devices. prefill_us, decode_us, slots: for how many
     microseconds the request held one of so many slots that share the devices, where the engine has a rate.
     charged: whether it counts as a request of the limits that applied, and not only by its tokens: refusals by policy do, failures do not.
+    sent_ms, first_ms: milliseconds until the request went to the last engine that was asked, and until its stream began. finish: why the
+    engine stopped generating, in its words. route: what else befell it on its way, such as `queued`, `queued retried`, `fallback`.
     decision, rule: without an intent, whether policy would have allowed it (`allow`, `deny`) and by which rule; credential, caller, facts:
     what that was decided on, as in an intent.
     """
@@ -168,6 +170,10 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     bytes: int = 0
     body_hash: str = ""
     duration_ms: float = 0.0
+    sent_ms: float = 0.0
+    first_ms: float = 0.0
+    finish: str = ""
+    route: str = ""
     guardrail: str = ""
     user: str = ""
     agent: str = ""

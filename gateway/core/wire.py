@@ -157,13 +157,15 @@ class TextFilter:
 class EventReader:
     """Reads one event stream of a format, in whole events with `\\n` as line end.
 
-    usage: what the engine has reported so far. ended: the format's end marker has been forwarded. error: the engine reported a failure.
+    usage: what the engine has reported so far. finish: why it stopped generating, "" where it has not said so. ended: the format's end
+    marker has been forwarded. error: the engine reported a failure.
     """
 
-    __slots__ = ("ended", "error", "usage")
+    __slots__ = ("ended", "error", "finish", "usage")
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
+        self.finish = ""
         self.ended = False
         self.error: EngineError | None = None
 
@@ -323,6 +325,10 @@ class WireApi:
     def answer_usage(self, request: InferenceRequest, body: bytes) -> Usage | None:
         """The cost of a whole answer: the engine's count, else an estimate; None for a body that is not an answer."""
         raise NotImplementedError
+
+    def answer_finish(self, body: bytes) -> str:
+        """Why the engine stopped generating, as a whole answer says it; "" where the format does not."""
+        return ""
 
     def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         """A whole answer for the audit record and, when it is `inspected`, for guardrails: then with its texts. Raises EngineError when it

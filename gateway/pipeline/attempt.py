@@ -20,7 +20,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.pipeline.exchange import Exchange
-from gateway.pipeline.queueing import acquired, queued
+from gateway.pipeline.queueing import acquired, note_route, queued
 from gateway.pipeline.stream import AnswerRelay
 from gateway.telemetry.tracing import valid_traceparent
 from gateway.wire.failures import engine_says
@@ -41,7 +41,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
         places = exchange.snapshot.places
         if places is None:
             granted: Any = entry.route.acquire(request, exchange.principal, session, tried, exchange.deadline, True)  # type: ignore[arg-type]
-            attempt: Attempt = await queued(entry, granted) if isinstance(granted, WAITS) else granted
+            attempt: Attempt = await queued(exchange, entry, granted) if isinstance(granted, WAITS) else granted
             granted = None
         else:
             attempt = await acquired(exchange, entry, places, session, tried)
@@ -80,6 +80,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             pause = _after_failure(exchange, entry, attempt, relay, error, len(tried))
             if pause is None:
                 raise
+            note_route(exchange, "retried")
         if pause is not None:
             if pause:
                 await _sleep(pause)

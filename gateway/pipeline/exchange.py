@@ -85,6 +85,10 @@ class Relay(Protocol):
         """The usage the engine reported, or a count of the chunks relayed so far."""
         ...
 
+    def finish(self) -> str:
+        """Why the engine stopped generating, as it said."""
+        ...
+
 
 class Exchange:
     """One request. Made by the server at the end of the headers; stepped by its Driver; gone after `settle`."""
@@ -107,6 +111,7 @@ class Exchange:
         "driver",
         "engine_ns",
         "entry",
+        "first_ns",
         "guardrail",
         "head_sent",
         "headers",
@@ -123,6 +128,7 @@ class Exchange:
         "request",
         "request_id",
         "reservation",
+        "route",
         "sent_ns",
         "settled",
         "snapshot",
@@ -158,6 +164,8 @@ class Exchange:
         self.call: Call | None = None
         self.relay: Relay | None = None
         self.sent_ns = 0
+        self.first_ns = 0
+        self.route = ""
         self.engine_ns = 0
         self.status = 0
         self.head_sent = False
@@ -428,6 +436,10 @@ class Exchange:
                 bytes=self.answer_bytes,
                 body_hash=self.answer_hash,
                 duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,
+                sent_ms=(self.sent_ns - self.started_ns) // 1000 / 1000.0 if self.sent_ns else 0.0,
+                first_ms=(self.first_ns - self.started_ns) // 1000 / 1000.0 if self.first_ns else 0.0,
+                finish=self.relay.finish() if self.relay is not None else "",
+                route=self.route,
                 guardrail=self.guardrail,
                 user=principal.user if principal is not None else "",
                 agent=principal.agent if principal is not None else "",

@@ -59,6 +59,9 @@ class SmallAnswer:
     def stranded(self) -> bool:
         return False  # it is asked of one endpoint only
 
+    def finish(self) -> str:
+        return ""  # nothing is generated
+
     def tick(self, now: float) -> float:
         return self._exchange.deadline
 
@@ -177,7 +180,7 @@ async def _asked(x: Exchange, entry: ModelEntry, ticket: Signal[None], path: byt
     places = x.snapshot.places
     if places is None:
         granted: Any = entry.route.acquire(x.request, x.principal, None, (), x.deadline, True)  # type: ignore[arg-type]
-        attempt: Attempt = await queued(entry, granted) if isinstance(granted, WAITS) else granted
+        attempt: Attempt = await queued(x, entry, granted) if isinstance(granted, WAITS) else granted
         granted = None
     else:
         attempt = await acquired(x, entry, places, None, ())

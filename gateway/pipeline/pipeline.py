@@ -29,6 +29,7 @@ from gateway.core.wire import WireApi
 from gateway.pipeline import approvals, attempt, inspect, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
+from gateway.pipeline.queueing import note_route
 from gateway.pipeline.stream import OK, AnswerRelay, StreamRelay
 
 LARGE: Final = 64 * 1024
@@ -318,6 +319,7 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
             log.info("the fallback %s does not take this request (%s)", fallback.name, error.code)
             return False
     x.entry, request.price = fallback, x.price_of(fallback)
+    note_route(x, "fallback")
     return True
 
 

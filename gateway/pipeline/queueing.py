@@ -25,7 +25,7 @@ async def acquired(x: Exchange, entry: ModelEntry, places: Limiter, session: byt
     place = await _place(x, places, granted)
     try:
         granted = route.acquire(x.request, x.principal, session, tried, x.deadline, True)  # type: ignore[arg-type]
-        return await queued(entry, granted) if isinstance(granted, WAITS) else granted
+        return await queued(x, entry, granted) if isinstance(granted, WAITS) else granted
     finally:
         granted = None
         place.settle(None)
@@ -46,8 +46,15 @@ async def _place(x: Exchange, places: Limiter, after: float) -> Reservation:
     return found
 
 
-async def queued(entry: ModelEntry, waiting: Any) -> Attempt:
+def note_route(x: Exchange, word: str) -> None:
+    """Notes for the record what befell a request on its way to an engine, each thing once."""
+    if word not in x.route:
+        x.route = f"{x.route} {word}" if x.route else word
+
+
+async def queued(x: Exchange, entry: ModelEntry, waiting: Any) -> Attempt:
     """The attempt of a request that is in the queue."""
+    note_route(x, "queued")
     try:
         await Completion(waiting)  # a Signal's own wait, which ends with the value, costs 1,900 instructions
         check(waiting.error)

@@ -94,6 +94,12 @@ class AnswerRelay:
         request: InferenceRequest = self.exchange.request  # type: ignore[assignment]
         return request.api.answer_usage(request, self.body())
 
+    def finish(self) -> str:
+        """Why the engine stopped generating, as it said; "" where it did not."""
+        if self.head is None or self.head.status != 200 or not self.done.done or self.done.error is not None:
+            return ""
+        return self.exchange.request.api.answer_finish(self.body())  # type: ignore[union-attr]
+
     def tick(self, now: float) -> float:
         return self.exchange.deadline
 
@@ -209,7 +215,8 @@ class StreamRelay(AnswerRelay):
     def _begun(self) -> None:
         """The first event has arrived."""
         exchange = self.exchange
-        exchange.entry.meter.first_chunk((perf_counter_ns() - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
+        exchange.first_ns = perf_counter_ns()
+        exchange.entry.meter.first_chunk((exchange.first_ns - exchange.started_ns) * 1e-9)  # type: ignore[union-attr]
         exchange.attempt.answering()  # type: ignore[union-attr]
 
     def _hold(self, data: bytes) -> None:
@@ -267,6 +274,9 @@ class StreamRelay(AnswerRelay):
             return reader.usage
         request: InferenceRequest = self.exchange.request  # type: ignore[assignment]
         return Usage(request.prompt_tokens, reader.estimate(self._events), 0, True)
+
+    def finish(self) -> str:
+        return self._reader.finish if self._streaming else super().finish()
 
     def tick(self, now: float) -> float:
         """Writes a comment when the engine has been silent for too long."""

@@ -20,7 +20,7 @@ from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
 from gateway.wire.openai.stream import DONE, OpenAiReader
 from gateway.wire.openai.structure import Structure, in_order, in_order_steps, settle_unknown
-from gateway.wire.openai.usage import usage_of
+from gateway.wire.openai.usage import finish_in, usage_of
 from gateway.wire.openai.views import (
     METADATA,
     TOOLS,
@@ -169,6 +169,9 @@ class OpenAiApi(WireApi):
         if reported is not None or not is_json(body):
             return reported
         return Usage(request.prompt_tokens, len(body) >> 2 if self.generates else 0, 0, True)
+
+    def answer_finish(self, body: bytes) -> str:
+        return finish_in(body) if self.generates else ""
 
     def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return OpenAiAnswer(body, self.generates)

@@ -9,7 +9,7 @@ import msgspec
 from gateway.core.errors import EngineError
 from gateway.core.wire import EventReader, TextFilter
 from gateway.wire.openai.answers import WHOLE, append_text, choice_texts, trim
-from gateway.wire.openai.usage import usage_from
+from gateway.wire.openai.usage import MAX_FINISH, finish_in, usage_from
 from gateway.wire.openai.views import ChunkView
 from gateway.wire.sse import data_of, says_nothing
 
@@ -55,12 +55,19 @@ class OpenAiReader(EventReader):
                 return 0
             if data.endswith(END):
                 self.ended = True
+            self.note_finish(data)
             return data.count(b"\n") >> 1  # a data line and an empty one; counting single bytes is four times as fast
         if data.endswith(END):
             self.ended = True
         else:
+            self.note_finish(data)
             self.learn(data)
         return 1
+
+    def note_finish(self, data: bytes) -> None:
+        """Reads a finish reason from events that are forwarded unread."""
+        if (finish := finish_in(data)) != "":
+            self.finish = finish
 
     def fits(self, data: bytes) -> bool:
         """Whether this is one whole event of the known shape."""
@@ -92,6 +99,7 @@ class OpenAiReader(EventReader):
     # --- events that are read
 
     def read(self, data: bytes) -> bytes:
+        self.note_finish(data)
         if not must_be_read(data):
             return data
         kept: list[bytes] = []
@@ -199,7 +207,10 @@ class OpenAiReader(EventReader):
         """Removes from an event the finished choices whose text is still held."""
         kept: list[Any] = []
         for choice in choices:
-            if choice.get("finish_reason") and texts.holds(choice.get("index", 0)):
+            finish = choice.get("finish_reason")
+            if finish.__class__ is str:
+                self.finish = finish if finish.isidentifier() and len(finish) <= MAX_FINISH else ""
+            if finish and texts.holds(choice.get("index", 0)):
                 if not self._withheld:
                     self._withheld = {}
                 self._withheld[str(choice.get("index", 0))] = {**document, "choices": [choice]}

@@ -11,6 +11,9 @@ from gateway.wire.openai.views import AnswerView, UsageView
 
 MAX_USAGE: Final = 100_000_000
 """Most tokens that an engine is believed to have used for one request: its numbers go into limits, costs and sums."""
+MAX_FINISH: Final = 32
+"""Characters of a finish reason."""
+_FINISHES: Final = (b'"finish_reason":"', b'"finish_reason": "')
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
 
 
@@ -43,3 +46,18 @@ def usage_of(body: bytes) -> Usage | None:
         return usage_from(_ANSWER.decode(body).usage)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def finish_in(data: bytes) -> str:
+    """The last finish reason in whole events or an answer that is a word; "" without one. A text cannot hold such a key: its quotes would
+    be escaped."""
+    for mark in _FINISHES:
+        found = data.rfind(mark)
+        if found >= 0:
+            begin = found + len(mark)
+            end = data.find(b'"', begin, begin + MAX_FINISH + 1)
+            if end <= begin:
+                return ""
+            word = data[begin:end]
+            return word.decode() if word.isascii() and word.replace(b"_", b"").isalnum() else ""
+    return ""

@@ -125,6 +125,7 @@ SLICES = {
     },
     "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
     "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
+    "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
     "gateway/wire/openai/stream.py": {
         "data[start:end]": "end < start was asked before",
         "data[begin:begin + 4]": "two numbers, and `begin` is within",

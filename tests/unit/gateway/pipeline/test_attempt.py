@@ -117,7 +117,7 @@ async def test_a_refused_connection_is_tried_elsewhere() -> None:
     assert client.headers["x-gatehouse-endpoint"] == "b"
     assert [a.results for a in world.route.attempts] == [["refused"], ["success", "neutral"]]
     assert (exchange.attempts, world.outcome.attempts, world.outcome.endpoint) == (2, 2, "b")
-    assert world.entry.meter.retries == 1
+    assert world.entry.meter.retries == 1 and world.outcome.route == "retried"
     assert world.limiter.reservations[0].settled[0] is not None and len(world.limiter.reservations[0].settled) == 1
 
 
@@ -222,6 +222,7 @@ def test_a_queued_request_goes_on_when_its_slot_is_granted() -> None:
     world.call.answer()
     assert client.status == 200
     assert world.route.abandoned == []
+    assert world.outcome.route == "queued"
 
 
 def test_a_full_queue_is_said_before_the_first_byte() -> None:

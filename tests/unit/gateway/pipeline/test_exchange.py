@@ -125,6 +125,7 @@ def test_the_records_of_a_served_request() -> None:
     assert (outcome.prompt_tokens, outcome.completion_tokens, outcome.cached_tokens, outcome.estimated) == (7, 3, 2, False)
     assert (outcome.bytes, outcome.body_hash) == (len(ANSWER), f"hash-{len(ANSWER)}")
     assert outcome.peer == "", "the intent has it already"
+    assert 0.0 < outcome.sent_ms <= outcome.duration_ms and (outcome.first_ms, outcome.route) == (0.0, "")
     (tally,) = world.entry.meter.tallies["chat"]
     assert (tally.status, tally.outcome, tally.count) == (200, "ok", 1)
     assert world.entry.meter.prompt_tokens == 7

@@ -71,6 +71,26 @@ def test_any_split_of_a_stream_gives_the_same_bytes(case: tuple[list[bytes], byt
     assert world.limiter.reservations[0].settled[0].estimated is not reported  # type: ignore[union-attr]
 
 
+FINISHED = b'data: {"id":"c","choices":[{"index":0,"delta":{},"finish_reason":"length"}]}\n\n'
+
+
+@pytest.mark.parametrize("usage", [b"", USAGE])
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_the_record_says_why_a_stream_ended_however_it_is_cut(usage: bytes, space: bytes) -> None:
+    last = FINISHED.replace(b'reason":', b'reason":' + space)
+    data = chunk('a \\"finish_reason\\":\\"stop\\"') + chunk("b") + last + usage + DONE
+    for cut in range(0, len(data), 7):
+        client, world = relayed(data, [cut])
+        assert client.complete and world.outcome.finish == "length", cut
+        assert 0.0 < world.outcome.sent_ms <= world.outcome.first_ms <= world.outcome.duration_ms
+
+
+@pytest.mark.parametrize("word", [b"<b>", b"", b"x" * 33, "\u00e9".encode(), b"a b"])
+def test_what_is_no_finish_reason_is_not_recorded(word: bytes) -> None:
+    _, world = relayed(chunk("a") + FINISHED.replace(b"length", word) + DONE, [])
+    assert world.outcome.finish == ""
+
+
 def test_every_single_cut_of_a_stream() -> None:
     for line in (b"\n", b"\r\n", b"\r"):
         data = (chunk("a") + chunk("b") + USAGE + DONE).replace(b"\n", line)
