@@ -149,7 +149,8 @@ class Gateway:
         return self.plane.current().spec.approvals.webhook
 
     def _measure(self, parts: PartsBuilder) -> None:
-        """Says what a scrape reads."""
+        """Says what a scrape reads, and what each sweep does."""
+        self.plane.listeners.append(lambda: parts.sweep(self.plane.now))
         traffic = TrafficGauges(self.plane, self.fleet.registry, self.audit, self.shipping.couriers, self.store_link.keys, parts)
         gauges = Gauges(self.fleet.supervisor, self.store_link, self.replica, self.replicas.members, self.usage)
         ours = (

@@ -10,7 +10,7 @@ from typing import Any, Final
 from gateway.core.errors import GatehouseError, NotFound, RequestError
 from gateway.core.slices import in_slices
 from gateway.core.snapshot import Inspector, Snapshot
-from gateway.core.types import Verdict
+from gateway.core.types import Principal, Verdict
 from gateway.core.waiting import Signal, as_future
 from gateway.pipeline.guarded import Guarded
 from gateway.pipeline.plane import DataPlane
@@ -18,6 +18,7 @@ from gateway.pipeline.plane import DataPlane
 HELD: Final = 4096
 """Characters of the text that are fed one by one, to see how many a stream would hold."""
 _STEP: Final = 64
+_NOBODY: Final = Principal("", "", "trial")
 AT_ONCE: Final = 4
 """Texts that are tried at a time; others wait."""
 
@@ -37,7 +38,7 @@ class GuardrailTrial:
         verdict, after = "allow", text
         async with self._turns:
             for guardrail in chain:
-                step, passed = await _tried(guardrail, after)
+                step, passed = await _tried(guardrail, after, where)
                 steps.append(step)
                 if step["action"] != "pass":
                     verdict = step["action"]
@@ -69,13 +70,13 @@ def _chain(snapshot: Snapshot, where: str, model: str | None, names: Sequence[st
     return sorted(wanted, key=lambda guardrail: order.get(guardrail.name, len(order)))
 
 
-async def _tried(guardrail: Inspector, text: str) -> tuple[dict[str, Any], str]:
+async def _tried(guardrail: Inspector, text: str, where: str) -> tuple[dict[str, Any], str]:
     """What one says, and the text behind it."""
     assert isinstance(guardrail, Guarded)
     began, used = perf_counter(), thread_time()
     try:
         async with asyncio.timeout(guardrail.budget_ns * 1e-9):
-            verdict = await _verdict(guardrail, text)
+            verdict = await _verdict(guardrail, text, where)
     except TimeoutError:
         verdict = Verdict("error", guardrail.name, "It took longer than its budget.")
     except GatehouseError as error:
@@ -102,8 +103,9 @@ async def _tried(guardrail: Inspector, text: str) -> tuple[dict[str, Any], str]:
     return shown, passed
 
 
-async def _verdict(guardrail: Guarded, text: str) -> Verdict:
-    found = guardrail.guardrail.check([text])
+async def _verdict(guardrail: Guarded, text: str, where: str) -> Verdict:
+    layer = guardrail.layer(_NOBODY, lambda name: b"", 0.0) if guardrail.layered and where == "request" else None
+    found = guardrail.guardrail.check([text]) if layer is None else layer.check([text])
     if isinstance(found, Generator):
         return await in_slices(found)
     if isinstance(found, Signal):

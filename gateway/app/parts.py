@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,7 @@ class PartsBuilder:
         self._revocations, self._token_keys, self._logins_of_all = revocations, token_keys, logins
         self.selectors = plugins.selectors
         self._turns = Turns()
+        self._sweeping: weakref.WeakSet[Any] = weakref.WeakSet()
         self.guardrail_failures: dict[tuple[str, str], int] = {}
         """By name and `fail_mode`."""
         self.guardrail_tallies: dict[str, Tally] = {}
@@ -106,6 +108,8 @@ class PartsBuilder:
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
             guardrail = self._plugins.guardrail(spec, self._read_text)
+        if hasattr(guardrail, "sweep"):
+            self._sweeping.add(guardrail)
         return Guarded(
             guardrail,
             spec.fail_mode == "open",
@@ -116,6 +120,11 @@ class PartsBuilder:
             tally=self.guardrail_tallies.setdefault(spec.name, Tally()),
             concerns=concerning(spec.tenants, spec.roles),
         )
+
+    def sweep(self, now: float) -> None:
+        """Lets guardrails drop what they have kept for long enough. now: monotonic seconds."""
+        for guardrail in tuple(self._sweeping):
+            guardrail.sweep(now)
 
     def judge(self, spec: GuardrailSpec, guarded: Guarded) -> ToolGuard | None:
         """The guardrail as one that judges tools; None if it reads texts."""

@@ -46,5 +46,9 @@ class Salts:
             return principal.key_salt
         return b""
 
+    def secret(self, name: str) -> bytes:
+        """A secret of its own for another purpose, the same in all processes that share engines."""
+        return hmac.digest(self._secret, b"secret\0" + name.encode(), "sha256")
+
     def _derived(self, name: str) -> bytes:
         return hmac.digest(self._secret, name.encode(), "sha256")[:SALT_BYTES].hex().encode()

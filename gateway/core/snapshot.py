@@ -14,6 +14,7 @@ from gateway.core.network import Rules
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Route, StreamMatcher
 from gateway.core.prices import LineUp
 from gateway.core.proofs import Prover
+from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.core.tools import ToolGuard
@@ -36,7 +37,7 @@ class Inspector(Protocol):
     errors that interrupt the request.
 
     monitor: its verdicts are recorded and nothing is done. holds: it cannot follow a stream. concerns: whether it reads a caller's
-    requests; None: everybody's. reads: whose texts of a request it reads (`RequestTexts.sources`); None: all.
+    requests; None: everybody's. reads: whose texts of a request it reads (`RequestTexts.sources`); None: all. layered: it gives pseudonyms.
     """
 
     name: str
@@ -44,8 +45,15 @@ class Inspector(Protocol):
     reads: frozenset[str] | None
     holds: bool
     concerns: Callable[[Principal], bool] | None
+    layered: bool
 
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]: ...
+    def check(self, texts: Sequence[str], layer: Layer | None = None) -> Maybe[Verdict]:
+        """layer: of this exchange, where the guardrail gives pseudonyms to a request."""
+        ...
+
+    def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Layer | None:
+        """As gateway.core.pseudonyms.Pseudonymous has it; None where the guardrail failed and may."""
+        ...
 
     def done_with(self, verdict: str) -> str:
         """What is done after a verdict: pass, rewrite, block or hold."""

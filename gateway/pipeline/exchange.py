@@ -25,12 +25,15 @@ from gateway.core.errors import (
 )
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
 from gateway.core.prices import Price, written
+from gateway.core.pseudonyms import Layer
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import DecisionFacts, Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
 from gateway.pipeline.guarded import Note
 from gateway.pipeline.phases import UNTIMED, PhaseClock, SampledPhases
 from gateway.pipeline.plane import DataPlane
+from gateway.pipeline.restoring import pseudonym_counts
+from gateway.pipeline.statuses import status_line
 from gateway.wire.table import error_body
 
 log = logging.getLogger("gatehouse.pipeline")
@@ -117,6 +120,7 @@ class Exchange:
         "headers",
         "intended",
         "keep_alive",
+        "layers",
         "notes",
         "path",
         "peer",
@@ -180,6 +184,8 @@ class Exchange:
         self.guardrail = ""
         self.notes: list[Note] = []
         """What guardrails found, and did."""
+        self.layers: tuple[Layer, ...] = ()
+        """Of guardrails that gave pseudonyms to the request; the answer passes them from the last to the first."""
         self.detail: dict[str, Any] | None = None
         self.cors = b""
         self.usage: Usage | None = None
@@ -377,6 +383,8 @@ class Exchange:
         seconds = (now_ns - self.started_ns) * 1e-9
         if self.notes:
             self._add_notes()
+        if self.layers:
+            self.detail = {**(self.detail or {}), "pseudonyms": pseudonym_counts(self.layers)}
         if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
             self._record(outcome, status, code, usage, endpoint, seconds, counts)
         if entry is not None and request is not None:
@@ -469,31 +477,3 @@ def outcome_of(error: GatehouseError) -> str:
     if isinstance(error, EngineTimeout | ClientStalled):
         return "timeout"
     return "denied" if error.status < 500 else "failed"
-
-
-_REASONS: Final = {
-    200: b"200 OK",
-    204: b"204 No Content",
-    400: b"400 Bad Request",
-    401: b"401 Unauthorized",
-    403: b"403 Forbidden",
-    404: b"404 Not Found",
-    405: b"405 Method Not Allowed",
-    408: b"408 Request Timeout",
-    409: b"409 Conflict",
-    413: b"413 Content Too Large",
-    415: b"415 Unsupported Media Type",
-    422: b"422 Unprocessable Content",
-    429: b"429 Too Many Requests",
-    431: b"431 Request Header Fields Too Large",
-    500: b"500 Internal Server Error",
-    502: b"502 Bad Gateway",
-    503: b"503 Service Unavailable",
-    504: b"504 Gateway Timeout",
-    507: b"507 Insufficient Storage",
-}
-
-
-def status_line(status: int) -> bytes:
-    """`429 Too Many Requests`"""
-    return _REASONS.get(status) or b"%d Status" % status

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from gateway.core.errors import GatehouseError, GuardrailViolation
 from gateway.core.ports import Guardrail, StreamMatcher
+from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps, Turns
 from gateway.core.types import ALLOW, Finding, Principal, Verdict
 from gateway.core.waiting import Driver, Maybe, Signal
@@ -126,6 +127,7 @@ class Guarded:
         self._turns = turns or Turns()
         self.holds = self._cannot_follow(guardrail)
         self.reads: frozenset[str] | None = getattr(guardrail, "reads", None)
+        self.layered: bool = getattr(guardrail, "layer", None) is not None
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
 
     def _cannot_follow(self, guardrail: Guardrail) -> bool:
@@ -157,11 +159,20 @@ class Guarded:
         self._on_failure(self.name, "open" if self._fail_open else "closed")
         return Verdict("error", self.name, why)
 
-    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
-        """Counts only what is allowed; whoever acts on another verdict counts it."""
+    def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Layer | None:
+        """See gateway.core.snapshot.Inspector. Raises GuardrailViolation."""
+        try:
+            made: Layer = self.guardrail.layer(principal, secret, now)  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
+            self.broken(error, None)
+            return None
+        return made
+
+    def check(self, texts: Sequence[str], layer: Layer | None = None) -> Maybe[Verdict]:
+        """Counts only what is allowed; whoever acts on another verdict counts it. layer: reads the texts in the guardrail's place."""
         began = perf_counter_ns()
         try:
-            verdict = self.guardrail.check(texts)
+            verdict = self.guardrail.check(texts) if layer is None else layer.check(texts)
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             return self.failed(error)
         took = perf_counter_ns() - began

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from gateway.core.errors import GuardrailViolation
 from gateway.core.wire import Path, TextFilter
 from gateway.pipeline.exchange import chunked
-from gateway.pipeline.inspect import checked
+from gateway.pipeline.inspect import passed
 from gateway.pipeline.stream import AnswerRelay, StreamRelay
 
 HOLD_BYTES: Final = 4 * 1024 * 1024
@@ -50,7 +50,7 @@ class HeldRelay(StreamRelay):
         events = data.split(b"\n\n")[:-1]
         found = Gathering()
         data = b"".join([reader.inspected(event, found) for event in events])
-        replaced = await checked(x, x.entry.response_guardrails, found.texts(), "response")
+        replaced = await passed(x, x.entry.response_guardrails, found.texts())
         if replaced is not None:
             if len(replaced) != len(found.places):
                 raise GuardrailViolation("The content could not be inspected.", code=self._guardrail())

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 
 from gateway.core.errors import ApprovalPending, EngineError, GuardrailViolation
 from gateway.core.ports import StreamMatcher
+from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps
 from gateway.core.snapshot import Inspector
 from gateway.core.types import ALLOW, ResponseHead, Verdict
@@ -19,6 +20,7 @@ from gateway.core.waiting import Driver, check
 from gateway.core.wire import Path, TextFilter
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.guarded import UNREADABLE, Note
+from gateway.pipeline.restoring import matchers, restored
 from gateway.pipeline.stream import MAX_EVENT_BYTES, StreamRelay
 
 LARGE_REQUEST: Final = 16 * 1024
@@ -43,18 +45,29 @@ def raise_verdict(verdict: Verdict, name: str) -> bool:
 
 
 async def checked(
-    x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str], where: str, sources: Callable[[], list[str]] | None = None
+    x: Exchange,
+    guardrails: Sequence[Inspector],
+    texts: Sequence[str],
+    where: str,
+    sources: Callable[[], list[str]] | None = None,
+    layers: list[Layer] | None = None,
 ) -> Sequence[str] | None:
-    """The texts after every guardrail, or None when none changed them. where: request or response. sources: who said each text."""
+    """The texts after every guardrail, or None when none changed them. where: request or response. sources: who said each text. layers:
+    takes those of guardrails that give pseudonyms."""
     changed = False
     for guardrail in guardrails:
         chosen: list[int] | None = None
         if guardrail.reads is not None and sources is not None and (said := sources()):
             chosen = [number for number, source in enumerate(said) if source in guardrail.reads]
-        found = guardrail.check(texts if chosen is None else [texts[number] for number in chosen])
-        if found is ALLOW:
+        layer = None
+        if layers is not None and guardrail.layered and not guardrail.monitor:
+            layer = guardrail.layer(x.principal, x.snapshot.salts.secret, x.plane.now)  # type: ignore[arg-type]
+        found = guardrail.check(texts if chosen is None else [texts[number] for number in chosen], layer)
+        if found is ALLOW and layer is None:
             continue
         verdict = found if isinstance(found, Verdict) else await found
+        if layer is not None and layers is not None and layer.active and verdict.action != "error":
+            layers.append(layer)
         if verdict is ALLOW:
             continue
         if chosen is not None:
@@ -97,10 +110,13 @@ async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:
         found = await x.plane.turns.run(api.texts_steps(inference))
     else:
         found = api.texts(inference)
-    replaced = await checked(x, guardrails, found.texts, "request", found.sources)
+    layers: list[Layer] = []
+    replaced = await checked(x, guardrails, found.texts, "request", found.sources, layers)
     if replaced is not None:
         found.replace(replaced)
         found.write()
+    if layers:
+        x.layers = (*x.layers, *layers)
 
 
 async def answer(
@@ -112,21 +128,31 @@ async def answer(
     """
     assert x.request is not None
     try:
-        found = x.request.api.answer(head, body, insist or bool(guardrails))
+        found = x.request.api.answer(head, body, insist or bool(guardrails) or bool(x.layers))
     except EngineError:
-        if insist or guardrails:
+        if insist or guardrails or x.layers:
             raise
         return body, body
-    replaced = await checked(x, guardrails, found.texts, "response") if guardrails else None
-    if replaced is not None:
+    texts = await passed(x, guardrails, found.texts)
+    if texts is not None:
         try:
-            body = found.replaced(replaced)
+            body = found.replaced(texts)
         except GuardrailViolation as error:
             error.code = x.guardrail or error.code
             raise
         return body, body
     x.detail = found.detail(x.snapshot.audit.hash_body)
     return found.body, found.evidence()
+
+
+async def passed(x: Exchange, guardrails: Sequence[Inspector], texts: Sequence[str]) -> Sequence[str] | None:
+    """The texts of an answer after every guardrail, with the values that pseudonyms stand for; None when they did not change."""
+    if not x.layers:
+        return await checked(x, guardrails, texts, "response") if guardrails else None
+    before = restored(x.layers, texts, "before")
+    after = await checked(x, guardrails, before, "response")
+    found = restored(x.layers, before if after is None else after, "after")
+    return None if found is texts else found
 
 
 class InspectedRelay(StreamRelay):
@@ -144,7 +170,7 @@ class InspectedRelay(StreamRelay):
         guardrails = exchange.entry.response_guardrails
         notes = [guardrail.note("response", exchange.snapshot.audit.hash_body) for guardrail in guardrails]
         exchange.notes += notes
-        self._texts = StreamTexts(guardrails, notes)
+        self._texts = StreamTexts(guardrails, notes, exchange.layers)
         self._backlog: list[bytes] | None = None
         """What has come and is inspected in turns, or waits for it; None while nothing is."""
         self._ends = False
@@ -212,8 +238,8 @@ class InspectedRelay(StreamRelay):
 class StreamTexts(TextFilter):
     """The texts of one stream, each with a matcher of every guardrail."""
 
-    def __init__(self, guardrails: Sequence[Inspector], notes: Sequence[Note]) -> None:
-        self._guardrails, self._notes = guardrails, notes
+    def __init__(self, guardrails: Sequence[Inspector], notes: Sequence[Note], layers: Sequence[Layer] = ()) -> None:
+        self._guardrails, self._notes, self._layers = guardrails, notes, layers
         self._opened = 0
         self._channels: dict[tuple[Any, Path], _Channel] = {}
 
@@ -221,11 +247,11 @@ class StreamTexts(TextFilter):
         key = (choice, path)
         channel = self._channels.get(key)
         if channel is None:
-            channel = self._channels[key] = self._channel()
+            channel = self._channels[key] = self._channel(self._layers)
         return channel.feed(text)
 
     def whole(self, text: str) -> str:
-        channel = self._channel()
+        channel = self._channel(())
         return channel.feed(text) + channel.finish()
 
     def holds(self, choice: Any) -> bool:
@@ -237,15 +263,15 @@ class StreamTexts(TextFilter):
     def finish_all(self) -> list[tuple[Any, Path, str]]:
         return [(number, path, rest) for (number, path), channel in self._channels.items() if (rest := channel.finish())]
 
-    def _channel(self) -> _Channel:
-        matchers = []
+    def _channel(self, layers: Sequence[Layer]) -> _Channel:
+        found = matchers(layers, "before")
         number, self._opened = self._opened, self._opened + 1
         for guardrail, note in zip(self._guardrails, self._notes, strict=True):
             matcher = guardrail.stream(note, number)
             if matcher is None:  # such a stream is held (gateway.pipeline.held)
                 raise GuardrailViolation("The content could not be inspected.", code=guardrail.name)
-            matchers.append(matcher)
-        return _Channel(matchers)
+            found.append(matcher)
+        return _Channel(found + matchers(layers, "after"))
 
 
 class _Channel:

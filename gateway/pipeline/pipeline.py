@@ -88,7 +88,7 @@ async def serve(x: Exchange) -> None:
     ticket = _intent(x, principal, request, body)  # 7
     x.clock.mark("intent")
 
-    relay_type: type[AnswerRelay] = _stream_relay(entry) if request.stream else AnswerRelay
+    relay_type: type[AnswerRelay] = _relay_type(x, entry)
     if entry.fallbacks:  # 8, 9, 10
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
@@ -96,7 +96,7 @@ async def serve(x: Exchange) -> None:
     if not relay.started:
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
-        if entry.response_guardrails or entry.response_tools or request.api.describes:
+        if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers:
             body, evidence = await _passed(x, entry, head, body)
         _send(x, head, body, evidence)
     elif relay.held:
@@ -326,15 +326,16 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
 def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
     if not x.request.stream:  # type: ignore[union-attr]
         return AnswerRelay
-    return _stream_relay(entry)
+    return _stream_relay(entry, bool(x.layers))
 
 
-def _stream_relay(entry: ModelEntry) -> type[StreamRelay]:
+def _stream_relay(entry: ModelEntry, restores: bool) -> type[StreamRelay]:
+    """restores: pseudonyms of the request are to be put back."""
     if entry.response_tools:
         return tools.HeldToolRelay if entry.holds else tools.ToolRelay
     if entry.holds:
         return HeldRelay
-    return inspect.InspectedRelay if entry.response_guardrails else StreamRelay
+    return inspect.InspectedRelay if entry.response_guardrails or restores else StreamRelay
 
 
 def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[ResponseHead, bytes]:

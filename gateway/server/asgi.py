@@ -10,7 +10,8 @@ from urllib.parse import unquote
 
 from gateway.core.errors import GatehouseError, InternalError
 from gateway.core.types import Principal
-from gateway.pipeline.exchange import LAST_CHUNK, chunked, status_line
+from gateway.pipeline.exchange import LAST_CHUNK, chunked
+from gateway.pipeline.statuses import status_line
 from gateway.server.protocol import Connection
 from gateway.server.refusals import plain_error
 from gateway.server.request import ParsedRequest

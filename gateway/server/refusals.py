@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.core.errors import GatehouseError, RequestError
-from gateway.pipeline.exchange import status_line
+from gateway.pipeline.statuses import status_line
 
 
 def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"") -> bytes:

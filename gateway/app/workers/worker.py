@@ -130,6 +130,7 @@ class Worker:
         logins = RemoteLogins(bytes.fromhex(state.logins.reveal()), lambda wish: channel.ask(wish, CLAIM_SECONDS), channel.tell)
         known = (self.revocations, self.token_keys, logins)
         parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
+        self.plane.listeners.append(lambda: parts.sweep(self.plane.now))
         salts = bytes.fromhex(state.salts.reveal())
         loop = asyncio.get_running_loop()
         self._estimates = Estimates()

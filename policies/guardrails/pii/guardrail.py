@@ -10,12 +10,13 @@ from gateway.core.plugins import Context
 from gateway.core.secret import Secret
 from gateway.core.specs import Spec
 from policies.guardrails.pii.table import ENTITIES, RECOGNISERS
+from policies.guardrails.pseudonyms.guardrail import PseudonymSettings, entity_guardrail
 from policies.guardrails.recognition.actions import MAX_ALLOWED, Actions
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.guardrail import EntityGuardrail, check_allowed, key_for
 from policies.guardrails.recognition.recogniser import Recogniser
 
-ACTIONS: Final = ("block", "mask", "hash", "annotate", "allow")
+ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "allow")
 
 
 class CustomEntity(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,12 +30,14 @@ class CustomEntity(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class PiiSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """entities: the action for each entity; without any, all are masked. custom: more entities by name, which `entities` must give an
-    action. allow: texts that pass. hash_key: of the action `hash`, which needs one."""
+    action. allow: texts that pass. hash_key: of the action `hash`, which needs one.
+    pseudonyms: of the action `pseudonym`."""
 
     entities: dict[str, str] = field(default_factory=dict)
     custom: dict[str, CustomEntity] = field(default_factory=dict)
     allow: Annotated[tuple[str, ...], Meta(max_length=MAX_ALLOWED)] = ()
     hash_key: Secret | None = None
+    pseudonyms: PseudonymSettings = PseudonymSettings()
 
 
 def build(settings: PiiSettings, context: Context) -> EntityGuardrail:
@@ -47,8 +50,6 @@ def build(settings: PiiSettings, context: Context) -> EntityGuardrail:
             raise ValueError(f"entities.{entity}: names and places have no pattern; a classifier that finds them does not exist here yet")
         if entity not in known:
             raise ValueError(f"entities.{entity}: there is no such entity; known: {', '.join(known)}")
-        if action == "pseudonym":
-            raise ValueError(f"entities.{entity}: pseudonyms do not exist yet; use one of {', '.join(ACTIONS)}")
         if action not in ACTIONS:
             raise ValueError(f"entities.{entity}: there is no action {action!r}; use one of {', '.join(ACTIONS)}")
     for name in settings.custom:
@@ -57,7 +58,7 @@ def build(settings: PiiSettings, context: Context) -> EntityGuardrail:
     check_allowed(settings.allow)
     acting = {entity: action for entity, action in actions.items() if action != "allow"}
     finder = Finder([one for one in recognisers if one.entity in acting])
-    return EntityGuardrail(Actions(context.name, finder, acting, key_for(settings.hash_key, actions), settings.allow))
+    return entity_guardrail(Actions(context.name, finder, acting, key_for(settings.hash_key, actions), settings.allow), settings.pseudonyms)
 
 
 def _custom(name: str, custom: CustomEntity) -> Recogniser:

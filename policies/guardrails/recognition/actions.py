@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.core.errors import GuardrailViolation
+from policies.guardrails.pseudonyms.nesting import Nesting
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.normal import MARK, fold
 
 MAX_ALLOWED: Final = 10_000
 ANNOTATE: Final = "annotate"
 """The action that lets an entity pass and records it."""
+PSEUDONYM: Final = "pseudonym"
+"""The action that a value is put back into the answer after; in an answer it is `mask`."""
 _HASH_DIGITS: Final = 16
 
 
@@ -41,10 +44,23 @@ class Actions:
         names = ", ".join(sorted(found))
         return f"{self._what.capitalize()} found: {names}." if names else "Invisible characters were removed."
 
-    def replacement(self, entity: str, text: str) -> str | None:
-        """What takes the place of a folded text; None: it stays. Raises GuardrailViolation."""
+    def with_action(self, wanted: str) -> list[str]:
+        """The entities with this action."""
+        return [entity for entity, action in self._actions.items() if action == wanted]
+
+    def nesting(self) -> Nesting | None:
+        """What follows the JSON in a text, where a replacement depends on it."""
+        return None
+
+    def keeps(self, entity: str) -> bool:
+        """Whether `replacement` wants the whole text of an entity without a greatest length."""
+        return False
+
+    def replacement(self, entity: str, text: str, value: str | None = None, depth: int = 0) -> str | None:
+        """What takes the place of a folded text; None: it stays. value: the text itself; None where it is not at hand. depth: of the
+        strings of JSON around it, where `nesting` is followed. Raises GuardrailViolation."""
         action = self._actions[entity]
-        if action == "mask":
+        if action == "mask" or action == PSEUDONYM:
             return f"[{entity.upper()}]"
         if action == "hash":
             return f"[{entity.upper()}:{self._hashed(entity, text)}]"

@@ -27,11 +27,12 @@ _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
 class _Region:
     """An entity whose beginning has been found, and that goes on. start: its place in the text."""
 
-    __slots__ = ("digest", "entity", "keeps", "last", "over", "size", "start", "tail")
+    __slots__ = ("digest", "entity", "keeps", "last", "over", "parts", "size", "start", "tail")
 
     def __init__(self, entity: str, tail: Tail, start: int, keeps: bool) -> None:
         self.entity, self.tail, self.start, self.keeps = entity, tail, start, keeps
         self.digest = sha256()
+        self.parts: list[str] | None = None  # its text, where that is wanted
         self.last = b""
         self.size = 0
         self.over = False
@@ -85,7 +86,20 @@ class _Json:
 class EntityStream:
     """Follows one text. found: the entities that were acted upon. Raises GuardrailViolation when one is to be blocked."""
 
-    __slots__ = ("_actions", "_before", "_before_data", "_held", "_hidden", "_json", "_place", "_region", "findings", "found", "verdict")
+    __slots__ = (
+        "_actions",
+        "_before",
+        "_before_data",
+        "_held",
+        "_hidden",
+        "_json",
+        "_nesting",
+        "_place",
+        "_region",
+        "findings",
+        "found",
+        "verdict",
+    )
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -96,6 +110,7 @@ class EntityStream:
         self._place = 0  # of the first held character in the text
         self._region: _Region | None = None
         self._json: _Json | None = _Json()
+        self._nesting = actions.nesting()
         self.found: set[str] = set()
         self.findings: list[Finding] = []
         self.verdict = ANNOTATE
@@ -161,7 +176,7 @@ class EntityStream:
             out.append(text[done_before:first])
             self._moved(text[done_before:first])
             value = text[first:done]
-            replacement = self._acted(match, folded[match.start : match.end], value)
+            replacement = self._acted(match, folded[match.start : match.end], value, match.tail is None)
             if match.tail is not None:
                 if self._enter(match, match.tail, value, replacement).keeps:
                     out.append(value)
@@ -182,26 +197,34 @@ class EntityStream:
     def _moved(self, text: str) -> None:
         """A piece of the text is dealt with."""
         self._place += len(text)
+        if self._nesting is not None:
+            self._nesting.feed(text)
         if self._json is not None:
             self._json.pass_on(text)
             if self._json.over:
                 self._json = None
 
-    def _acted(self, match: Match, folded: str, value: str) -> str | None:
-        """What takes the place of an entity that begins here; None: it stays."""
+    def _acted(self, match: Match, folded: str, value: str, whole: bool) -> str | None:
+        """What takes the place of an entity that begins here; None: it stays. whole: all of it is there."""
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(Finding(match.entity, self._place, self._place + len(value), value))
         self.found.add(match.entity)
-        replacement = self._actions.replacement(match.entity, folded)
+        replacement = self._actions.replacement(match.entity, folded, value if whole else None, self._depth)
         if replacement is None:
             return None
         self.verdict = "rewrite"
         return f'"{replacement}"' if self._json is not None and self._json.outside else replacement
 
+    @property
+    def _depth(self) -> int:
+        return 0 if self._nesting is None else self._nesting.depth
+
     def _enter(self, match: Match, tail: Tail, value: str, replacement: str | None) -> _Region:
         """A region begins with what was found."""
         region = self._region = _Region(match.entity, tail, self._place, replacement is None)
         region.digest.update(value.encode("utf-8", "replace"))
+        if self._actions.keeps(match.entity):
+            region.parts = [value]
         self._before, self._before_data, self._held = "", b"", ""
         return region
 
@@ -212,6 +235,9 @@ class EntityStream:
         taken = region.taken(data)
         cut = taken if new is text else places(text)[taken]
         region.digest.update(text[:cut].encode("utf-8", "replace"))
+        if region.parts is not None:
+            region.parts.append(text[:cut])
+        depth = self._depth
         self._moved(text[:cut])
         out = text[:cut] if region.keeps else ""
         if not (region.over or final):
@@ -221,7 +247,7 @@ class EntityStream:
             if finding.start == region.start:
                 finding.end, finding.value = self._place, value
         if not region.keeps:
-            out = self._actions.replacement(region.entity, value) or ""
+            out = self._actions.replacement(region.entity, value, None if region.parts is None else "".join(region.parts), depth) or ""
         self._region = None
         region.over = True
         return out, text[cut:]

@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from gateway.core.plugins import Context
 from gateway.core.secret import Secret
 from gateway.core.specs import Spec
+from policies.guardrails.pseudonyms.guardrail import PseudonymSettings, entity_guardrail
 from policies.guardrails.recognition.actions import MAX_ALLOWED, Actions
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.guardrail import EntityGuardrail, check_allowed, key_for
@@ -16,19 +17,20 @@ from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.secrets import context as in_context
 from policies.guardrails.secrets import providers
 
-ACTIONS: Final = ("block", "mask", "hash", "annotate", "allow")
+ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "allow")
 RECOGNISERS: Final[tuple[Recogniser, ...]] = (*providers.RECOGNISERS, *in_context.RECOGNISERS)
 ENTITIES: Final = tuple(dict.fromkeys(one.entity for one in RECOGNISERS))
 
 
 class SecretsSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """action: for every kind of secret that `entities` gives no other. allow: texts that pass. hash_key: of the action `hash`, which needs
-    one."""
+    one. pseudonyms: of the action `pseudonym`."""
 
-    action: Literal["block", "mask", "hash", "annotate"] = "block"
+    action: Literal["block", "mask", "hash", "pseudonym", "annotate"] = "block"
     entities: dict[str, str] = field(default_factory=dict)
     allow: Annotated[tuple[str, ...], Meta(max_length=MAX_ALLOWED)] = ()
     hash_key: Secret | None = None
+    pseudonyms: PseudonymSettings = PseudonymSettings()
 
 
 def build(settings: SecretsSettings, context: Context) -> EntityGuardrail:
@@ -42,4 +44,5 @@ def build(settings: SecretsSettings, context: Context) -> EntityGuardrail:
     actions = {**dict.fromkeys(ENTITIES, settings.action), **settings.entities}
     acting = {entity: action for entity, action in actions.items() if action != "allow"}
     finder = Finder([one for one in RECOGNISERS if one.entity in acting])
-    return EntityGuardrail(Actions(context.name, finder, acting, key_for(settings.hash_key, acting), settings.allow, "secrets"))
+    acts = Actions(context.name, finder, acting, key_for(settings.hash_key, acting), settings.allow, "secrets")
+    return entity_guardrail(acts, settings.pseudonyms)

@@ -24,9 +24,10 @@ from gateway.core.errors import (
 )
 from gateway.core.types import Usage
 from gateway.core.waiting import Signal
-from gateway.pipeline.exchange import Exchange, chunked, outcome_of, status_line
+from gateway.pipeline.exchange import Exchange, chunked, outcome_of
 from gateway.pipeline.phases import UNTIMED
 from gateway.pipeline.plane import SAMPLE_EVERY
+from gateway.pipeline.statuses import status_line
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk, unchunk
 
 Event = Callable[[World, Exchange], None]

@@ -1,0 +1,162 @@
+"""The pseudonyms of one exchange: given to the values of its request, taken back from its answer.
+
+What already looks like a pseudonym in a request is a text like any other: its number is not given to a value, and where a value of the
+session has it, the text gets a pseudonym of its own. So a pseudonym in an answer always stands for one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.core.pseudonyms import Restores
+from gateway.core.slices import Steps
+from gateway.core.types import Verdict
+from policies.guardrails.pseudonyms.nesting import Nesting, escaped, unescaped
+from policies.guardrails.pseudonyms.restoring import Forms, Restoring
+from policies.guardrails.pseudonyms.vault import Session, Vault
+from policies.guardrails.recognition.actions import PSEUDONYM, Actions, canonical
+from policies.guardrails.recognition.guardrail import EntityGuardrail
+
+SPELLED: Final = frozenset({"email", "phone", "card", "iban", "ssn", "national_id", "passport", "mac"})
+"""Entities that are the same in any case and with any separators."""
+LITERAL: Final = "\0literal"
+"""Stands for the entity of a text that only looks like a pseudonym."""
+RENAMED: Final = "Text in the form of a pseudonym was renamed."
+
+
+class PseudonymLayer:
+    """Implements gateway.core.pseudonyms.Layer. session: None for pseudonyms of this request only."""
+
+    def __init__(self, actions: Actions, forms: Forms, vault: Vault, session: Session | None, restores: Restores) -> None:
+        self.restores = restores
+        self.replaced = self.restored = 0
+        self._forms, self._vault, self._seal, self._session = forms, vault, vault.seal, session
+        self._guardrail = EntityGuardrail(_Replacing.of(actions, self))
+        self._labels: dict[str, bytes] = {}
+        self._digests: dict[bytes, str] = {}
+        self._reserved: frozenset[str] = frozenset()
+        """What looks like a pseudonym in the request and is none."""
+        self._numbers: dict[str, int] = {}
+        self._nested = False
+        """Whether a value would be written otherwise in a string of JSON."""
+
+    # --- the request
+
+    def check(self, texts: Sequence[str]) -> Verdict | Steps[Verdict]:
+        if not any("<" in text for text in texts):
+            return self._guardrail.check(texts)
+        self._reserved = frozenset([found for text in texts if "<" in text for found in self._forms.pattern.findall(text)])
+        if self._session is None or self._session.labels.keys().isdisjoint(self._reserved):
+            return self._guardrail.check(texts)
+        renamed = [self._forms.pattern.sub(lambda match: self._renamed(match[0]), text) for text in texts]
+        return self._checked(renamed)
+
+    def _checked(self, texts: list[str]) -> Steps[Verdict]:
+        found = self._guardrail.check(texts)
+        verdict = found if isinstance(found, Verdict) else (yield from found)
+        if verdict.action in ("block", "rewrite"):
+            return verdict
+        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(texts), verdict.findings)
+
+    def _renamed(self, literal: str) -> str:
+        """What takes the place of a text that looks like a pseudonym: another one, if its own stands for something."""
+        assert self._session is not None
+        if literal not in self._session.labels:
+            return literal
+        return self._issued(literal[1:].rpartition("_")[0].lower(), LITERAL + literal, literal)
+
+    def pseudonym(self, entity: str, folded: str, value: str, depth: int) -> str:
+        """For a value of the request. depth: of the strings of JSON around it."""
+        plain = unescaped(value, depth) if depth else value
+        if "<" in plain:
+            plain = self._forms.pattern.sub(lambda match: self._value(match[0]) or match[0], plain)
+        return self._issued(entity, _identity(entity, folded) if entity in SPELLED else plain, plain)
+
+    def _issued(self, entity: str, identity: str, value: str) -> str:
+        session = self._session
+        digest = self._seal.digest(entity, identity)
+        label = self._digests.get(digest)
+        if label is not None:
+            return label
+        if session is not None and (label := session.digests.get(digest)) is not None:
+            sealed = session.labels[label]
+        else:
+            label = self._free(entity, identity)
+            sealed = self._seal.sealed(value, label)
+            self.replaced += 1
+            if escaped(value, 1) != value:
+                self._nested = True
+            if session is not None:
+                session.nested = session.nested or self._nested
+                self._vault.grown(session, label, digest, sealed)
+        self._digests[digest], self._labels[label] = label, sealed
+        return label
+
+    def _free(self, entity: str, identity: str) -> str:
+        """A pseudonym that stands for nothing yet."""
+        session, tries = self._session, self._numbers.get(entity, 0)
+        while True:
+            tries += 1
+            number = tries if session is None else session.number(entity, identity, tries)
+            label = f"<{entity.upper()}_{number}>"
+            if label not in self._reserved and label not in self._labels and (session is None or label not in session.labels):
+                if session is None:
+                    self._numbers[entity] = tries
+                return label
+
+    # --- the answer
+
+    @property
+    def active(self) -> bool:
+        return self.restores != "never" and (bool(self._labels) or (self._session is not None and bool(self._session.labels)))
+
+    def whole(self, text: str) -> str:
+        if "<" not in text:
+            return text
+        stream = self.stream()
+        return stream.feed(text) + stream.finish()
+
+    def stream(self) -> Restoring:
+        return Restoring(self._forms, self._counted, self._nested or (self._session is not None and self._session.nested))
+
+    def _counted(self, label: str) -> str | None:
+        value = self._value(label)
+        if value is not None:
+            self.restored += 1
+        return value
+
+    def _value(self, label: str) -> str | None:
+        sealed = self._labels.get(label)
+        if sealed is None and self._session is not None and label not in self._reserved:
+            sealed = self._session.labels.get(label)
+        return None if sealed is None else self._seal.opened(sealed, label)
+
+
+class _Replacing(Actions):
+    """The actions of a guardrail, with the pseudonyms of one exchange."""
+
+    _layer: PseudonymLayer
+
+    @classmethod
+    def of(cls, actions: Actions, layer: PseudonymLayer) -> _Replacing:
+        made = cls.__new__(cls)
+        made.__dict__.update(actions.__dict__)
+        made._layer = layer
+        return made
+
+    def nesting(self) -> Nesting:
+        return Nesting()
+
+    def keeps(self, entity: str) -> bool:
+        return self._actions[entity] == PSEUDONYM
+
+    def replacement(self, entity: str, text: str, value: str | None = None, depth: int = 0) -> str | None:
+        if value is None or self._actions[entity] != PSEUDONYM:
+            return super().replacement(entity, text, value, depth)
+        return self._layer.pseudonym(entity, text, value, depth)
+
+
+def _identity(entity: str, folded: str) -> str:
+    text = canonical(folded)
+    return text if entity == "email" else "".join([character for character in text if character.isalnum() or character == "+"])
