@@ -36,7 +36,8 @@ def of_caller(principal: Principal, name: str) -> Any:
         return UNTIMED if time is None or not EARLIEST <= time <= LATEST else instant(time)
     if name == "principal.amr":
         return [] if login is None else list(login.amr)
-    return "" if login is None else getattr(login, _OF_LOGIN[name])
+    found: str = "" if login is None else getattr(login, _OF_LOGIN[name])
+    return "key" if name == "principal.strength" and not found and principal.kind == "api_key" else found
 
 
 def bound_of(request: InferenceRequest) -> int:

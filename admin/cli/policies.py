@@ -91,6 +91,9 @@ def explain(
     source: Annotated[str, typer.Option("--source", help="The address that the request comes from.")] = "192.0.2.1",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="The request's max_tokens.", min=0)] = 0,
     tools: Annotated[list[str] | None, typer.Option("--tool", help="A tool that the request offers; may be repeated.")] = None,
+    label: Annotated[str, typer.Option("--label", help="How the client labels its data.")] = "",
+    strength: Annotated[str, typer.Option("--strength", help="Of a supposed caller's login: password, token, certificate, mfa.")] = "",
+    at: Annotated[str | None, typer.Option("--at", help="When the request comes, such as 2026-01-31T22:00:00Z; default: now.")] = None,
     past: Annotated[
         str | None, typer.Option("--request", metavar="ID", help="Instead of all these: a request of the past, by its x-request-id.")
     ] = None,
@@ -108,8 +111,9 @@ def explain(
         raise UsageError("say --model, or --request for a request of the past")
     if (key_id is None) == (tenant is None):
         raise UsageError("say either --key-id, or --tenant with --user, --group, --agent")
-    request = {"model": model, "operation": operation, "source": source, "max_tokens": max_tokens, "tools": tools or []}
-    caller = {"tenant": tenant, "user": user, "groups": groups or [], "agent": agent}
+    request = {"model": model, "operation": operation, "source": source, "max_tokens": max_tokens, "tools": tools or [], "label": label}
+    request |= {} if at is None else {"time": at}
+    caller = {"tenant": tenant, "user": user, "groups": groups or [], "agent": agent, "strength": strength}
     question = {"request": request, **({"key": key_id} if key_id is not None else {"principal": caller})}
     with session.client() as client:
         answer = client.post("/policies:explain", question)

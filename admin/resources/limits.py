@@ -14,7 +14,6 @@ from admin.resource import Collection, Shapes, Tenant, shapes_of
 from admin.resources.policies import Supposed, principal_of
 from gateway.core.errors import NotFound, RequestError
 from gateway.core.specs import LimitSpec
-from gateway.core.types import Principal
 
 AMOUNTS = ("requests", "tokens", "bytes", "elements", "concurrent", "budget", "session")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
@@ -174,7 +173,7 @@ async def applying(call: Call) -> Answer:
         call.seen("limits:read", principal.tenant, "key", asked.key)
     else:
         assert asked.principal is not None
-        principal = Principal(**msgspec.structs.asdict(asked.principal))
+        principal = asked.principal.principal()
         call.access.require("limits:read", principal.tenant)
     return Answer({"items": await _port(call).applying(principal, asked.model, asked.operation), "cursor": None})
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 
+from admin.moments import Moment
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
 from gateway.core.errors import NotFound, RequestError
-from gateway.core.types import Principal, Trial
+from gateway.core.types import Login, Principal, Trial
 from gateway.wire.table import OPERATIONS
+
+STRENGTHS: Final = {
+    "api_key": "key",
+    "ldap": "password",
+    "oidc": "token",
+    "gateway_token": "token",
+    "mtls": "certificate",
+}
 
 
 class Supposed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A caller that is only supposed: what its credential would say. kind: how it would have logged in."""
+    """A caller that is only supposed: what its credential would say. kind: how it would have logged in. strength, issuer, acr, amr,
+    auth_time: see Login in gateway.core.values; without a strength, that which logins of this kind have at least."""
 
     tenant: Tenant
     id: str = "supposed"
@@ -27,6 +37,28 @@ class Supposed(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     agent: str = ""
     session: str = ""
+    strength: Literal["", "key", "password", "token", "certificate", "mfa"] = ""
+    issuer: str = ""
+    acr: str = ""
+    amr: tuple[str, ...] = ()
+    auth_time: Moment | None = None
+
+    def principal(self) -> Principal:
+        strength = self.strength or STRENGTHS.get(self.kind, "")
+        return Principal(
+            self.id,
+            self.tenant,
+            self.kind,
+            self.models,
+            roles=self.roles,
+            operations=self.operations,
+            user=self.user,
+            groups=self.groups,
+            scopes=self.scopes,
+            agent=self.agent,
+            session=self.session,
+            login=Login(strength, issuer=self.issuer, acr=self.acr, amr=self.amr, auth_time=self.auth_time),
+        )
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -73,7 +105,7 @@ async def explain(call: Call) -> Answer:
         call.seen("policies:test", principal.tenant, "key", asked.key)
     else:
         assert asked.principal is not None
-        principal = Principal(**msgspec.structs.asdict(asked.principal))
+        principal = asked.principal.principal()
         call.access.require("policies:test", principal.tenant)
     shown: dict[str, Any] = {"tenant": principal.tenant, "model": trial.model, "operation": trial.operation}
     if refusal:

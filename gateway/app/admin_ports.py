@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from gateway.routing.mirror import Mirror
 from gateway.routing.registry import EndpointRegistry
 from gateway.wire.table import APIS
 from policies.callers import concerning
+from policies.facts import Asked
 from policies.limits import LimitRules
 from policies.patterns import matches
 
@@ -82,10 +83,10 @@ class ModelControls:
 
 
 class PolicyTrial:
-    """Implements gateway.core.ports.PolicyTester with the policies in force."""
+    """Implements gateway.core.ports.PolicyTester with the policies in force. country: of an address, "" if not known."""
 
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
+    def __init__(self, plane: DataPlane, country: Callable[[str], str] = lambda address: "") -> None:
+        self._plane, self._country = plane, country
 
     def explain(self, principal: Principal, trial: Trial) -> dict[str, Any]:
         snapshot = self._plane.current()
@@ -96,9 +97,17 @@ class PolicyTrial:
         request = InferenceRequest(
             api, b"", trial.model, tools, None, stream=trial.stream, max_tokens=trial.max_tokens, version=trial.version
         )
-        asked = (principal, request, Peer(trial.source), trial.bytes)
-        decision = snapshot.authorizer.decide(*asked)
-        considered = snapshot.authorizer.explain(*asked)
+        peer = Peer(trial.source)
+        peer.thumbprint = trial.certificate
+        now = SystemClock.wall() if trial.time is None else trial.time
+        asked = Asked(principal, request, name, peer, trial.bytes, self._country, lambda: now)
+        question = (principal, trial.model, trial.operation, trial.version)
+
+        def read(fact: str) -> Any:
+            return trial.label if fact == "request.label" else asked.read(fact)
+
+        decision = snapshot.authorizer.judge(*question, read)
+        considered = snapshot.authorizer.considered(*question, read)
         rules, places = LimitRules(snapshot.spec.limits), LimitRules(snapshot.spec.limits, places=True)
         if missing := rules.missing(principal):
             return {

@@ -119,7 +119,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         roles=RoleBook(link.additions, lambda: changes.in_force.file, country=gateway.countries.networks.country),
         fleet=FleetView(fleet, changes, plane, health, gateway.replica, gateway_url, time.time(), workers),
         control=ModelControls(fleet.supervisor, fleet.traffic),
-        policies=PolicyTrial(plane),
+        policies=PolicyTrial(plane, gateway.countries.networks.country),
         holders=KeyHolders(link.store, plane.standing, gateway.countries.networks, plane.current, SystemClock()),
         replays=PolicyReplay(link.additions, lambda: changes.in_force.file, plane.current, log, gateway.countries.networks.country),
         guardrails=GuardrailTrial(plane),

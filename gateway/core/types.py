@@ -61,7 +61,8 @@ ALLOW = Verdict("allow")
 
 
 class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A request that is only supposed. source: the caller's address. bytes: of the body. tools: names."""
+    """A request that is only supposed. source: the caller's address. bytes: of the body. tools: names. label: of its data. certificate:
+    SHA-256 of the connection's client certificate, in hex. time: when it comes, in seconds since the epoch; None: now."""
 
     model: str
     operation: str = "chat"
@@ -71,6 +72,9 @@ class Trial(Struct, forbid_unknown_fields=True, kw_only=True):
     bytes: Annotated[int, Meta(ge=0, le=2**40)] = 0
     stream: bool = False
     tools: Annotated[tuple[str, ...], Meta(max_length=1024)] = ()
+    label: str = ""
+    certificate: str = ""
+    time: Annotated[float, Meta(ge=0, le=253402300799)] | None = None
 
 
 class DecisionFacts(Struct, frozen=True, gc=False, omit_defaults=True):

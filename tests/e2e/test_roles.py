@@ -87,6 +87,9 @@ def test_explain_shows_each_rule(running: Gatehouse) -> None:
         ]
         person = {"principal": {"tenant": "acme", "user": "alice"}, "request": {"model": "m1"}}
         assert client.post("/policies:explain", json=person).json()["rule"] == "default-deny"
+        told = {"tenant": "acme", "strength": "mfa", "amr": ["otp"], "auth_time": "2026-01-31T22:00:00Z"}
+        late = {"model": "m1", "time": "2026-01-31T22:00:00Z", "label": "secret", "certificate": "ab"}
+        assert client.post("/policies:explain", json={"principal": told, "request": late}).json()["allow"] is False
         for wrong in ({"request": {"model": "m1"}}, {**question, **person}, {"key": "test", "request": {"model": "m1", "operation": "x"}}):
             assert client.post("/policies:explain", json=wrong).status_code == 400
 

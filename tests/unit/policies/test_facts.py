@@ -7,7 +7,7 @@ import pytest
 from gateway.core.types import InferenceRequest, Login, Peer, Principal
 from gateway.core.wire import WireApi
 from policies.conditions import MAX_ITEMS, NAMES, Language
-from policies.facts import Asked, Present, TooMany
+from policies.facts import Asked, Present, TooMany, of_caller
 
 LANGUAGE = Language()
 NOON = 1_790_000_000.0  # Monday, 2026-09-21 14:13:20 UTC
@@ -103,3 +103,11 @@ def test_on_the_admin_listener_there_is_no_request() -> None:
             assert LANGUAGE.compile(f"!has({name})").holds(read, False), name
         else:
             assert LANGUAGE.compile(f"{name} == {value}").holds(read, False), name
+
+
+def test_a_key_is_what_the_login_of_a_key_rests_on() -> None:
+    """Also a key that was recorded, whose login says nothing."""
+    for login in (None, Login("")):
+        assert of_caller(Principal("ci", "acme", "api_key", login=login), "principal.strength") == "key"
+        assert of_caller(Principal("x", "acme", "oidc", login=login), "principal.strength") == ""
+    assert of_caller(Principal("ci", "acme", "api_key", login=None), "principal.issuer") == ""
