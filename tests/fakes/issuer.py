@@ -37,7 +37,7 @@ class Issuer:
         self._count += 1
         now = time.time()
         claims = {"iss": self.url, "sub": user, "tenant": tenant, "groups": list(groups), "iat": now, "exp": now + 7200, **claims}
-        return issuing.token({**claims, "jti": str(self._count)}).decode()
+        return issuing.token({"jti": str(self._count), **claims}).decode()
 
     def close(self) -> None:
         self._server.shutdown()
