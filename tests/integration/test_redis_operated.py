@@ -121,18 +121,64 @@ async def test_a_redis_cluster_and_a_slot_that_moves(short_path: Path, gateways:
         await asyncio.to_thread(cluster.stop)
 
 
+async def test_calls_follow_a_slot_while_it_moves(short_path: Path, gateways: list[Gateway]) -> None:
+    cluster = RedisCluster(short_path)
+    try:
+        await asyncio.to_thread(cluster.start)
+        gateways.append(await Gateway(url=Secret(f"redis://127.0.0.1:{cluster.servers[0].port}"), prefix="test").start())
+        (gateway,) = gateways
+        assert len(await gateway.admitted(4)) == 4
+        key = (await BucketBook(gateway.spec).names_of(Shape(LIMITS[0])))[0].decode()
+        old = next(server for server in cluster.servers if server.port == gateway.port)
+        new = next(server for server in cluster.servers if server is not old)
+        await asyncio.to_thread(carry, cluster, key, old, new)  # the keys are there, and the slot is not
+        await gateway.admitted(1)  # is told to ask there: decided here
+        await reached(lambda: gateway.port == new.port and gateway.part.shared.up)
+        before = gateway.part.shared.outage.number
+        assert len(await gateway.admitted(20)) == 5, "ten in all, whoever decided"
+        assert gateway.part.shared.outage.number == before, "nothing was decided without Redis"
+        (seen,) = await BucketBook(gateway.spec).look([(Shape(LIMITS[0]), ("team", "api_key", "ci"))])
+        assert seen.amounts[0].used == 10
+        await asyncio.to_thread(hand_over, cluster, key, old, new)
+        assert len(await gateway.admitted(3)) == 0 and gateway.part.shared.outage.number == before
+        line = gateway.part.shared.line
+        assert line is not None and line.asking
+        line.asking = False  # as it is after a while
+        assert len(await gateway.admitted(3)) == 0 and gateway.part.shared.outage.number == before
+    finally:
+        for one in gateways:
+            await one.part.aclose()
+        gateways.clear()
+        await asyncio.to_thread(cluster.stop)
+
+
 def move(cluster: RedisCluster, key: str, old: RedisServer, new: RedisServer) -> None:
     """Moves the slot of a key as redis-cli does."""
+    carry(cluster, key, old, new)
+    hand_over(cluster, key, old, new)
+
+
+def carry(cluster: RedisCluster, key: str, old: RedisServer, new: RedisServer) -> None:
+    """Moves the keys of the slot."""
     slot = str(said(old.port, "CLUSTER", "KEYSLOT", key))
-    names = {server.port: said(server.port, "CLUSTER", "MYID") for server in cluster.servers}
-    ids = {port: name.decode() for port, name in names.items() if isinstance(name, bytes)}
+    ids = ids_of(cluster)
     assert said(new.port, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[old.port]) == b"OK"
     assert said(old.port, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[new.port]) == b"OK"
     while isinstance(keys := said(old.port, "CLUSTER", "GETKEYSINSLOT", slot, "100"), list) and keys:
         found = said(old.port, "MIGRATE", "127.0.0.1", str(new.port), "", "0", "5000", "REPLACE", "KEYS", *[key.decode() for key in keys])
         assert found in (b"OK", b"NOKEY"), found
+
+
+def hand_over(cluster: RedisCluster, key: str, old: RedisServer, new: RedisServer) -> None:
+    """Gives the slot to the other server."""
+    slot = str(said(old.port, "CLUSTER", "KEYSLOT", key))
     for server in (new, old):
-        assert said(server.port, "CLUSTER", "SETSLOT", slot, "NODE", ids[new.port]) == b"OK"
+        assert said(server.port, "CLUSTER", "SETSLOT", slot, "NODE", ids_of(cluster)[new.port]) == b"OK"
+
+
+def ids_of(cluster: RedisCluster) -> dict[int, str]:
+    names = {server.port: said(server.port, "CLUSTER", "MYID") for server in cluster.servers}
+    return {port: name.decode() for port, name in names.items() if isinstance(name, bytes)}
 
 
 def documented() -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gateway.core.errors import Overloaded
 from gateway.limits import headers
 from gateway.limits.exceeded import exceeded
-from gateway.limits.redis.calls import Asked
+from gateway.limits.redis.calls import Asked, Note
 from gateway.limits.redis.held import Part, Settling, SharedHeld
 from gateway.limits.redis.pot import Pot
 
@@ -32,12 +32,12 @@ class Outage:
             self.number += 1
             self.parts = max(1, self._count())
 
-    def end(self, now: int) -> list[tuple[Pot, list[int]]]:
-        """What Redis must be told of."""
+    def end(self, now: int, redis_now: int) -> list[Note]:
+        """What Redis must be told of. redis_now: the same moment by its clock."""
         self.over = True
         used, self._used = self._used, {}
         found = [(pot, pot.carried(now, self.number, self.parts)) for pot in used]
-        return [(pot, amounts) for pot, amounts in found if any(amounts)]
+        return [Note(pot, redis_now - (now - pot.drained_since(now)), -self.parts, amounts) for pot, amounts in found if any(amounts)]
 
     def decide(self, asked: Asked, now: int) -> SharedHeld:
         """Takes from all buckets or none. Raises Overloaded, LimitExceeded."""

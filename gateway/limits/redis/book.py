@@ -110,14 +110,15 @@ class BucketBook:
     async def _asked(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         try:
             async with asyncio.timeout(PATIENCE):
-                at = await locate(self._to)
+                at, asking = await locate(self._to), False
                 for _ in range(MOST_MOVES):
                     line = await opened(self._to, at, lambda error: None, name="gatehouse-admin")
+                    line.asking = asking
                     try:
                         await _told(line, "MGET", self._names.process("admin"))  # in a Redis Cluster it shows whether this is the server
                         return await ask(line)
                     except _Moved as moved:
-                        at = moved_to(moved.error, at) or at
+                        at, asking = moved_to(moved.error, at) or at, moved.error.code == "ASK"
                     finally:
                         line.close()
         except (OSError, Unreachable, TimeoutError) as error:
@@ -140,7 +141,7 @@ def unavailable(why: str) -> Overloaded:
 async def _told(line: Connection, *words: str | bytes) -> Any:
     reply = await line.ask(*words)
     if isinstance(reply, RedisError):
-        if reply.code == "MOVED":
+        if reply.code in ("MOVED", "ASK"):
             raise _Moved(reply)
         raise Unreachable(str(reply))
     return reply

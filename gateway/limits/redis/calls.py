@@ -45,7 +45,8 @@ class Asked:
 
 
 class Note(NamedTuple):
-    """Something to be charged (or given back, below 0) without a question. slots: to be given back."""
+    """Something to be charged (or given back, below 0) without a question. slots: to be given back; below 0, it was admitted without Redis
+    by one of so many processes, and time has refilled it here since `taken_at`."""
 
     pot: Pot
     taken_at: int

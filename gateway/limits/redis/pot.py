@@ -72,7 +72,7 @@ class Pot(Bucket):
     advance.
 
     While Redis is away, `own` are the debts that count here, scaled by the number of processes; `base` what they were at `base_at`, when
-    that began, in the outage of this number.
+    that began, in the outage of this number; `empty_at` when each was 0 at last.
     """
 
     __slots__ = (
@@ -81,6 +81,7 @@ class Pot(Bucket):
         "base_at",
         "call",
         "debts",
+        "empty_at",
         "ended",
         "full_house",
         "hand",
@@ -109,6 +110,7 @@ class Pot(Bucket):
         self.short_costs: list[int] = []
         self.own: list[int] = [0] * len(terms.meters)
         self.base: list[int] = [0] * len(terms.meters)
+        self.empty_at: list[int] = [0] * len(terms.meters)
         self.hand: Hand | None = Hand(len(terms.meters)) if terms.leased else None
 
     def crowded(self) -> bool:
@@ -245,7 +247,9 @@ class Pot(Bucket):
         if elapsed > 0:
             for index, meter in enumerate(self.terms.meters):
                 if meter.drain > 0:
-                    self.own[index] = max(0, self.own[index] - elapsed * meter.drain)
+                    self.own[index] -= elapsed * meter.drain
+                    if self.own[index] <= 0:
+                        self.own[index], self.empty_at[index] = 0, now
 
     def carried(self, now: int, outage: int, parts: int) -> list[int]:
         """What Redis has to be told of the outage that is over: what was admitted here and has not drained away."""
@@ -255,6 +259,15 @@ class Pot(Bucket):
         for meter, debt, base in zip(self.terms.meters, self.own, self.base, strict=True):
             left = max(0, base - elapsed * meter.drain) if meter.drain > 0 else base
             found.append(max(0, -(-(debt - left) // parts)))
+        return found
+
+    def drained_since(self, now: int) -> int:
+        """Since when time has refilled what was admitted here, and not what was used before the outage: the earliest of all meters. Redis
+        has refilled the same for others, who have come back before."""
+        found = now
+        for index, meter in enumerate(self.terms.meters):
+            if meter.drain > 0 and self.own[index] > 0:
+                found = min(found, max(self.base_at - (-self.base[index] // meter.drain), self.empty_at[index]))
         return found
 
 

@@ -13,7 +13,8 @@ The call:
         hold        for how long a slot belongs to the process without being renewed, microseconds
         shapes      for each bucket [slots, how long a session may last, whether it is enforced, then for each meter: unit, drain, burst,
                     begin, end]: see gateway.limits.redis.meters
-        notes       flat: bucket, taken_at, slots given back, amount of each meter; for each settlement
+        notes       flat: bucket, taken_at, slots given back, amount of each meter; for each settlement. Slots below 0: what one of so many
+                    processes admitted by itself and has not drained away; it counted one part of what drains from `taken_at` on
         holds       flat: bucket, slots, whether that is all; for each bucket of which the process holds slots
         asks        flat: number of buckets, then for each bucket its number and the amount of each meter; for each request
         takes       flat: bucket, for how many requests a share is wanted, then for each meter: what is left of the process's share, what it
@@ -22,6 +23,9 @@ The call:
 The answer, MessagePack: [now, for each request 1 or 0, then for each of its buckets: 1 if all slots are taken + 2 if the session has lasted
 too long + 4 if it had too little of anything; how long until a window lets it pass; and each meter's debt; then for each share: what is
 given of each meter, and each meter's debt]. Times are microseconds.
+
+What drains counts once: while processes come back from an outage one after the other, those that are back have the whole of it, and the
+others still count their parts. So what these admitted since the bucket was full at last is charged whole.
 
 A bucket is a string: MessagePack of [when it was written, {process: [slots, until]}, since, then for each meter: debt, idle since, unit;
 then, where shares are out, {process: [until, amount of each meter]}]. A share was charged when it was given, and the debt of a bucket does
@@ -239,6 +243,10 @@ if number > done then
     for meter = 1, found.count do
       local amount = notes[at]
       at = at + 1
+      if slots < 0 and amount > 0 and found.shape[5 * meter] > 0 and found.debts[meter] > 0 then
+        local since = math.max(taken_at, found.idle[meter])
+        if since < now then amount = amount + math.floor((now - since) * found.shape[5 * meter] / -slots) end
+      end
       if amount > 0 then
         charge(found, meter, amount)
       elseif amount < 0 and found.idle[meter] <= taken_at then

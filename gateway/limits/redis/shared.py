@@ -433,8 +433,7 @@ class SharedLimits:
     def _come_back(self, now: int) -> None:
         """Redis hears first what has happened without it: settlements, what was admitted here, and which slots are held."""
         self._back_at = now
-        for pot, amounts in self.outage.end(self.now()):
-            self._notes.append(Note(pot, now, 0, amounts))
+        self._notes.extend(self.outage.end(self.now(), now))
         again, self._again = self._again, deque()
         for number, notes in again:
             call = self._call(number)

@@ -60,7 +60,7 @@ class Target:
 
 
 def moved_to(error: Exception, asked: Address | None) -> Address | None:
-    """The server that `MOVED 3999 127.0.0.1:6381` names; one without a host is the one that was asked, with another port."""
+    """The server that `MOVED 3999 127.0.0.1:6381`, or ASK, names; one without a host is the one that was asked, with another port."""
     words = str(error).split()
     host, _, port = (words[2] if len(words) == 3 else "").rpartition(":")
     if not host and asked is not None:

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from gateway.transport.redis.address import Address, Login, Target
 from gateway.transport.redis.resp import NotRedis, Parser, Push, RedisError, Reply, command
 
+ASKING: Final = command("ASKING")
 HIGH_WATER: Final = 1024 * 1024
 """Bytes that may wait to be sent; beyond them the connection is `clogged`."""
 UNACKNOWLEDGED_MS: Final = 3000
@@ -35,6 +36,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._lost = False
         self.clogged = False
+        self.asking = False
+        """In a Redis Cluster: the server is about to get the keys, and does what is asked only after ASKING."""
 
     # --- asyncio's side
 
@@ -85,6 +88,9 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._lost:
             on_reply(Unreachable("the connection is closed"))
             return
+        if self.asking:
+            self._waiting.append(_nothing)
+            data = ASKING + data
         self._waiting.append(on_reply)
         self._transport.write(data)
 
@@ -124,6 +130,10 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         self.lose(Unreachable("the connection was closed here"))
+
+
+def _nothing(reply: Any) -> None:
+    """What is said to ASKING: the answer to the command tells the same."""
 
 
 def _is_message(reply: object) -> bool:

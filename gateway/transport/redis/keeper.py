@@ -22,6 +22,8 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 LISTEN_AGAIN: Final = 1.0
 MOST_REDIRECTS: Final = 5
+ASKS: Final = 10.0
+"""Seconds for which a server that is about to get the keys is asked so. If they are not its own by then, it says where they are."""
 ELSEWHERE: Final = ("READONLY", "MASTERDOWN", "NOAUTH", "STALE", "UNBLOCKED")
 """Errors after which another connection is made: this one leads to a server that is not the master, or not ours any more."""
 
@@ -40,10 +42,12 @@ class Keeper:
         self._on_up, self._on_down, self._entropy, self._name = on_up, on_down, entropy, name
         self._tasks = TaskOwner(name)
         self._lost: asyncio.Event = asyncio.Event()
+        self._hurry: asyncio.Event = asyncio.Event()
         self._connection: Connection | None = None
         self.address: Address | None = None
         """Of the newest connection."""
         self._moved: Address | None = None
+        self._asking = False
         self._redirects = 0
 
     def start(self) -> None:
@@ -60,17 +64,17 @@ class Keeper:
         if self._connection is not None:
             self._connection.lose(error)
 
-    def redirect(self, address: Address) -> None:
-        """A Redis Cluster says that another of its servers has the keys."""
+    def redirect(self, address: Address, asking: bool = False) -> None:
+        """A Redis Cluster says that another of its servers has the keys. asking: is about to get them."""
         self._redirects += 1
         if self._redirects <= MOST_REDIRECTS:
-            self._moved = address
+            self._moved, self._asking = address, asking
         self.drop(Unreachable(f"the keys are at {address}"))
 
     def elsewhere(self, error: RedisError) -> bool:
         """Whether an error says that another server is to be asked; then the connection is ended and the other one looked for."""
-        if error.code == "MOVED" and (found := moved_to(error, self.address)) is not None:
-            self.redirect(found)
+        if error.code in ("MOVED", "ASK") and (found := moved_to(error, self.address)) is not None:
+            self.redirect(found, error.code == "ASK")
             return True
         if error.code in ELSEWHERE:
             self.drop(Unreachable(str(error)))
@@ -87,7 +91,7 @@ class Keeper:
             except (OSError, Unreachable, TimeoutError) as error:
                 self._on_down(Unreachable(f"{type(error).__name__}: {error}" if str(error) else "no connection came about in time"))
                 pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * pause))
-                await asyncio.sleep(pause * (0.5 + self._entropy.uniform() / 2))
+                await self._rest(pause * (0.5 + self._entropy.uniform() / 2))
                 continue
             self._connection, began = made, asyncio.get_running_loop().time()
             self._on_up(made)
@@ -100,10 +104,25 @@ class Keeper:
             if lasted > LONGEST_PAUSE:
                 self._redirects = 0
 
+    async def _rest(self, seconds: float) -> None:
+        """A pause, which the news of another master ends: so all processes find it at about the same time."""
+        self._hurry.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(FIRST_PAUSE * self._entropy.uniform())
+
     async def _made(self) -> Connection:
         moved, self._moved = self._moved, None
+        asking, self._asking = self._asking, False
         self.address = moved or await locate(self.to)
-        return await opened(self.to, self.address, self._was_lost, name=self._name)
+        made = await opened(self.to, self.address, self._was_lost, name=self._name)
+        if asking and moved is not None:
+            made.asking = True
+            asyncio.get_running_loop().call_later(ASKS, setattr, made, "asking", False)
+        return made
 
     def _was_lost(self, error: Exception) -> None:
         if self._connection is not None:
@@ -147,6 +166,7 @@ class Keeper:
         if len(words) != 5 or words[0] != self.to.master:
             return
         log.info("Sentinel says that %s is now at %s:%s", words[0], words[3], words[4])
+        self._hurry.set()
         self.drop(Unreachable("another server is the master now"))
 
 
