@@ -178,7 +178,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/limits/lease_messages.py": ("tests/fakes/leases.py", "gateway.limits.lease_messages"),
     "gateway/limits/lease_state.py": ("tests/unit/gateway/limits/test_lease_book.py", "replace_control"),
     "gateway/limits/meter.py": ("tests/unit/gateway/limits/test_bucket.py", "meters_of"),
-    "gateway/limits/redis/away.py": ("tests/integration/test_shared_limits.py", "test_local_parts_go_on_from_where_redis_was"),
     "gateway/limits/redis/book.py": ("tests/integration/test_redis_book.py", "BucketBook"),
     "gateway/limits/redis/calls.py": ("tests/integration/test_shared_limits.py", "test_many_buckets"),
     "gateway/limits/redis/held.py": ("tests/unit/gateway/limits/redis/test_advance.py", "IN_HAND"),

@@ -19,6 +19,7 @@ in Redis. `loadtests.limits.reconcile --redis` is the third part: requests with 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -34,6 +35,10 @@ from typing import Any, Final
 
 import gateway.app.start  # noqa: F401 - puts the compiled hot path in place before anything of it is imported
 from gateway.app.compiled import active
+from gateway.core.redis_specs import RedisSpec
+from gateway.core.specs import LimitSpec, RateSpec
+from gateway.limits.bucket import Shape
+from gateway.limits.redis.book import BucketBook
 from loadtests.limits import redis_cost
 from loadtests.limits.redis_worker import created, read
 from tests.cluster.redis_servers import Watched
@@ -164,10 +169,30 @@ def exact(arguments: argparse.Namespace) -> int:
                     began = run.go()
                     happen(run, arguments.seconds)
                     results = run.results()
+                    used = asyncio.run(charged(run)) if event == "failover" else None
                 finally:
                     run.stop()
                 wrong = row(event, mode, run, began, results) or wrong
+                if used is not None:
+                    forgotten(run, began, used)
     return 1 if wrong else 0
+
+
+async def charged(run: Run) -> tuple[int, float]:
+    """(what the new master has charged, when that was)."""
+    where = {"sentinels": tuple(run.redis["sentinels"]), "master": run.redis["master"]}
+    rate = RateSpec(rate=run.arguments.rate, burst=run.arguments.burst)
+    shape = Shape(LimitSpec(name="hammered", requests=rate))
+    (seen,) = await BucketBook(RedisSpec(**where)).look([(shape, ("team", "api_key", "ci"))])
+    return seen.amounts[0].used, time.time()
+
+
+def forgotten(run: Run, began: float, used: tuple[int, float]) -> None:
+    """How many admissions the new master does not know of, at least: exactly, where nothing is refilled meanwhile."""
+    admitted = sum(len(read(file)) for file in run.files)
+    drained = run.arguments.rate * (used[1] - began)
+    print(f"admitted {admitted}, charged at the new master {used[0]}, refilled at most {drained:.1f}: ", end="")
+    print(f"{max(0.0, admitted - used[0] - drained):.0f} to {max(0, admitted - used[0])} were not replicated", flush=True)
 
 
 def row(event: str, mode: str, run: Run, began: float, results: list[dict[str, Any]]) -> bool:
