@@ -18,6 +18,7 @@ from gateway.core.ports import AuditReader, Authenticator, ConfigApplier, Feed, 
 from gateway.core.specs import BindingSpec, RoleSpec, StepUpSpec
 from gateway.core.storage import ControlStore, KeyRecord, Page, Resource
 from gateway.core.types import EventRecord, Peer, Principal
+from gateway.core.vault import DataKeyRow, RevealedText, ShredPlan
 from gateway.core.waiting import Signal
 
 
@@ -98,6 +99,75 @@ class ApprovalControl(Protocol):
     ) -> ApprovalRecord:
         """Raises NotFound, VersionMismatch, PermissionDenied for whoever may be the requester."""
         ...
+
+
+class VaultControl(Protocol):
+    """The data keys of the audit log's texts (gateway.app.vault)."""
+
+    async def views(self, tenants: Sequence[str] | None) -> Sequence[DataKeyRow]: ...
+
+    async def rotate(self, tenant: str | None, actor: str, *, dry_run: bool = False) -> Sequence[DataKeyRow]:
+        """Raises NotFound, MasterUnavailable."""
+        ...
+
+    async def rewrap(self, actor: str, *, dry_run: bool = False) -> Sequence[DataKeyRow]:
+        """Raises MasterUnavailable, ConfigError."""
+        ...
+
+    async def plan(self, tenant: str) -> ShredPlan:
+        """Raises NotFound."""
+        ...
+
+    async def shred(self, tenant: str, reason: str, confirm: str, actor: str) -> ShredPlan:
+        """Raises NotFound, AlreadyExists where the plan has changed, PermissionDenied under a legal hold, OSError."""
+        ...
+
+
+class CaptureControl(Protocol):
+    """Debug captures (gateway.app.captures): resources whose body has `until` and `reason`."""
+
+    async def every(self) -> Sequence[Resource]: ...
+
+    async def begin(self, key: str, tenant: str, seconds: float, reason: str, actor: str, *, dry_run: bool = False) -> Resource: ...
+
+    async def end(self, key: str, actor: str, *, dry_run: bool = False) -> Resource:
+        """Raises NotFound."""
+        ...
+
+
+class RevealControl(Protocol):
+    """Revealing texts (gateway.app.reveals)."""
+
+    async def tenants(self, request_id: str) -> Sequence[str]:
+        """Raises NotFound."""
+        ...
+
+    async def ask(self, request_id: str, tenant: str, reason: str, principal: Principal, actor: str, *, dry_run: bool = False) -> Any: ...
+
+    async def decide(self, id: str, approve: bool, reason: str, principal: Principal, actor: str, *, dry_run: bool = False) -> Any:
+        """Raises NotFound, PermissionDenied, AlreadyExists."""
+        ...
+
+    async def open(self, id: str, principal: Principal, actor: str) -> tuple[Any, Sequence[RevealedText]]:
+        """Raises NotFound, PermissionDenied, AlreadyExists, MasterUnavailable."""
+        ...
+
+    async def get(self, id: str) -> Any: ...
+
+    async def page(self, tenants: list[str] | None, limit: int, cursor: str | None) -> Page[Any]: ...
+
+
+class TextControl(Protocol):
+    """Texts in the audit log. vault: None where nothing is encrypted."""
+
+    @property
+    def vault(self) -> VaultControl | None: ...
+
+    @property
+    def captures(self) -> CaptureControl: ...
+
+    @property
+    def reveals(self) -> RevealControl: ...
 
 
 class TokenControl(Protocol):
@@ -287,7 +357,7 @@ class Ports:
     holders: None in a process without a store.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
-    to the store now, if it waits for that. step_up: the rules in force."""
+    to the store now, if it waits for that. step_up: the rules in force. texts: those of the audit log; None without a store."""
 
     authenticator: Authenticator
     config: ConfigApplier
@@ -321,4 +391,5 @@ class Ports:
     logins: Callable[[], list[dict[str, Any]]] = list
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted
+    texts: TextControl | None = None
     clock: Clock = field(default_factory=SystemClock)

@@ -46,7 +46,7 @@ VERBS: Final = MappingProxyType(
         "config": ("read", "apply", "reload"),
         "upgrade": ("read", "begin"),
         "usage": ("read",),
-        "audit": ("read", "verify", "export", "rotate"),
+        "audit": ("read", "verify", "export", "rotate", "reveal", "approve", "capture", "keys", "shred"),
         "records": ("search", "report"),
         "events": ("read",),
     }
@@ -59,6 +59,8 @@ TENANTED: Final = frozenset(
     {"tenants", "users", "groups", "keys", "bindings", "limits", "usage", "policies", "resources", "approvals", "records"}
 )
 """Resources that belong to a tenant. A grant in one tenant covers only these..."""
+TENANTED_VERBS: Final = frozenset({"audit:reveal", "audit:approve", "audit:capture", "audit:shred"})
+"""Permissions about what belongs to a tenant, of a resource that does not."""
 SHARED: Final = frozenset({"models:read", "roles:read"})
 """...and these, which reveal nothing about other tenants."""
 
@@ -91,6 +93,10 @@ class Role:
     description: str
     permissions: frozenset[str]
     confined: bool = False
+
+
+READS_LOG: Final = frozenset({"audit:read", "audit:verify", "audit:export"})
+"""What an auditor does with the log. Revealing texts and destroying their keys are rights of their own."""
 
 
 def _every(*resources: str) -> frozenset[str]:
@@ -134,7 +140,7 @@ ROLES: Final = MappingProxyType(
             Role(
                 "auditor",
                 "Reads everything, verifies and exports the audit log; changes nothing.",
-                _READS | (_every("audit", "policies", "records") - {"audit:rotate"}),
+                _READS | READS_LOG | _every("policies", "records"),
             ),
             Role(
                 "viewer",
@@ -195,7 +201,7 @@ class Grant:
 
 def tenanted(permission: str) -> bool:
     """Whether it is about what belongs to a tenant."""
-    return permission.partition(":")[0] in TENANTED
+    return permission.partition(":")[0] in TENANTED or permission in TENANTED_VERBS
 
 
 @dataclass(frozen=True, slots=True)

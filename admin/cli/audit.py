@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from admin.audit_scope import scope_of
-from admin.cli import audit_search, completion
+from admin.cli import audit_search, completion, texts
 from admin.cli import client as urls
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
@@ -41,7 +41,7 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
     group = typer.Typer(no_args_is_help=True, help="The audit log: read, exported, verified.")
     group.command("tail")(tail)
     group.command("export")(export)
-    group.command("keys")(keys)
+    texts.add(group)
     group.command("prove")(prove)
     group.command("search")(audit_search.make(search_offline))
     group.command("report")(audit_search.report)
@@ -258,17 +258,3 @@ def export(
                     file.write(part)
         except OSError as error:
             raise CommandError(f"{to}: {error.strerror}") from None
-
-
-@connected
-def keys(session: Session) -> None:
-    """Shows the public keys that checkpoints are verified with; keep one away from the gateway's machine."""
-    with session.client() as client:
-        found = client.get("/audit/keys")["items"]
-    if not session.out.for_people:
-        session.out.data(found)
-        return
-    for key in found:
-        since = f", since {moment(key['since'])}" if key.get("since") else ""
-        session.out.remark(f"{key['id']} ({key['algorithm']}{since}{', signs now' if key.get('current') else ''})")
-        sys.stdout.write(key["pem"])

@@ -11,7 +11,9 @@ from admin.resources import (
     audit,
     audit_search,
     bindings,
+    captures,
     config,
+    data_keys,
     engines,
     events,
     files,
@@ -26,6 +28,7 @@ from admin.resources import (
     prices,
     replays,
     replicas,
+    reveals,
     roles,
     status,
     stored_engines,
@@ -70,6 +73,9 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     webhooks.operations,
     audit.operations,
     audit_search.operations,
+    data_keys.operations,
+    captures.operations,
+    reveals.operations,
     events.operations,
 )
 

@@ -40,6 +40,7 @@ from gateway.app.shipping import Shipping, obey, recovery
 from gateway.app.snapshots import Built, SnapshotBuilder
 from gateway.app.store_link import StoreLink
 from gateway.app.suspensions import Suspensions
+from gateway.app.text_keeping import TextKeeping
 from gateway.app.tokens import TokenService
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.usage import UsageCounter, counted
@@ -136,6 +137,8 @@ class Gateway:
         self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self.approvals = self.plane.approvals = self._approvals()
+        self.texts = TextKeeping(spec, self.store_link.store, base, environ, self.events.record, self._owner)
+        self.plane.texts = self.texts.texts
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self._telemetry = spec.telemetry
         self._measure(parts)
@@ -209,12 +212,14 @@ class Gateway:
         self.usage.start()
         self.budget_runs.start()
         self.events.open()
+        await self.texts.start()
         self.changes.begin(first)
         self.feed.subscribe(self.changes.heard)
         await self.tokens.look()
         self._owner.every(TOKENS_SECONDS, self._look_after_tokens, name="tokens")
         self.feed.subscribe(self.halts.heard)
         self.feed.subscribe(self.suspensions.heard)
+        self.feed.subscribe(self.texts.heard)
         self.feed.subscribe(self.webhooks.heard)
         self.webhooks.start()
         self.approvals.start()

@@ -31,6 +31,7 @@ from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
 from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
 from gateway.audit.reliance import STEADY, Reliance
+from gateway.audit.sealing import sealed
 from gateway.audit.signing_keys import KeyWatch
 from gateway.audit.sinks import local_sink, segment_age
 from gateway.audit.sinks.file import FileSink
@@ -73,8 +74,6 @@ class AuditBroker:
         cpu: Callable[[], float] = thread_time,
         steady: int = STEADY,
     ) -> None:
-        if spec.encryption is not None:
-            raise ConfigError("encryption of audit records is not available yet", path="audit.encryption")
         self._spec, self._clock = spec, clock or SystemClock()
         self._tick = min(TICK, max(spec.timeout / 4, 0.05)) if tick is None else tick
         chosen = sink or local_sink(spec, state_dir, writer)
@@ -93,6 +92,9 @@ class AuditBroker:
         self._ticker: asyncio.TimerHandle | None = None
         self._checkpoint_due = 0.0
         self._closing = False
+        self._seals = spec.encryption is not None
+        if self._seals:
+            self._writer.seal = sealed
         self._idle: asyncio.Event | None = None
 
     def obey(self, spools: Callable[[], str | None]) -> None:
@@ -139,7 +141,7 @@ class AuditBroker:
         if len(batch.entries) >= batch.room:
             raise self._refusal()
         path = self._path
-        if path.open and (entry := path.take(record)) is not None:
+        if path.open and (not self._seals or record.text is None) and (entry := path.take(record)) is not None:
             batch.entries.append(entry)
             if batch.timer is None and not batch.scheduled:
                 self._flush_later()
@@ -153,7 +155,7 @@ class AuditBroker:
             self._lose()
             return
         if path.open:
-            batch.entries.append(path.take(record) or record)
+            batch.entries.append(record if self._seals and record.text is not None else path.take(record) or record)
             if self._writing.batch is None:
                 path.link_ahead(batch.entries, self._writer.chain)
         else:

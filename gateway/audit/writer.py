@@ -36,7 +36,7 @@ class ChainWriter:
     `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
     the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
     what it said at the last look. renew: gives the signing key when it was replaced, else None. age: seconds after
-    which a new segment begins.
+    which a new segment begins. `seal`: encrypts the texts in a batch.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -50,6 +50,7 @@ class ChainWriter:
         self.age: float | None = None
         self._begun = 0.0
         self._tree: Frontier | None = None
+        self.seal: Callable[[Sequence[Entry]], Sequence[Entry]] | None = None
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -150,6 +151,8 @@ class ChainWriter:
         """Writes the records as one batch, all or nothing. `draft`: the first of them, already linked."""
         if self.look and (lost := self._look_after_files()):
             records, draft = [*lost, *records], None
+        if self.seal is not None:
+            records = self.seal(records)
         if self.sink.full or self._old:
             self._rotate()
         if self.sink.fresh:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from gateway.config import approval_rules
+from gateway.config import approval_rules, audit_rules
 from gateway.config.convert import nearest, quoted
 from gateway.config.limits import check_limit
 from gateway.core import price_rules
@@ -53,7 +53,7 @@ _HOST_PATTERN = re.compile(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*")
 
 def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None) -> None:
     """Raises ConfigError for the first contradiction. roles: the names of the built-in roles, or None to accept any."""
-    _unavailable(spec, error)
+    audit_rules.check(spec.audit, error, _url)
     _listeners(spec, error)
     _upstreams(spec, error)
     _unique((engine.name for engine in spec.engines), "engines", "engine", error)
@@ -77,12 +77,6 @@ def check(spec: ConfigSpec, error: ErrorAt, roles: Collection[str] | None = None
     _unique((hook.name for hook in spec.hooks), "hooks", "hook", error)
     approval_rules.check(spec.approvals, error, _url, MIN_KEY_LENGTH)
     _fail_closed(spec, error)
-
-
-def _unavailable(spec: ConfigSpec, error: ErrorAt) -> None:
-    for path, given, what in (("audit.encryption", spec.audit.encryption is not None, "encryption of the audit log"),):
-        if given:
-            raise error(path, f"{what} is not available in this version; remove the setting, it would protect nothing")
 
 
 def _webhooks(spec: ConfigSpec, error: ErrorAt) -> None:

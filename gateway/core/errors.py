@@ -17,6 +17,8 @@ GatehouseError
 │   └── EngineTimeout                504
 ├── AuditUnavailable                 503
 ├── AuditUnproven                    409: a record cannot be proven, or not yet
+├── MasterUnavailable                503: the master key of the audit log's encryption cannot be used
+├── Shredded                         410: the key of a text was destroyed
 ├── StoreUnavailable                 503: the store's database does not answer
 ├── NotFound                         404: no such resource or key in the store
 ├── AlreadyExists                    409: the name is taken
@@ -223,6 +225,22 @@ class AuditIndexing(GatehouseError):
     status = 503
     type = "audit_unavailable"
     default_code = "audit_indexing"
+
+
+class MasterUnavailable(GatehouseError):
+    """The master key that wraps the audit log's data keys cannot be read or asked."""
+
+    status = 503
+    type = "audit_unavailable"
+    default_code = "master_key_unavailable"
+
+
+class Shredded(GatehouseError):
+    """The data key of a text was destroyed on purpose: nobody can read it any more."""
+
+    status = 410
+    type = "invalid_request_error"
+    default_code = "shredded"
 
 
 class StoreUnavailable(GatehouseError):

@@ -12,6 +12,7 @@ from msgspec import Meta, field
 
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
+from gateway.core.audit_specs import EncryptionSpec, TextSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
     BindingSpec,
@@ -398,7 +399,8 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     durability: Literal["async", "write", "fsync"] = "write"
     sinks: tuple[SinkSpec, ...] = (SinkSpec(type="file"),)
-    encryption: dict[str, Any] | None = None
+    encryption: EncryptionSpec | None = None
+    text: TextSpec = TextSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     body_hashes: bool = True
     queue: Positive = 65536

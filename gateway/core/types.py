@@ -101,7 +101,8 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     principal: the key's id, or the subject. credential: the kind of login. user, agent, session: whose key it is or who logged in, who acts
     for them, in which session. reserved_prompt, reserved_completion: tokens that the request may cost; reserved_cost: in nano-units of
     `currency`, by the version `price` of the price. They are charged if the outcome is never known. rule: what allowed it. caller, facts:
-    what that was decided on (gateway.core.decided); caller is JSON, absent in records of earlier versions.
+    what that was decided on (gateway.core.decided); caller is JSON, absent in records of earlier versions. text: the prompt where a policy
+    keeps it, encrypted once it is written (gateway.audit.sealing).
     """
 
     time: float
@@ -128,6 +129,7 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     caller: Any = None
     facts: DecisionFacts | None = None
     detail: dict[str, Any] | None = None
+    text: Any = None
 
 
 class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -141,7 +143,7 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     sent_ms, first_ms: milliseconds until the request went to the last engine that was asked, and until its stream began. finish: why the
     engine stopped generating, in its words. route: what else befell it on its way, such as `queued`, `queued retried`, `fallback`.
     decision, rule: without an intent, whether policy would have allowed it (`allow`, `deny`) and by which rule; credential, caller, facts:
-    what that was decided on, as in an intent.
+    what that was decided on, as in an intent. text: the answer, likewise.
     """
 
     time: float
@@ -188,6 +190,7 @@ class OutcomeRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     caller: Any = None
     facts: DecisionFacts | None = None
     detail: dict[str, Any] | None = None
+    text: Any = None
 
 
 class EventRecord(Struct, frozen=True, gc=False, omit_defaults=True):

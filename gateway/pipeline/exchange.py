@@ -120,6 +120,7 @@ class Exchange:
         "headers",
         "intended",
         "keep_alive",
+        "kept",
         "layers",
         "notes",
         "path",
@@ -187,6 +188,8 @@ class Exchange:
         self.layers: tuple[Layer, ...] = ()
         """Of guardrails that gave pseudonyms to the request; the answer passes them from the last to the first."""
         self.detail: dict[str, Any] | None = None
+        self.kept: Any = None
+        """What is kept of its texts (gateway.pipeline.capture), or None."""
         self.cors = b""
         self.usage: Usage | None = None
         """Of the answer, once it is known; never before the answer is whole."""
@@ -458,6 +461,7 @@ class Exchange:
                 caller=caller_facts(principal) if decided else None,  # type: ignore[arg-type]
                 facts=self._facts(entry) if decided else None,
                 detail=self.detail,
+                text=None if self.kept is None else self.kept.answer(),
             )
         )
 

@@ -85,6 +85,7 @@ async def serve(x: Exchange) -> None:
         await _inspected(x, entry)
         x.clock.mark("inspect")
 
+    x.kept = None if x.plane.texts is None else await x.plane.texts.keep(x, principal, request)
     ticket = _intent(x, principal, request, body)  # 7
     x.clock.mark("intent")
 
@@ -256,6 +257,7 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             caller=caller_facts(principal),
             facts=request_facts(request, entry.name, x.peer),
             detail=api.detail(request, audit.hash_body),
+            text=None if x.kept is None else x.kept.prompt(body),
         )
     )
     x.intended = True

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.core.approvals import ApprovalDesk
 from gateway.core.errors import GatehouseError
@@ -70,6 +70,8 @@ class DataPlane:
         self.standing = Standing()
         self.approvals: ApprovalDesk | None = None
         """Where answers are kept that need an approval; set by the composition root."""
+        self.texts: Any = None
+        """Whose texts are kept (gateway.pipeline.capture.Texts); None where nothing is encrypted."""
         self.standing.changed.append(self._reconsider)
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()

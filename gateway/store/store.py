@@ -39,6 +39,7 @@ from gateway.core.storage import (
 from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows
 from gateway.store.accounts import DeliveryTables, UsageTables
 from gateway.store.approvals import StoredApprovals
+from gateway.store.data_keys import StoredDataKeys
 from gateway.store.database import STORES, Database, make_engine
 from gateway.store.hints import CHANNEL, Hint
 from gateway.store.key_finder import KeyFinder
@@ -102,6 +103,7 @@ class Store(UsageTables, DeliveryTables):
         self._database = Database(make_engine(url, state_dir, deadline, stores), deadline)
         self._finder = KeyFinder(self._find_keys)
         self.approvals = StoredApprovals(self._database, self._now, lambda: self.derived("approvals"), self._entropy)
+        self.data_keys = StoredDataKeys(self._database, self._write, self._entropy)
         self._subscribers: list[Callable[[StoreChange], None]] = []
 
     # --- life

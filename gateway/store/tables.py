@@ -204,6 +204,21 @@ approvals = sa.Table(
 )
 """Answers and requests that wait for a decision, or had one. sealed: the calls and the answer, encrypted, until they are taken or over."""
 
+audit_keys = sa.Table(
+    "audit_keys",
+    metadata,
+    sa.Column("id", _text(64), primary_key=True),
+    sa.Column("tenant", _text(NAME_LENGTH), nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("master", sa.String(64), nullable=False),
+    sa.Column("wrapped", sa.Text, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("ended", sa.Double),
+    sa.UniqueConstraint("tenant", "version", name="uq_audit_keys_tenant_version"),
+)
+"""Data keys of the audit log, wrapped by a master key. wrapped: empty once the key was shredded; the row says that it was there."""
+
 changes = sa.Table(
     "changes",
     metadata,

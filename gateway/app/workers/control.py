@@ -49,7 +49,7 @@ from gateway.app.workers.person_records import PersonRecords
 from gateway.app.workers.pool import Pool
 from gateway.app.workers.settings import packed
 from gateway.core.approvals import Hold, Take
-from gateway.core.errors import GatehouseError
+from gateway.core.errors import GatehouseError, MasterUnavailable
 from gateway.core.logins import BeginLogin, LoginDesk, LoginEnded
 from gateway.core.ports import Change
 from gateway.core.proofs import ClaimProof, ProofClaimed
@@ -58,6 +58,7 @@ from gateway.core.specs import ListenSpec
 from gateway.core.storage import StoreChange
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import Mint, Minted
+from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey
 from gateway.identity import people
 from gateway.identity.revocations import Row
 from gateway.limits.lease_book import LeaseBook
@@ -125,6 +126,9 @@ class Workers:
         self._gateway.plane.standing.changed.append(self._stopped)
         self._gateway.token_keys.changed.append(self._token_keys)
         self._gateway.revocations.changed.append(self._revoked)
+        self._gateway.texts.captures.changed.append(self._captures)
+        if self._gateway.texts.vault is not None:
+            self._gateway.texts.vault.dropped.append(self._data_keys_dropped)
         self._tasks.every(COLLECT_SECONDS, self.collect, name="collect figures")
         self.pool.start()
 
@@ -228,6 +232,7 @@ class Workers:
             tls=self._gateway.certificates.material("tls"),
             token_keys=self._gateway.token_keys.rows,
             revocations=list(self._gateway.revocations.rows().values()),
+            captures=self._gateway.texts.captures.until,
         )
 
     def _certificate_changed(self, name: str, material: Material) -> None:
@@ -243,8 +248,20 @@ class Workers:
     def _revoked(self, put: dict[str, Row], dropped: list[str]) -> None:
         self.hub.change(RevocationsChanged(put, dropped))
 
+    def _captures(self, until: dict[str, float]) -> None:
+        self.hub.change(CapturesChanged(until))
+
+    def _data_keys_dropped(self, tenant: str | None) -> None:
+        self.hub.change(DataKeysDropped(tenant))
+
     async def mint(self, wanted: Mint) -> Minted:
         return await self._gateway.tokens.mint(wanted)
+
+    async def give_data_key(self, wanted: GiveDataKey) -> DataKeyGiven:
+        vault = self._gateway.texts.vault
+        if vault is None:
+            raise MasterUnavailable("nothing is encrypted here")
+        return await vault.give(wanted.tenant)
 
     async def claim(self, proof: ClaimProof) -> ProofClaimed:
         fresh = self._gateway.claim(proof)
@@ -393,6 +410,7 @@ def control_handlers(handlers: Handlers, workers: Workers) -> None:
     handlers.on(LoginEnded, workers.logins.ended)
     handlers.answer(Hold, lambda _, wanted: workers.approvals.keep(wanted))
     handlers.answer(Take, lambda _, wanted: workers.approvals.give(wanted))
+    handlers.answer(GiveDataKey, lambda _, wanted: workers.give_data_key(wanted))
     handlers.on(Used, lambda _, used: workers.used(used))
     handlers.on(Happened, lambda _, happened: workers.happened(happened))
     handlers.on(Ready, workers.is_ready)

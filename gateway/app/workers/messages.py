@@ -30,6 +30,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import ConfigSpec
 from gateway.core.storage import KeyRecord
 from gateway.core.tokens import Mint, Minted
+from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey
 from gateway.limits.lease_messages import LeaseCall, LeaseRecall, LeaseReply
 from gateway.routing.mirror_messages import TO_CONTROL, TO_WORKER
 from gateway.server.tls import Material
@@ -49,7 +50,7 @@ class State(Message, frozen=True, kw_only=True):
     memory settings. base: the configuration file's folder. salts: the secret of the salts (gateway.core.isolation), in hex. spec,
     version: the configuration in force with the store's part. What other parts tell a new worker (`hub.on_joined`) follows as messages
     of their own. logins: the key of gateway.core.logins, in hex. stops: who and what is stopped, by source. tls: the data listener's
-    certificate. token_keys: the public keys of gateway tokens. revocations: of tokens.
+    certificate. token_keys: the public keys of gateway tokens. revocations: of tokens. captures: API keys whose texts are kept.
     """
 
     number: int
@@ -67,6 +68,7 @@ class State(Message, frozen=True, kw_only=True):
     logins: Secret = Secret("")
     token_keys: dict[str, str] = msgspec.field(default_factory=dict)
     revocations: list[RevocationRow] = msgspec.field(default_factory=list)
+    captures: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 class Stopped(Message, frozen=True):
@@ -271,5 +273,9 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     Held,
     Take,
     Taken,
+    GiveDataKey,
+    DataKeyGiven,
+    DataKeysDropped,
+    CapturesChanged,
 )
 """Every kind."""

@@ -21,6 +21,7 @@ from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
+from gateway.app.texts import texts_of
 from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.workers.channel import Channel, Handlers
 from gateway.app.workers.desk import FeedDesk
@@ -49,6 +50,7 @@ from gateway.app.workers.messages import (
 from gateway.app.workers.settings import unpacked
 from gateway.app.workers.share import share_of
 from gateway.audit.broker import AuditBroker
+from gateway.audit.keyring import KeyRing
 from gateway.audit.writers import claim
 from gateway.core.clock import SystemClock, SystemEntropy
 from gateway.core.errors import ConfigError
@@ -65,6 +67,7 @@ from gateway.core.standing import Stop
 from gateway.core.storage import KeyRecord
 from gateway.core.tasks import TaskOwner
 from gateway.core.tokens import Mint, Minted
+from gateway.core.vault import CapturesChanged, DataKeyGiven, DataKeysDropped, GiveDataKey
 from gateway.identity.floods import FloodTable
 from gateway.identity.people import People
 from gateway.identity.revocations import Revocations
@@ -115,6 +118,10 @@ class Worker:
         self.events = Events(self.audit, self.feed)
         self._owner = TaskOwner("worker")
         self.plane.approvals = FeedDesk(channel, self._owner)
+        self.ring = KeyRing(self._data_key, self._owner)
+        self.texts = texts_of(spec.audit, self.ring)
+        self.plane.texts = self.texts
+        self.captures_changed(CapturesChanged(state.captures))
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
         self.keys = StoredKeys(self._find_key, self._owner, self.people, networks=self.countries.networks)
@@ -280,6 +287,16 @@ class Worker:
     async def _find_person(self, tenant: str, user: str, groups: tuple[str, ...]) -> PersonRecord:
         return (await self._channel.ask(FindPerson(tenant, user, groups), FIND_SECONDS)).record
 
+    async def _data_key(self, tenant: str) -> DataKeyGiven:
+        return await self._channel.ask(GiveDataKey(tenant), FIND_SECONDS)
+
+    def data_keys_dropped(self, change: DataKeysDropped) -> None:
+        self.ring.drop(change.tenant)
+
+    def captures_changed(self, change: CapturesChanged) -> None:
+        if self.texts is not None:
+            self.texts.debug(change.until)
+
     def key_changed(self, change: KeyChanged) -> None:
         self._facts = Pulse(True, self._facts.store_lost, self._facts.processes)
         self.keys.changed(change.id, change.action)
@@ -339,6 +356,8 @@ def worker_handlers(handlers: Handlers, worker: Worker) -> None:
     handlers.change(TokenKeysChanged, lambda _, change: worker.token_keys_changed(change))
     handlers.change(RevocationsChanged, lambda _, change: worker.revoked(change))
     handlers.change(KeysMissed, lambda _, change: worker.keys_missed())
+    handlers.change(DataKeysDropped, lambda _, change: worker.data_keys_dropped(change))
+    handlers.change(CapturesChanged, lambda _, change: worker.captures_changed(change))
     handlers.on(CertificateChanged, lambda _, change: worker.certificate_changed(change))
     handlers.change(Barrier, lambda _, change: None)
     for kind in TO_WORKER:

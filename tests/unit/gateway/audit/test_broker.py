@@ -377,11 +377,6 @@ async def test_a_log_can_be_verified_while_it_is_written(bench: Any, make: Any) 
         assert (await report).ok, (await report).problems
 
 
-def test_encryption_is_refused_until_it_exists(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match="encryption: encryption of audit records is not available yet"):
-        AuditBroker(AuditSpec(encryption={"key": "x"}), str(tmp_path))
-
-
 async def test_body_hashes_are_keyed_per_installation(bench: Any, tmp_path_factory: Any) -> None:
     broker = await bench.broker()
     other = AuditBroker(AuditSpec(), str(tmp_path_factory.mktemp("other")))

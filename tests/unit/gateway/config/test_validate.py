@@ -116,7 +116,23 @@ def read(text: str) -> ConfigSpec:
         ("limits: [{name: a, requests: {rate: 0.5}}]", "limits[0].requests: allows 0.5 requests at once, so none would ever pass"),
         ("limits: [{name: a, tokens: {rate: 5, burst: 0.5}}]", "limits[0].tokens: allows 0.5 tokens at once"),
         ("identity2: {}", "identity2: unknown key"),
-        ("audit: {encryption: {key: a}}", "audit.encryption: encryption of the audit log is not available"),
+        (
+            "audit: {encryption: {master: {}}}",
+            "audit.encryption.master: needs exactly one of file, environment, command and transit, and has nothing",
+        ),
+        ("audit: {encryption: {master: {file: a, environment: B}}}", "and has file and environment"),
+        ("audit: {encryption: {master: {file: a}, former: [{}]}}", "audit.encryption.former[0]: needs exactly one"),
+        (
+            "audit: {encryption: {master: {transit: {url: 'ftp://v.example', key: k, token: t}}}}",
+            "audit.encryption.master.transit.url: ",
+        ),
+        (
+            "audit: {encryption: {master: {transit: {url: 'https://vault.example', key: k}}}}",
+            "audit.encryption.master.transit: needs either 'token' or 'token_file'",
+        ),
+        ("audit: {text: {record: both, when: [{}]}}", "audit.text: needs 'audit.encryption': texts are never written unencrypted"),
+        ("audit: {encryption: {master: {file: a}}, text: {record: both}}", "audit.text.when: says for whom texts are kept, and is missing"),
+        ("audit: {encryption: {master: {file: a}}, text: {when: [{}]}}", "audit.text.record: is 'none', so that 'when' keeps nothing"),
         ("audit: {sinks: []}", "audit.sinks: is empty: the audit log cannot be off"),
     ],
 )

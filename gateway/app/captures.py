@@ -1,0 +1,116 @@
+"""Debug captures: one API key's prompts and answers kept for a while, on every worker of every replica, encrypted like all texts.
+
+A capture is in the store until it is over. It ends by itself: each process compares its own clock, and nobody needs to take it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, StoreUnavailable
+from gateway.core.ports import Change
+from gateway.core.storage import ControlStore, Resource, StoreChange
+from gateway.core.tasks import TaskOwner
+from gateway.store.feed import CHANGE, RESYNC
+
+log = logging.getLogger("gatehouse.audit")
+KIND: Final = "captures"
+RETRY_SECONDS: Final = 0.5
+LONGEST: Final = 3600.0
+"""Seconds that a capture may last."""
+Record = Callable[..., None]
+
+
+class Captures:
+    """Life: `start`, then `heard` for the feed and `clear` now and then. until: by the key's id. changed: called with all of them."""
+
+    def __init__(self, store: ControlStore, record: Record, owner: TaskOwner, clock: Clock | None = None) -> None:
+        self._store, self._record, self._owner = store, record, owner
+        self._clock: Clock = clock or SystemClock()
+        self._lock = asyncio.Lock()
+        self._stale = True
+        self.until: dict[str, float] = {}
+        self.changed: list[Callable[[dict[str, float]], None]] = []
+
+    async def start(self) -> None:
+        """Raises StoreUnavailable."""
+        async with self._lock:
+            await self._read()
+
+    def heard(self, change: Change) -> None:
+        _, kind, payload = change
+        if kind == RESYNC or (kind == CHANGE and isinstance(payload, StoreChange) and payload.kind == KIND):
+            self._stale = True
+            self._owner.spawn(self._refresh(), name="captures")
+
+    async def _refresh(self) -> None:
+        async with self._lock:
+            while self._stale:
+                try:
+                    await self._read()
+                except StoreUnavailable:
+                    await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self) -> None:
+        self._stale = False
+        try:
+            found = {one.name: float(one.body["until"]) for one in await self.every()}
+        except StoreUnavailable:
+            self._stale = True
+            raise
+        self._tell(found)
+
+    def _tell(self, found: dict[str, float]) -> None:
+        if found != self.until:
+            self.until = found
+            for tell in self.changed:
+                tell(found)
+
+    async def every(self) -> list[Resource]:
+        """All that are in the store, also those that are over. Raises StoreUnavailable."""
+        found: list[Resource] = []
+        cursor: str | None = None
+        while True:
+            page = await self._store.list(KIND, limit=1000, cursor=cursor)
+            found += page.items
+            if (cursor := page.cursor) is None:
+                return found
+
+    async def begin(self, key: str, tenant: str, seconds: float, reason: str, actor: str, *, dry_run: bool = False) -> Resource:
+        """From now on, for so many seconds; a capture that runs is replaced. Raises StoreUnavailable."""
+        until = self._clock.wall() + min(seconds, LONGEST)
+        body: dict[str, Any] = {"until": until, "reason": reason}
+        try:
+            made = await self._store.create(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
+        except AlreadyExists:
+            made = await self._store.update(KIND, key, body, actor=actor, tenant=tenant, dry_run=dry_run)
+        if not dry_run:
+            self._tell({**self.until, key: until})
+            self._record("audit.capture_began", f"key/{key}", {"reason": reason, "until": until}, actor=actor)
+        return made
+
+    async def end(self, key: str, actor: str, *, dry_run: bool = False) -> Resource:
+        """Before its time. Raises NotFound, StoreUnavailable."""
+        gone = await self._store.delete(KIND, key, actor=actor, dry_run=dry_run)
+        if not dry_run:
+            self._tell({name: until for name, until in self.until.items() if name != key})
+            self._record("audit.capture_ended", f"key/{key}", {"why": "taken back"}, actor=actor)
+        return gone
+
+    async def clear(self) -> None:
+        """Deletes those that are over. A store that does not answer is left to the next time."""
+        now = self._clock.wall()
+        for key, until in list(self.until.items()):
+            if until > now:
+                continue
+            try:
+                await self._store.delete(KIND, key, actor="gatehouse")
+            except NotFound:
+                continue  # another replica was faster
+            except GatehouseError:
+                return
+            self._record("audit.capture_ended", f"key/{key}", {"why": "its time is over"})

@@ -1,0 +1,14 @@
+"""Whose texts a process keeps: the same in the process with the store and in a worker, which loads nothing of the store for it."""
+
+from __future__ import annotations
+
+from gateway.audit.keyring import KeyRing
+from gateway.audit.sealing import Pending
+from gateway.core.specs import AuditSpec
+from gateway.pipeline.capture import Texts
+from policies.patterns import matches
+
+
+def texts_of(spec: AuditSpec, ring: KeyRing | None) -> Texts | None:
+    """None where nothing is encrypted: then no text is kept, whatever a rule or an operator says."""
+    return None if spec.encryption is None or ring is None else Texts(spec.text, ring, Pending, matches)

@@ -1,0 +1,226 @@
+"""Data keys in a process: kept for a bounded time, given away when they change, and what they encrypt and open.
+
+AES-256-GCM. No process encrypts with a data key itself: it derives a key of its own from it (HKDF-SHA256, RFC 5869, with 16 random bytes
+that stand in each envelope) and counts its nonces from 1. So no nonce is used twice under one key, however many processes share the data
+key, and after USES texts a process derives another. What an envelope belongs to (tenant, record) is authenticated with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
+from gateway.core.errors import GatehouseError, MasterUnavailable, Shredded
+from gateway.core.tasks import TaskOwner
+from gateway.core.vault import DataKeyGiven
+from gateway.core.waiting import Signal
+
+log = logging.getLogger("gatehouse.audit")
+
+FORMAT: Final = 1
+USES: Final = 1 << 32
+"""Texts that are encrypted with one derived key (NIST SP 800-38D allows as many with counted nonces, and more)."""
+CAPACITY: Final = 4096
+"""Tenants whose keys a process remembers."""
+FETCH_SECONDS: Final = 8.0
+"""How long it may take to get a data key: a little longer than the store and the master take at most."""
+PAUSE_SECONDS: Final = 1.0
+"""After a failure nobody asks again for so long."""
+_SALT: Final = 16
+_INFO: Final = b"gatehouse audit text 1"
+
+
+class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands in a record in place of a text. salt: hex; n: the nonce, counted; data: base64 of the ciphertext with its tag."""
+
+    v: int
+    key: str
+    salt: str
+    n: int
+    data: str
+
+
+class DataKey:
+    """An opened data key. `seal` may be called in any thread; after `drop` it raises Shredded."""
+
+    def __init__(self, id: str, tenant: str, version: int, key: bytes, entropy: Entropy | None = None, uses: int = USES) -> None:
+        self.id, self.tenant, self.version = id, tenant, version
+        self._material: bytearray | None = bytearray(key)
+        self._entropy: Entropy = entropy or SystemEntropy()
+        self._uses, self._count = uses, 0
+        self._salt = b""
+        self._cipher: AESGCM | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def gone(self) -> bool:
+        return self._material is None
+
+    def seal(self, text: bytes, bound: bytes) -> bytes:
+        """The envelope's JSON. bound: what the text belongs to. Raises Shredded."""
+        with self._lock:
+            if self._cipher is None or self._count >= self._uses:
+                self._salt = self._entropy.bytes(_SALT)
+                self._cipher, self._count = self._derived(self._salt), 0
+            self._count += 1
+            cipher, salt, count = self._cipher, self._salt, self._count
+        data = cipher.encrypt(count.to_bytes(12, "big"), text, bound)
+        return msgspec.json.encode(Envelope(FORMAT, self.id, salt.hex(), count, base64.b64encode(data).decode()))
+
+    def open(self, envelope: Envelope, bound: bytes) -> bytes:
+        """Raises ValueError for what was not sealed with this key for this record, Shredded."""
+        try:
+            data = base64.b64decode(envelope.data, validate=True)
+            return self._derived(bytes.fromhex(envelope.salt)).decrypt(envelope.n.to_bytes(12, "big"), data, bound)
+        except (InvalidTag, binascii.Error, OverflowError):
+            raise ValueError("it was not encrypted with this key for this record") from None
+
+    def _derived(self, salt: bytes) -> AESGCM:
+        if self._material is None:
+            raise Shredded("The data key was destroyed.")
+        return AESGCM(HKDF(SHA256(), 32, salt=salt, info=_INFO).derive(bytes(self._material)))
+
+    def revealed(self) -> str:
+        """The key itself in hex, for a worker. Raises Shredded."""
+        if self._material is None:
+            raise Shredded("The data key was destroyed.")
+        return self._material.hex()
+
+    def drop(self) -> None:
+        """Forgets the key; what this process had of it is overwritten."""
+        with self._lock:
+            if self._material is not None:
+                self._material[:] = bytes(len(self._material))
+            self._material = self._cipher = None
+
+
+def envelope_of(value: Any) -> Envelope | None:
+    """The envelope in a record that was read; None for anything else."""
+    try:
+        found = msgspec.convert(value, Envelope)
+    except msgspec.ValidationError:
+        return None
+    return found if found.v == FORMAT else None
+
+
+class _Kept:
+    __slots__ = ("due", "key", "until")
+
+    def __init__(self, key: DataKey, until: float, due: float) -> None:
+        self.key, self.until, self.due = key, until, due
+
+
+class KeyRing:
+    """The data keys that a process encrypts with, by tenant. For one event loop.
+
+    fetch: gets the key of a tenant. A key that was fetched is used for the seconds that come with it; at half of them it is fetched anew
+    beside the work, so that a master that is away for a while holds up nobody.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[str], Awaitable[DataKeyGiven]],
+        owner: TaskOwner,
+        clock: Clock | None = None,
+        capacity: int = CAPACITY,
+        seconds: float = FETCH_SECONDS,
+    ) -> None:
+        self._fetch, self._owner, self._capacity, self._seconds = fetch, owner, capacity, seconds
+        self._clock: Clock = clock or SystemClock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._asked: dict[str, Signal[DataKey]] = {}
+        self._failed: OrderedDict[str, tuple[float, GatehouseError]] = OrderedDict()
+        self._drops = 0
+
+    def current(self, tenant: str) -> DataKey | Signal[DataKey]:
+        """The key that encrypts for a tenant now. Raises, or the awaitable fails with, GatehouseError."""
+        now, kept = self._clock.monotonic(), self._kept.get(tenant)
+        if kept is not None and now < kept.until:
+            if now >= kept.due:
+                kept.due = now + PAUSE_SECONDS
+                self._ask(tenant)
+            return kept.key
+        failed = self._failed.get(tenant)
+        if failed is not None and now < failed[0]:
+            raise _again(failed[1])
+        return self._ask(tenant)
+
+    def left(self, tenant: str) -> float:
+        """For how many seconds the kept key may still be used."""
+        kept = self._kept.get(tenant)
+        return 0.0 if kept is None else kept.until - self._clock.monotonic()
+
+    def drop(self, tenant: str | None) -> None:
+        """Forgets the keys of a tenant, or all."""
+        self._drops += 1
+        self._failed.clear()
+        for name in [tenant] if tenant is not None else list(self._kept):
+            kept = self._kept.pop(name, None)
+            if kept is not None:
+                kept.key.drop()
+
+    def _ask(self, tenant: str) -> Signal[DataKey]:
+        asked = self._asked.get(tenant)
+        if asked is None:
+            asked = self._asked[tenant] = Signal()
+            self._owner.spawn(self._get(tenant, asked), name="data key")
+        return asked
+
+    async def _get(self, tenant: str, asked: Signal[DataKey]) -> None:
+        error: GatehouseError
+        try:
+            async with asyncio.timeout(self._seconds):
+                key = await self._fetched(tenant)
+        except TimeoutError:
+            error = MasterUnavailable(f"no data key came within {self._seconds:g} s")
+        except GatehouseError as failed:
+            error = failed
+        except BaseException:
+            self._asked.pop(tenant, None)
+            asked.fail(MasterUnavailable("the gateway ends"))
+            raise
+        else:
+            self._asked.pop(tenant, None)
+            asked.set(key)
+            return
+        self._failed[tenant] = (self._clock.monotonic() + PAUSE_SECONDS, error)
+        while len(self._failed) > self._capacity:
+            self._failed.popitem(last=False)
+        log.error("there is no data key for the texts of the tenant %r: %s", tenant[:128], error.message)
+        self._asked.pop(tenant, None)
+        asked.fail(error)
+
+    async def _fetched(self, tenant: str) -> DataKey:
+        while True:
+            drops = self._drops
+            given = await self._fetch(tenant)
+            if drops == self._drops:  # nothing was dropped meanwhile
+                break
+        now = self._clock.monotonic()
+        known = self._kept.get(tenant)
+        if known is not None and known.key.id == given.id:
+            known.until, known.due = now + given.seconds, now + given.seconds / 2
+            return known.key
+        key = DataKey(given.id, given.tenant, given.version, bytes.fromhex(given.key.reveal()))
+        self._kept[tenant] = _Kept(key, now + given.seconds, now + given.seconds / 2)
+        while len(self._kept) > self._capacity:
+            self._kept.popitem(last=False)
+        return key
+
+
+def _again(error: GatehouseError) -> GatehouseError:
+    """The same error for another caller: an exception that is raised twice gathers tracebacks."""
+    return MasterUnavailable(error.message, retry_after=PAUSE_SECONDS)

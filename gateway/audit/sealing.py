@@ -1,0 +1,165 @@
+"""Texts on their way into the log: gathered by the loop, made up and encrypted in the writer's thread, so that the loop does neither.
+
+A text belongs to its record: the record's kind, time and request id, and the tenant, are authenticated with it. Moved to another record or
+another tenant's, it does not open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gateway.audit.keyring import DataKey, Envelope
+from gateway.core.audit_specs import RAW_FACTOR
+from gateway.core.errors import Shredded
+from gateway.core.types import IntentRecord, OutcomeRecord
+
+_CONTEXT: Final = "gatehouse audit text 1"
+log = logging.getLogger("gatehouse.audit")
+UNREADABLE: Final = msgspec.Raw(b'{"lost":"the text could not be read"}')
+LOST: Final = msgspec.Raw(b'{"lost":"the key was destroyed"}')
+
+
+class Text(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is encrypted, as MessagePack. body: as it was sent. texts: of a stream, by their places in its events. cut: it was longer."""
+
+    body: str = ""
+    texts: dict[str, str] = {}
+    cut: bool = False
+
+
+class Pending:
+    """A text that is not encrypted yet; stands in a record's field `text` until the writer's thread takes it. parts: bytes of a body, or of
+    a whole answer with its head as it was sent. answer: it is one."""
+
+    __slots__ = ("_answer", "_key", "_most", "_parts", "_tenant")
+
+    def __init__(self, key: DataKey, tenant: str, parts: Sequence[bytes], most: int, *, answer: bool = False) -> None:
+        self._key, self._tenant, self._parts, self._most, self._answer = key, tenant, parts, most, answer
+
+    def __repr__(self) -> str:
+        return "<a text that is not encrypted yet>"
+
+    def sealed(self, kind: str, time: float, request_id: str) -> msgspec.Raw:
+        """The envelope. Never fails: a text whose key was destroyed meanwhile is lost."""
+        try:
+            data = b"".join(self._parts)
+            text = text_of_answer(data, self._most) if self._answer else _cut(data, self._most)
+            return msgspec.Raw(self._key.seal(msgspec.msgpack.encode(text), bound(kind, time, request_id, self._tenant, self._key.id)))
+        except Shredded:
+            return LOST
+        except Exception:  # boundary: an answer that defeats our reading must not stop the log
+            log.exception("the text of a record could not be made up")
+            return UNREADABLE
+
+
+def bound(kind: str, time: float, request_id: str, tenant: str, key: str) -> bytes:
+    """What a text is authenticated with."""
+    return msgspec.json.encode([_CONTEXT, kind, time, request_id, tenant, key])
+
+
+def sealed(records: Sequence[Any]) -> Sequence[Any]:
+    """The entries of a batch, with every text in them encrypted. Runs in the writer's thread."""
+    found: list[Any] | None = None
+    for number, record in enumerate(records):
+        if isinstance(record, IntentRecord | OutcomeRecord) and isinstance(record.text, Pending):
+            if found is None:
+                found = list(records)
+            kind = "intent" if isinstance(record, IntentRecord) else "outcome"
+            envelope = record.text.sealed(kind, record.time, record.request_id)
+            found[number] = msgspec.structs.replace(record, text=envelope)
+    return records if found is None else found
+
+
+def opened(key: DataKey, envelope: Envelope, kind: str, time: float, request_id: str) -> Text:
+    """Raises ValueError for what was not sealed for this record with this key."""
+    data = key.open(envelope, bound(kind, time, request_id, key.tenant, key.id))
+    return msgspec.msgpack.decode(data, type=Text)
+
+
+# --- answers as they were sent
+
+
+def text_of_answer(sent: bytes, most: int) -> Text:
+    """The text of a response (RFC 9112): of a stream of events the texts in them, otherwise the body."""
+    head, _, body = sent.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    if b"transfer-encoding: chunked" in lines:
+        body = unchunked(body)
+    if any(line.startswith(b"content-type: text/event-stream") for line in lines):
+        found = _of_events(body, most)
+        return found if len(sent) < RAW_FACTOR * most else msgspec.structs.replace(found, cut=True)
+    return _cut(body, most)
+
+
+def unchunked(data: bytes) -> bytes:
+    """A body in chunked transfer coding, as far as it is there."""
+    found, position = [], 0
+    while (end := data.find(b"\r\n", position)) >= 0:
+        try:
+            size = int(data[position:end], 16)
+        except ValueError:
+            break
+        if size <= 0:
+            break
+        found.append(data[end + 2 : end + 2 + size])
+        position = end + 4 + size
+    return b"".join(found)
+
+
+def _of_events(body: bytes, most: int) -> Text:
+    """The texts of each event, joined by their places: `choices.0.delta.content`. Events that are no JSON objects stand as they are."""
+    texts: dict[str, list[str]] = {}
+    size = 0
+    for line in body.split(b"\n"):
+        data = line[5:].strip() if line.startswith(b"data:") else b""
+        if not data or data == b"[DONE]":
+            continue
+        for place, text in _leaves(data):
+            if place not in texts:
+                size += len(place)
+            room, encoded = max(most - size, 0), text.encode(errors="replace")
+            texts.setdefault(place, []).append(encoded[:room].decode(errors="ignore"))
+            if len(encoded) > room:
+                return Text(texts={name: "".join(parts) for name, parts in texts.items()}, cut=True)
+            size += len(encoded)
+    return Text(texts={name: "".join(parts) for name, parts in texts.items()})
+
+
+def _leaves(data: bytes) -> list[tuple[str, str]]:
+    try:
+        event = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return [("", data.decode(errors="replace"))]
+    if not isinstance(event, dict):
+        return [("", data.decode(errors="replace"))]
+    found: list[tuple[str, str]] = []
+    for name in ("choices", "delta", "error"):
+        if name in event:
+            _gather(event[name], name, found)
+    return found
+
+
+def _gather(value: Any, place: str, found: list[tuple[str, str]]) -> None:
+    """Texts below a value. A member of a list is named by its `index`, if it says so."""
+    if isinstance(value, str):
+        found.append((place, value))
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            if name not in ("finish_reason", "logprobs"):
+                _gather(part, f"{place}.{name}", found)
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            index = part.get("index", number) if isinstance(part, dict) else number
+            _gather(part, f"{place}.{index}", found)
+
+
+def _cut(body: bytes, most: int) -> Text:
+    text, cut = body[:most].decode(errors="ignore" if len(body) > most else "replace"), len(body) > most
+    encoded = text.encode()
+    if len(encoded) > most:  # what is no text has become longer
+        text, cut = encoded[:most].decode(errors="ignore"), True
+    return Text(body=text, cut=cut)
