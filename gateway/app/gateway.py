@@ -136,17 +136,17 @@ class Gateway:
         known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
         self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
-        self.approvals = self.plane.approvals = self._approvals()
-        self.texts = TextKeeping(spec, self.store_link.store, base, environ, self.events.record, self._owner)
-        self.plane.texts = self.texts.texts
+        self._keep(spec, base, environ)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
         self._telemetry = spec.telemetry
         self._measure(parts)
 
-    def _approvals(self) -> ApprovalBook:
-        """Where answers are kept that wait for a person."""
-        kept = self.store_link.store.approvals
-        return ApprovalBook(kept, lambda: self.plane.current().spec.approvals, self.events.record, self._owner)
+    def _keep(self, spec: ConfigSpec, base: Path, environ: Mapping[str, str]) -> None:
+        """Where answers are kept that wait for a person, and texts that a policy has recorded."""
+        store, record = self.store_link.store, self.events.record
+        self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner)
+        self.texts = TextKeeping(spec, store, base, environ, record, self._owner)
+        self.plane.approvals, self.plane.texts = self.approvals, self.texts.texts
 
     def _approvals_webhook(self) -> ApprovalWebhookSpec | None:
         return self.plane.current().spec.approvals.webhook

@@ -30,6 +30,7 @@ from gateway.audit.chain import Draft, Entry
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
 from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
+from gateway.audit.privacy import privacy_of
 from gateway.audit.reliance import STEADY, Reliance
 from gateway.audit.sealing import sealed
 from gateway.audit.signing_keys import KeyWatch
@@ -93,6 +94,7 @@ class AuditBroker:
         self._checkpoint_due = 0.0
         self._closing = False
         self._seals = spec.encryption is not None
+        self._privacy = privacy_of(spec.privacy, lambda: load_body_key(state_dir))
         if self._seals:
             self._writer.seal = sealed
         self._idle: asyncio.Event | None = None
@@ -140,6 +142,8 @@ class AuditBroker:
         batch = self._gathering
         if len(batch.entries) >= batch.room:
             raise self._refusal()
+        if self._privacy is not None:
+            record = self._privacy.request(record)
         path = self._path
         if path.open and (not self._seals or record.text is None) and (entry := path.take(record)) is not None:
             batch.entries.append(entry)
@@ -154,6 +158,8 @@ class AuditBroker:
         if len(batch.entries) >= batch.outcome_room:
             self._lose()
             return
+        if self._privacy is not None:
+            record = self._privacy.request(record)
         if path.open:
             batch.entries.append(record if self._seals and record.text is not None else path.take(record) or record)
             if self._writing.batch is None:
@@ -171,7 +177,7 @@ class AuditBroker:
             signal: Signal[None] = Signal()
             signal.fail(self._refusal())
             return signal
-        batch.entries.append(record)
+        batch.entries.append(record if self._privacy is None else self._privacy(record))
         return batch.signal or self._open_batch()
 
     # --- gathering

@@ -72,3 +72,15 @@ class TextSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     when: tuple[TextRuleSpec, ...] = ()
     max_bytes: Annotated[int, Meta(ge=256, le=24 * 1024)] = 16 * 1024
     on_failure: Literal["closed", "open"] = "closed"
+
+
+class PrivacySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What records say of people: `keep`, `truncate` (addresses, to /24 and /48), `hash` (keyed), `omit`. principal: of callers who are not
+    API keys. groups: those of the caller."""
+
+    peer: Literal["keep", "truncate", "hash", "omit"] = "keep"
+    user: Literal["keep", "hash", "omit"] = "keep"
+    principal: Literal["keep", "hash"] = "keep"
+    agent: Literal["keep", "hash", "omit"] = "keep"
+    session: Literal["keep", "hash", "omit"] = "keep"
+    groups: Literal["keep", "omit"] = "keep"

@@ -12,7 +12,7 @@ from msgspec import Meta, field
 
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
-from gateway.core.audit_specs import EncryptionSpec, TextSpec
+from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
     BindingSpec,
@@ -401,6 +401,7 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sinks: tuple[SinkSpec, ...] = (SinkSpec(type="file"),)
     encryption: EncryptionSpec | None = None
     text: TextSpec = TextSpec()
+    privacy: PrivacySpec = PrivacySpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     body_hashes: bool = True
     queue: Positive = 65536
