@@ -8,8 +8,6 @@ key, and after USES texts a process derives another. What an envelope belongs to
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 import threading
 from collections import OrderedDict
@@ -44,13 +42,13 @@ _INFO: Final = b"gatehouse audit text 1"
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands in a record in place of a text. salt: hex; n: the nonce, counted; data: base64 of the ciphertext with its tag."""
+    """What stands in a record in place of a text. salt: hex; n: the nonce, counted; data: the ciphertext with its tag, in JSON as base64."""
 
     v: int
     key: str
     salt: str
     n: int
-    data: str
+    data: bytes
 
 
 class DataKey:
@@ -78,14 +76,13 @@ class DataKey:
             self._count += 1
             cipher, salt, count = self._cipher, self._salt, self._count
         data = cipher.encrypt(count.to_bytes(12, "big"), text, bound)
-        return msgspec.json.encode(Envelope(FORMAT, self.id, salt.hex(), count, base64.b64encode(data).decode()))
+        return msgspec.json.encode(Envelope(FORMAT, self.id, salt.hex(), count, data))
 
     def open(self, envelope: Envelope, bound: bytes) -> bytes:
         """Raises ValueError for what was not sealed with this key for this record, Shredded."""
         try:
-            data = base64.b64decode(envelope.data, validate=True)
-            return self._derived(bytes.fromhex(envelope.salt)).decrypt(envelope.n.to_bytes(12, "big"), data, bound)
-        except (InvalidTag, binascii.Error, OverflowError):
+            return self._derived(bytes.fromhex(envelope.salt)).decrypt(envelope.n.to_bytes(12, "big"), envelope.data, bound)
+        except (InvalidTag, OverflowError, ValueError):
             raise ValueError("it was not encrypted with this key for this record") from None
 
     def _derived(self, salt: bytes) -> AESGCM:

@@ -33,7 +33,8 @@ class Privacy:
         self._hidden: dict[tuple[str, str], str] = {}
         self._callers: dict[bytes, msgspec.Raw] = {}
         self._are_keys: dict[tuple[str, str], bool] = {}
-        self._names = tuple(name for name in _NAMES if getattr(spec, name) != "keep")
+        self._how = {"peer": spec.peer, "user": spec.user, "principal": spec.principal, "agent": spec.agent, "session": spec.session}
+        self._names = tuple(name for name in _NAMES if self._how[name] != "keep")
 
     def __call__(self, record: AuditRecord) -> AuditRecord:
         if isinstance(record, IntentRecord):
@@ -76,7 +77,7 @@ class Privacy:
 
     def hide(self, name: str, value: str) -> str:
         """A field's value as records have it."""
-        how = getattr(self._spec, name)
+        how = self._how[name]
         if how == "keep":
             return value
         found = self._hidden.get((name, value))

@@ -158,6 +158,11 @@ def _gather(value: Any, place: str, found: list[tuple[str, str]]) -> None:
 
 
 def _cut(body: bytes, most: int) -> Text:
+    if len(body) <= most:
+        try:
+            return Text(body=body.decode())
+        except UnicodeDecodeError:
+            pass
     text, cut = body[:most].decode(errors="ignore" if len(body) > most else "replace"), len(body) > most
     encoded = text.encode()
     if len(encoded) > most:  # what is no text has become longer

@@ -125,6 +125,25 @@ def test_without_a_rule_no_text_is_in_the_log(running: Gatehouse) -> None:
     assert problem(post(running, "/audit/reveals", OPS, request_id="other-1", reason="curious")) == (404, "not_found")
 
 
+def test_no_api_leaves_a_text_where_no_rule_says_so(running: Gatehouse) -> None:
+    planted = "the secret is kestrel"
+    chat = {"model": "m1", "messages": [{"role": "user", "content": planted}], "metadata": {"note": planted}}
+    bodies = {
+        "/v1/chat/completions": [chat, {**chat, "stream": True}, {**chat, "messages": []}, {**chat, "model": "unknown"}],
+        "/v1/completions": [{"model": "m1", "prompt": planted}, {"model": "m1", "prompt": planted, "stream": True}],
+        "/v1/embeddings": [{"model": "m1", "input": [planted]}],
+        "/v1/rerank": [{"model": "m1", "query": planted, "documents": [planted]}],
+        "/v1/classify": [{"model": "m1", "input": planted}],
+        "/v2/models/m1/infer": [{"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": [planted]}]}],
+    }
+    with running.client(OTHER_KEY) as client:
+        for path, sent in bodies.items():
+            for body in sent:
+                client.post(path, json=body, headers={"x-request-id": "planted-1"})
+    records(running, "planted-1", 8)
+    assert b"kestrel" not in everything(running)
+
+
 def test_long_texts_are_cut(running: Gatehouse) -> None:
     ask(running, "long-1", text="x" * 5000)
     assert revealed(running, "long-1")[0]["text"]["cut"]

@@ -32,8 +32,9 @@ def test_a_text_opens_for_its_own_record_alone() -> None:
         (found, b"elsewhere"),
         (msgspec.structs.replace(found, n=found.n + 1), b"here"),
         (msgspec.structs.replace(found, salt="00" * 16), b"here"),
-        (msgspec.structs.replace(found, data="AAAA" + found.data[4:]), b"here"),
-        (msgspec.structs.replace(found, data="no base64!"), b"here"),
+        (msgspec.structs.replace(found, data=b"AAAA" + found.data[4:]), b"here"),
+        (msgspec.structs.replace(found, data=b""), b"here"),
+        (msgspec.structs.replace(found, salt="no hex"), b"here"),
         (msgspec.structs.replace(found, n=1 << 100), b"here"),
     ):
         with pytest.raises(ValueError, match="not encrypted with this key"):
