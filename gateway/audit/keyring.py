@@ -42,7 +42,7 @@ _INFO: Final = b"gatehouse audit text 1"
 
 
 class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands in a record in place of a text. salt: hex; n: the nonce, counted; data: the ciphertext with its tag, in JSON as base64."""
+    """What stands in a record in place of a text. salt: hex; n: the nonce, counted; data: ciphertext and tag, in JSON as base64."""
 
     v: int
     key: str
