@@ -119,8 +119,7 @@ class Worker:
         self._owner = TaskOwner("worker")
         self.plane.approvals = FeedDesk(channel, self._owner)
         self.ring = KeyRing(self._data_key, self._owner)
-        self.texts = texts_of(spec.audit, self.ring)
-        self.plane.texts = self.texts
+        self.texts = self.plane.texts = texts_of(spec.audit, self.ring)
         self.captures_changed(CapturesChanged(state.captures))
         self.people = People(self._find_person, self._owner)
         self.countries = Countries(Networks(), self.events.record)
