@@ -44,6 +44,10 @@ class FakeClock:
         self._monotonic += seconds
         self._wall += seconds
 
+    def step(self, seconds: float) -> None:
+        """Somebody sets the clock: only the wall's time moves."""
+        self._wall += seconds
+
 
 class Entropy(Protocol):
     """Randomness: `bytes(n)` for secrets and identifiers, `uniform()` in [0, 1) for jitter."""

@@ -23,6 +23,8 @@ log = logging.getLogger("gatehouse.limits")
 
 PATIENCE: Final = 1.0
 """Seconds that a request waits for the store."""
+BREATH: Final = 2_000
+"""Stocks that are looked at in one turn of the loop."""
 BATCH: Final = 500
 """Counters in one transaction."""
 LOOK: Final = 2.0
@@ -197,9 +199,11 @@ class Refills:
     async def _look(self) -> None:
         """Gives back what lies unused, pays what is owed, and forgets stocks of which nothing is left."""
         now = self.now()
-        for stock, (meter, mode) in list(self._known.items()):
+        for turn, (stock, (meter, mode)) in enumerate(list(self._known.items()), 1):
+            if turn % BREATH == 0:
+                await asyncio.sleep(0)  # there may be as many as callers
             unused = stock.hand > 0 and (now >= stock.until or now - stock.touched >= UNUSED)
             if (unused or stock.hand < 0) and not stock.queued:
                 self.want(Need(stock, meter, 0, mode))
             elif stock.empty() and now - stock.touched > SELDOM:
-                del self._known[stock]
+                self._known.pop(stock, None)

@@ -113,7 +113,7 @@ class BucketRegistry:
         used = {shape for shape, _ in self._buckets}
         self._shapes = {limit: shape for limit, shape in self._shapes.items() if shape in used or shape.pins}
         # While little can be forgotten, sweep again only after some growth: a sweep walks the whole table.
-        self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16))
+        self._sweep_at = max(self.capacity, len(self._buckets) + max(1, self.capacity // 16, (len(self._buckets) - self.capacity) // 8))
         if len(self._buckets) >= self.capacity and not self._warned:
             self._warned = True
             log.warning("more than %d limit buckets are in use at once; the table grows beyond its capacity", self.capacity)

@@ -56,6 +56,21 @@ def names(headers: bytes) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in lines)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_step_of_the_wall_clock_changes_nothing(hours: int) -> None:
+    world = World(LimitSpec(name="l", requests=RateSpec(rate=1, per=60.0, burst=3), tokens=RateSpec(rate=60, per=60.0)))
+    for _ in range(3):
+        world.ask(tokens=5)
+    world.clock.step(3600.0 * hours)
+    assert world.refused(tokens=5).retry_after == 60.0
+    world.clock.advance(59.0)
+    assert world.refused(tokens=5).retry_after == 1.0
+    world.clock.step(-3600.0 * hours)
+    world.clock.advance(1.0)
+    world.ask(tokens=5)
+    world.refused(tokens=5)
+
+
 def test_requests() -> None:
     world = World(LimitSpec(name="l", requests=RateSpec(rate=1, per=1.0, burst=3)))
     for _ in range(3):
