@@ -154,7 +154,8 @@ class Assembler:
         self, reading: list[tuple[GuardrailSpec, Guarded, ToolGuard | None]], model: ModelSpec, route: Route, prices: LineUp | None
     ) -> ModelEntry:
         here = [each for each in reading if any(matches(pattern, model.name) for pattern in each[0].models)]
-        mine = [(spec, guarded) for spec, guarded, judge in here if judge is None]
+        shapes = tuple(shape for spec, guarded, _ in here if "response" in spec.on and (shape := self._parts.shape(spec, guarded)))
+        mine = [(spec, guarded) for spec, guarded, judge in here if judge is None and self._parts.shape(spec, guarded) is None]
         judges = [(spec, judge) for spec, _, judge in here if judge is not None]
         response = tuple(guarded for spec, guarded in mine if "response" in spec.on)
         return ModelEntry(
@@ -167,6 +168,7 @@ class Assembler:
             prices=prices,
             request_tools=tuple(judge for spec, judge in judges if "request" in spec.on),
             response_tools=tuple(judge for spec, judge in judges if "response" in spec.on),
+            response_shapes=shapes,
         )
 
 

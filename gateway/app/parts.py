@@ -17,6 +17,7 @@ from gateway.core.logins import Logins
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
+from gateway.core.shapes import ShapeGuard
 from gateway.core.slices import Turns
 from gateway.core.specs import ConfigSpec, GuardrailSpec, Spec
 from gateway.core.tools import ToolGuard
@@ -24,6 +25,7 @@ from gateway.identity.people import People
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.guarded import Guarded, Tally
+from gateway.pipeline.shapes import GuardedShape
 from gateway.pipeline.tools import GuardedTools
 from policies.callers import concerning
 
@@ -139,6 +141,13 @@ class PartsBuilder:
             concerns=guarded.concerns,
             tally=guarded.tally,
         )
+
+    def shape(self, spec: GuardrailSpec, guarded: Guarded) -> ShapeGuard | None:
+        """The guardrail as one that judges the form of answers; None if it does not."""
+        if not self._plugins.guardrails[spec.type].shapes:
+            return None
+        boundary = (spec.name, guarded.guardrail, spec.fail_mode == "open", self._failed)
+        return GuardedShape(*boundary, monitor=guarded.monitor, concerns=guarded.concerns, tally=guarded.tally)  # type: ignore[arg-type]
 
     def _hooks(self, spec: ConfigSpec, before: Parts) -> dict[bytes, tuple[str, Hook]]:
         found: dict[bytes, tuple[str, Hook]] = {}

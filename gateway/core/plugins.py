@@ -134,11 +134,13 @@ class AuthenticatorRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRow(Row):
-    """judges: what is built is a `ToolGuard` (gateway.core.tools), which judges tools, and its texts' part lets everything pass."""
+    """judges: what is built is a `ToolGuard` (gateway.core.tools), which judges tools, and its texts' part lets everything pass. shapes:
+    the same for a `ShapeJudge` (gateway.core.shapes), which judges the form of whole answers."""
 
     kind: ClassVar[str] = "guardrail"
     build: Callable[[Any, Context], Guardrail]
     judges: bool = False
+    shapes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

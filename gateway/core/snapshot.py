@@ -15,6 +15,7 @@ from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Rou
 from gateway.core.prices import LineUp
 from gateway.core.proofs import Prover
 from gateway.core.pseudonyms import Layer
+from gateway.core.shapes import ShapeGuard
 from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.core.tools import ToolGuard
@@ -78,6 +79,7 @@ class ModelEntry:
     fallbacks: the models that may answer in its place, in order, each as `in_place_of` makes it. holds: one of the response's guardrails
     reads whole texts only, so that streams are held until they end. prices: what its requests cost, if it has a price. scoped: some
     guardrails read only some callers' requests (`seen_by`). request_tools, response_tools: the guardrails that judge tools.
+    response_shapes: those that judge the form of answers.
     """
 
     __slots__ = (
@@ -91,6 +93,7 @@ class ModelEntry:
         "request_guardrails",
         "request_tools",
         "response_guardrails",
+        "response_shapes",
         "response_tools",
         "route",
         "routing_header",
@@ -111,6 +114,7 @@ class ModelEntry:
         prices: LineUp | None = None,
         request_tools: tuple[ToolGuard, ...] = (),
         response_tools: tuple[ToolGuard, ...] = (),
+        response_shapes: tuple[ShapeGuard, ...] = (),
     ) -> None:
         self.spec, self.name, self.route, self.meter = spec, spec.name, route, meter
         self.header = b"x-gatehouse-model: %b\r\n" % spec.name.encode()
@@ -120,7 +124,7 @@ class ModelEntry:
             [fallback.scoped for fallback in fallbacks]
         )
         self._seen: dict[tuple[str, tuple[str, ...]], ModelEntry] = {}
-        self.request_tools, self.response_tools = request_tools, response_tools
+        self.request_tools, self.response_tools, self.response_shapes = request_tools, response_tools, response_shapes
         key = spec.routing.key
         if key == "session":
             self.routing_header: bytes | None = b"x-session-id"
@@ -152,6 +156,7 @@ class ModelEntry:
                 prices=self.prices,
                 request_tools=self.request_tools,
                 response_tools=self.response_tools,
+                response_shapes=self.response_shapes,
             )
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
@@ -171,6 +176,7 @@ class ModelEntry:
             prices=self.prices,
             request_tools=tuple(g for g in self.request_tools if g not in asked.request_tools),
             response_tools=(*asked.response_tools, *(g for g in self.response_tools if g not in asked.response_tools)),
+            response_shapes=(*asked.response_shapes, *(g for g in self.response_shapes if g not in asked.response_shapes)),
         )
 
 

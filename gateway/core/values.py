@@ -265,6 +265,24 @@ class Usage:
         self.currency = ""
         self.device: DeviceTime | None = None
 
+    def plus(self, other: Usage) -> Usage:
+        """Both together. The device's time is this one's."""
+        found = Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.estimated or other.estimated,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+        if self.has_media or other.has_media:
+            found.of_media(
+                self.image_tokens + other.image_tokens,
+                self.audio_tokens + other.audio_tokens,
+                self.audio_completion_tokens + other.audio_completion_tokens,
+            )
+        found.cost, found.currency, found.device = self.cost + other.cost, self.currency or other.currency, self.device
+        return found
+
     def of_media(self, image_tokens: int, audio_tokens: int, audio_completion_tokens: int) -> None:
         """Says which tokens were of images and of sound."""
         self.image_tokens, self.audio_tokens, self.audio_completion_tokens = image_tokens, audio_tokens, audio_completion_tokens

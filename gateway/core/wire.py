@@ -339,6 +339,18 @@ class WireApi:
         """A whole answer as every client reads it the same way, and the tools that it calls. Raises EngineError."""
         return body, ()
 
+    def answer_schema(self, request: InferenceRequest) -> bytes | None:
+        """The JSON schema that a request asks its answer to follow; b"" for any JSON object; None where it asks for neither."""
+        return None
+
+    def contents(self, body: bytes) -> Sequence[str]:
+        """The contents of a whole answer, without those of choices that call tools or refuse. Raises EngineError."""
+        return ()
+
+    def repair(self, request: InferenceRequest, content: str, advice: str) -> bool:
+        """Makes of a request one that goes on with an answer of this content and the advice on it. False where it has no such form."""
+        return False
+
     def call_reader(self) -> CallReader | None:
         """What follows the calls in one stream; None where a stream has none."""
         return None

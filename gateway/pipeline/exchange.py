@@ -26,6 +26,7 @@ from gateway.core.errors import (
 from gateway.core.ports import Attempt, AttemptResult, Call, Reservation
 from gateway.core.prices import Price, written
 from gateway.core.pseudonyms import Layer
+from gateway.core.shapes import ShapeGuard
 from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import DecisionFacts, Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
@@ -136,7 +137,9 @@ class Exchange:
         "route",
         "sent_ns",
         "settled",
+        "shapes",
         "snapshot",
+        "spent",
         "started_ns",
         "status",
         "tried",
@@ -185,12 +188,13 @@ class Exchange:
         self.guardrail = ""
         self.notes: list[Note] = []
         """What guardrails found, and did."""
-        self.layers: tuple[Layer, ...] = ()
-        """Of guardrails that gave pseudonyms to the request; the answer passes them from the last to the first."""
+        self.shapes: tuple[ShapeGuard, ...] = ()  # guardrails that judge the form of the answer
+        self.layers: tuple[Layer, ...] = ()  # of pseudonyms; the answer passes them from the last to the first
         self.detail: dict[str, Any] | None = None
         self.kept: Any = None
         """What is kept of its texts (gateway.pipeline.capture), or None."""
         self.cors = b""
+        self.spent: Usage | None = None  # of an answer that was repaired, with its cost
         self.usage: Usage | None = None
         """Of the answer, once it is known; never before the answer is whole."""
         self.clock: PhaseClock = SampledPhases(self.started_ns) if plane.sampled() else UNTIMED
@@ -298,7 +302,18 @@ class Exchange:
         self.usage = usage
         price = request.price
         self._timed(usage)
-        return b"x-gatehouse-cost: %b %b\r\n" % (written(price.cost(usage)), price.currency.encode())
+        cost = price.cost(usage) + (0 if self.spent is None else self.spent.cost)
+        return b"x-gatehouse-cost: %b %b\r\n" % (written(cost), price.currency.encode())
+
+    def repaired(self) -> None:
+        """The answer so far is not the last one, and is paid for."""
+        if self.relay is None or (usage := self.relay.usage()) is None:
+            return
+        self._timed(usage)
+        price = self.request.price  # type: ignore[union-attr]
+        if price is not None:
+            usage.cost, usage.currency = price.cost(usage), price.currency
+        self.spent = usage
 
     def _timed(self, usage: Usage) -> None:
         """Says how long its slot was held so far, if the engine has a rate."""
@@ -365,6 +380,8 @@ class Exchange:
             if request.price is not None:
                 usage.cost = request.price.cost(usage)
                 usage.currency = request.price.currency
+        if self.spent is not None:
+            usage = self.spent if usage is None else usage.plus(self.spent)
         if self.call is not None:
             self.call.cancel()
             self.call = None

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 from gateway.core.errors import GuardrailViolation
 from gateway.core.wire import Path, TextFilter
-from gateway.pipeline.exchange import chunked
+from gateway.pipeline.exchange import Exchange, chunked
 from gateway.pipeline.inspect import passed
 from gateway.pipeline.stream import AnswerRelay, StreamRelay
 
@@ -21,9 +21,13 @@ HOLD_BYTES: Final = 4 * 1024 * 1024
 class HeldRelay(StreamRelay):
     """Gathers the events; `release` inspects them and sends what may pass."""
 
-    __slots__ = ()
+    __slots__ = ("_passing",)
     plain: ClassVar[bool] = False
     held: ClassVar[bool] = True
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange)
+        self._passing: bytes | None = None
 
     def _forward(self, data: bytes) -> None:
         if events := self._reader.forwarded(data):
@@ -42,7 +46,12 @@ class HeldRelay(StreamRelay):
         self.send(await self.passed())
 
     async def passed(self) -> bytes:
-        """The events that may pass. Raises GuardrailViolation, or any error of the guardrails."""
+        """The events that may pass, inspected once. Raises GuardrailViolation, or any error of the guardrails."""
+        if self._passing is None:
+            self._passing = await self._inspected()
+        return self._passing
+
+    async def _inspected(self) -> bytes:
         x = self.exchange
         assert x.entry is not None
         reader, data = self._reader, self.body()

@@ -141,7 +141,8 @@ async def answer(
             error.code = x.guardrail or error.code
             raise
         return body, body
-    x.detail = found.detail(x.snapshot.audit.hash_body)
+    if (detail := found.detail(x.snapshot.audit.hash_body)) is not None:
+        x.detail = {**(x.detail or {}), **detail}
     return found.body, found.evidence()
 
 

@@ -15,6 +15,7 @@ from gateway.core.approvals import HEADER
 from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import (
     AuthenticationError,
+    EngineError,
     GatehouseError,
     InternalError,
     ModelNotFound,
@@ -26,7 +27,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, inspect, tools
+from gateway.pipeline import approvals, attempt, inspect, shapes, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -86,10 +87,10 @@ async def serve(x: Exchange) -> None:
         x.clock.mark("inspect")
 
     x.kept = None if x.plane.texts is None else await x.plane.texts.keep(x, principal, request)
+    relay_type: type[AnswerRelay] = _relay_type(x, entry)
     ticket = _intent(x, principal, request, body)  # 7
     x.clock.mark("intent")
 
-    relay_type: type[AnswerRelay] = _relay_type(x, entry)
     if entry.fallbacks:  # 8, 9, 10
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
@@ -97,11 +98,11 @@ async def serve(x: Exchange) -> None:
     if not relay.started:
         head, body = _whole_answer(relay, request)
         evidence: bytes | memoryview = body
-        if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers:
-            body, evidence = await _passed(x, entry, head, body)
+        if entry.response_guardrails or entry.response_tools or request.api.describes or x.layers or x.shapes:
+            body, evidence = await _shaped(x, entry, ticket, head, body)
         _send(x, head, body, evidence)
     elif relay.held:
-        await relay.release()
+        await (await _shaped_stream(x, entry, ticket, relay)).release()
     x.settle("ok", 200)  # 11
 
 
@@ -225,6 +226,51 @@ async def _passed(x: Exchange, entry: ModelEntry, head: ResponseHead, body: byte
     return body, evidence
 
 
+async def _shaped(
+    x: Exchange, entry: ModelEntry, ticket: Signal[None], head: ResponseHead, body: bytes
+) -> tuple[bytes, bytes | memoryview]:
+    """What may pass of a whole answer, in the form that it must have, after a second try where that is allowed. Raises
+    GuardrailViolation."""
+    passed, evidence = await _passed(x, entry, head, body)
+    if not x.shapes:
+        return passed, evidence
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    found = shapes.judged(x, passed)
+    if found.repair and shapes.prepared(request, body, found):
+        x.repaired()
+        try:
+            relay = await attempt.run(x, entry, ticket, AnswerRelay)
+            head, body = _whole_answer(relay, request)
+            passed, evidence = await _passed(x, entry, head, body)
+            found = shapes.judged(x, passed)
+        except EngineError as error:
+            log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)
+    found.settle()
+    return passed, evidence
+
+
+async def _shaped_stream(x: Exchange, entry: ModelEntry, ticket: Signal[None], relay: AnswerRelay) -> AnswerRelay:
+    """The same for a stream that is held: the relay whose stream may be released."""
+    request: InferenceRequest = x.request  # type: ignore[assignment]
+    if not x.shapes:
+        return relay
+    assert isinstance(relay, HeldRelay)
+    events = relay.body()
+    found = shapes.judged(x, request.api.replayed(await relay.passed(), False, False))
+    if found.repair and shapes.prepared(request, request.api.replayed(events, False, False), found):
+        x.repaired()
+        try:
+            again = await attempt.run(x, entry, ticket, type(relay))
+            if again.started:
+                assert isinstance(again, HeldRelay)
+                found = shapes.judged(x, request.api.replayed(await again.passed(), False, False))
+                relay = again
+        except EngineError as error:
+            log.info("an answer of %s could not be repaired (%s)", entry.name, error.code)
+    found.settle()
+    return relay
+
+
 def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: bytes) -> Signal[None]:
     audit = x.snapshot.audit
     entry = x.entry
@@ -326,16 +372,18 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
 
 
 def _relay_type(x: Exchange, entry: ModelEntry) -> type[AnswerRelay]:
+    """Raises RequestError for a form of the answer that cannot be asked for."""
+    x.shapes = shapes.concerning(x, entry.response_shapes) if entry.response_shapes else ()
     if not x.request.stream:  # type: ignore[union-attr]
         return AnswerRelay
-    return _stream_relay(entry, bool(x.layers))
+    return _stream_relay(entry, entry.holds or bool(x.shapes), bool(x.layers))
 
 
-def _stream_relay(entry: ModelEntry, restores: bool) -> type[StreamRelay]:
+def _stream_relay(entry: ModelEntry, holds: bool, restores: bool) -> type[StreamRelay]:
     """restores: pseudonyms of the request are to be put back."""
     if entry.response_tools:
-        return tools.HeldToolRelay if entry.holds else tools.ToolRelay
-    if entry.holds:
+        return tools.HeldToolRelay if holds else tools.ToolRelay
+    if holds:
         return HeldRelay
     return inspect.InspectedRelay if entry.response_guardrails or restores else StreamRelay
 

@@ -141,9 +141,11 @@ class StreamRelay(AnswerRelay):
         exchange = self.exchange
         now = perf_counter_ns()
         exchange.engine_ns += now - exchange.sent_ns
-        exchange.head_sent = self._streaming = True
-        exchange.status = 200
-        exchange.client.send(exchange.head(OK, STREAM_HEADERS + COST_TRAILER if _costs_in_trailer(exchange) else STREAM_HEADERS))
+        self._streaming = True
+        if not exchange.head_sent:  # a repaired answer follows another one
+            exchange.head_sent = True
+            exchange.status = 200
+            exchange.client.send(exchange.head(OK, STREAM_HEADERS + COST_TRAILER if _costs_in_trailer(exchange) else STREAM_HEADERS))
         exchange.sent_ns = now
         self._last_write = exchange.plane.now
         keep_alive = exchange.snapshot.spec.stream.keep_alive

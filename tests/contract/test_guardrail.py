@@ -70,7 +70,7 @@ async def check(guardrail: Guardrail, texts: list[str]) -> Verdict:
 
 
 def test_every_type_is_held_to_this_contract() -> None:
-    assert {case.type for case in IMPLEMENTATIONS.values()} == {row.name for row in OURS.guardrails if not row.judges}
+    assert {case.type for case in IMPLEMENTATIONS.values()} == {row.name for row in OURS.guardrails if not row.judges and not row.shapes}
 
 
 async def test_harmless_texts_are_allowed(subject: Guardrail) -> None:

@@ -14,7 +14,7 @@ from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
 from gateway.wire.bodies import decode_error, unreadable
-from gateway.wire.openai import calls, replay
+from gateway.wire.openai import calls, replay, schemas
 from gateway.wire.openai.answers import OpenAiAnswer, is_json
 from gateway.wire.openai.fields import KNOWN
 from gateway.wire.openai.passages import ChatTexts, OpenAiTexts, RerankTexts
@@ -179,6 +179,9 @@ class OpenAiApi(WireApi):
     def tool_calls(self, body: bytes) -> tuple[bytes, Sequence[ToolUse]]:
         return calls.of_answer(body) if self.generates and calls.suspicious(body) else (body, ())
 
+    def contents(self, body: bytes) -> Sequence[str]:
+        return schemas.contents(body)
+
     def call_reader(self) -> CallReader | None:
         return calls.OpenAiCalls() if self.generates else None
 
@@ -235,6 +238,16 @@ class ChatApi(OpenAiApi):
 
     def tool_uses(self, request: InferenceRequest) -> Sequence[ToolUse]:
         return calls.in_request(request.fields)
+
+    def answer_schema(self, request: InferenceRequest) -> bytes | None:
+        given = request.fields.get("response_format")
+        return None if given is None else schemas.asked(given)
+
+    def repair(self, request: InferenceRequest, content: str, advice: str) -> bool:
+        if request.choices > 1:
+            return False
+        request.fields["messages"] = schemas.going_on(request.fields["messages"], content, advice)
+        return True
 
 
 class CompletionsApi(OpenAiApi):

@@ -1,0 +1,1 @@
+"""JSON schemas that answers must follow: what a schema may be, and the guardrail."""
