@@ -46,7 +46,7 @@ VERBS: Final = MappingProxyType(
         "config": ("read", "apply", "reload"),
         "upgrade": ("read", "begin"),
         "usage": ("read",),
-        "audit": ("read", "verify", "export", "rotate", "reveal", "approve", "capture", "keys", "shred"),
+        "audit": ("read", "verify", "export", "rotate", "hold", "reveal", "approve", "capture", "keys", "shred"),
         "records": ("search", "report"),
         "events": ("read",),
     }

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.progress import Progress
 
 from admin.audit_scope import scope_of
 from admin.cli import audit_search, completion, texts
 from admin.cli import client as urls
+from admin.cli import holds as legal
 from admin.cli.client import LONG
 from admin.cli.errors import CommandError
 from admin.cli.keys import duration
@@ -22,9 +24,9 @@ from admin.cli.session import Session, connected
 from gateway.core.audit_questions import AuditScope
 from gateway.core.errors import GatehouseError
 
-Verify = Callable[[Path, Path, AuditScope], dict[str, Any]]
-"""(directory, public key, what must be there) to the report: gateway.audit.verify, handed in by the composition root. Raises OSError, or an
-error whose text says what is wrong."""
+Verify = Callable[[Path, Path, AuditScope, Callable[[int, int], None]], dict[str, Any]]
+"""(directory, public key, what must be there, progress in bytes) to the report: gateway.audit.verify, handed in by the composition root.
+Raises OSError, or an error whose text says what is wrong."""
 FOLLOW_SECONDS: Final = 1.0
 _SHOWN: Final = ("writer", "seq", "time", "kind", "hash")
 
@@ -46,6 +48,9 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
     group.command("search")(audit_search.make(search_offline))
     group.command("report")(audit_search.report)
     group.command("consistency")(consistency)
+    group.command("hold")(legal.hold)
+    group.command("release")(legal.release)
+    group.command("holds")(legal.holds)
     group.command("rotate-key")(rotate_key)
 
     @group.command("verify")
@@ -69,16 +74,21 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
             scope = scope_of(**asked)
         except ValueError as error:
             raise CommandError(str(error)) from None
-        with session.out.remarks.status("verify"):
-            report = _offline(verify, directory, public_key, scope) if directory and public_key else _online(session, asked)
+        if directory and public_key:
+            with Progress(console=session.out.remarks, transient=True) as bar:
+                task = bar.add_task("verify", total=None)
+                report = _offline(verify, directory, public_key, scope, lambda read, total: bar.update(task, completed=read, total=total))
+        else:
+            with session.out.remarks.status("verify"):
+                report = _online(session, asked)
         _report(session, report)
 
     return group
 
 
-def _offline(verify: Verify, directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
+def _offline(verify: Verify, directory: Path, public_key: Path, scope: AuditScope, progress: Callable[[int, int], None]) -> dict[str, Any]:
     try:
-        return verify(directory, public_key, scope)
+        return verify(directory, public_key, scope, progress)
     except OSError as error:
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
@@ -94,7 +104,7 @@ def _online(session: Session, asked: dict[str, str]) -> dict[str, Any]:
 
 def _report(session: Session, report: dict[str, Any]) -> None:
     if session.out.for_people:
-        columns = ("writer", "live", "segments", "lines", "checkpoints", "signed", "unsigned", "unfinished", "unchained")
+        columns = ("writer", "live", "segments", "expired", "lines", "checkpoints", "signed", "unsigned", "unfinished", "unchained")
         session.out.rows([{**writer, "unchained": (writer["journal"] or {}).get("unchained", 0)} for writer in report["writers"]], columns)
         if report["ok"]:
             for writer in report["writers"]:
@@ -174,9 +184,22 @@ def _line(session: Session, record: dict[str, Any]) -> None:
 
 
 @connected
-def prove(session: Session, request_id: Annotated[str, typer.Argument(help="The request's id, as in x-request-id.")]) -> None:
+def prove(
+    session: Session,
+    request_id: Annotated[str, typer.Argument(help="The request's id, as in x-request-id.")],
+    bundle: Annotated[Path | None, typer.Option("--bundle", help="A new ZIP file: with the policy's text and all that it proves.")] = None,
+) -> None:
     """Prints proofs that a request's records are part of the signed log; scripts/verify-proof checks them with the public key alone."""
     with session.client() as client:
+        if bundle is not None:
+            data = b"".join(client.lines(f"/audit/bundles/{urls.name(request_id)}", {}))
+            try:
+                with bundle.open("xb") as file:
+                    file.write(data)
+            except OSError as error:
+                raise CommandError(f"{bundle}: {error.strerror}") from None
+            session.out.remark(f"{bundle}: check it with scripts/verify-proof PUBLIC_KEY.pem {bundle}")
+            return
         found = client.json("GET", f"/audit/proofs/{urls.name(request_id)}", timeout=LONG)
     if not session.out.for_people:
         session.out.data(found)

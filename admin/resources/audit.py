@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from admin.audit_scope import scope_of
 from admin.moments import Moment
@@ -20,6 +20,7 @@ from gateway.core.errors import NotFound, RequestError
 
 NDJSON = "application/x-ndjson"
 MEDIA = {"csv": "text/csv", "cef": "text/plain"}
+ZIP = "application/zip"
 _LINES = 512
 _NAME = "[A-Za-z0-9_-]{1,40}"
 _PLACE = f"({_NAME}=)?[1-9][0-9]{{0,7}}"
@@ -127,6 +128,14 @@ class AuditKey(msgspec.Struct):
     endorsement: dict[str, Any] | None = None
 
 
+class KeyDryRun(msgspec.Struct):
+    """result: the key that signs now."""
+
+    result: AuditKey
+    diff: list[dict[str, Any]]
+    dry_run: bool = True
+
+
 class RotatedKey(msgspec.Struct):
     """The id and the raw public key (hex) of the key that signs from now on, and of the one before it, with the signatures of both."""
 
@@ -165,6 +174,15 @@ async def prove(call: Call) -> Answer:
     return Answer({"request_id": request_id, "proofs": found, "keys": keys})
 
 
+async def bundle(call: Call) -> Answer:
+    """A ZIP file with the proofs, the policy's text and what follows from them."""
+    request_id = call.path["request_id"]
+    found = await asyncio.to_thread(call.ports.audit_reader.bundle, request_id)
+    if found is None:
+        raise NotFound(f"the audit log of this replica has no record of the request {request_id!r}")
+    return Answer(response=Response(found, media_type=ZIP))
+
+
 async def consistency(call: Call) -> Answer:
     reader, q = call.ports.audit_reader, call.query
     found = await asyncio.to_thread(reader.consistency, q.writer, q.first, q.second)
@@ -174,7 +192,8 @@ async def consistency(call: Call) -> Answer:
 async def rotate_key(call: Call) -> Answer:
     call.target = "audit-keys"
     if call.dry_run:
-        return Answer(await asyncio.to_thread(lambda: call.ports.audit_reader.public_keys()[-1]))
+        keys = await asyncio.to_thread(call.ports.audit_reader.public_keys)
+        return Answer({"dry_run": True, "diff": [{"path": "key", "from": keys[-1]["id"], "to": None}], "result": keys[-1]})
     return Answer(await asyncio.to_thread(call.ports.audit_reader.rotate_key))
 
 
@@ -211,6 +230,11 @@ def operations() -> list[Operation]:
             Consistency,
             query=ConsistencyQuery,
         ),
-        Operation("POST", "audit/keys", "audit:rotate", "Replace the key that signs the log", rotate_key, RotatedKey, query=Written),
+        Operation(
+            "POST", "audit/keys", "audit:rotate", "Replace the key that signs the log", rotate_key, (RotatedKey, KeyDryRun), query=Written
+        ),
+        Operation(
+            "GET", "audit/bundles/{request_id}", "audit:export", "Get a request's evidence bundle", bundle, None, media=ZIP, finds=True
+        ),
         Operation("GET", "audit/keys", "audit:read", "Show the keys that checkpoints are verified with", keys, AuditKeys),
     ]

@@ -20,6 +20,7 @@ from admin.resources import (
     groups,
     guardrails,
     halts,
+    holds,
     keys,
     limits,
     models,
@@ -76,6 +77,7 @@ RESOURCES: tuple[Callable[[], list[Operation]], ...] = (
     data_keys.operations,
     captures.operations,
     reveals.operations,
+    holds.operations,
     events.operations,
 )
 

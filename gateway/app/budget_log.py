@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from gateway.audit.chain import read_lines
+from gateway.audit.segments import open_segment, segment_time
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import Spent
 from gateway.audit.unfinished import Intent, decode_intent
@@ -177,7 +178,7 @@ def read(directory: Path, tallies: Sequence[Tally], runs: Sequence[Marks] = (), 
             segment, offset = first.get(writer, (0, 0))
             if number < segment:
                 continue
-            if path.stat().st_mtime < begin:
+            if segment_time(path) < begin:
                 reading.skip(number)
                 continue
             reading.segment(number, path, offset if number == segment else 0)
@@ -200,7 +201,7 @@ class _Reading:
             self._run += 1
 
     def segment(self, number: int, path: Path, offset: int) -> None:
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             file.seek(offset)
             for turn, text in enumerate(read_lines(file)):
                 if turn % _BREATH == 0:

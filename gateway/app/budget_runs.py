@@ -21,6 +21,7 @@ import msgspec
 
 from gateway.app.budget_log import Key, Tally, read
 from gateway.audit.ledger import end_of
+from gateway.audit.segments import segment_size
 from gateway.audit.sinks.file import list_segments
 from gateway.core.errors import GatehouseError
 from gateway.core.specs import ConfigSpec
@@ -187,6 +188,6 @@ def _complete(logs: Path, first: Run) -> bool:
     segments = list_segments(logs) if logs.is_dir() else {}
     for writer, (segment, offset) in first.marks.items():
         path = dict(segments.get(writer, ())).get(segment)
-        if path is None or path.stat().st_size < offset:
+        if path is None or segment_size(path) < offset:
             return False
     return True

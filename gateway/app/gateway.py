@@ -29,8 +29,10 @@ from gateway.app.events import Events
 from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
+from gateway.app.keeping import Keeping
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
+from gateway.app.policy_texts import PolicyTexts
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
@@ -104,6 +106,7 @@ class Gateway:
         self.usage = UsageCounter(
             self.store_link.store, local_sink(spec.audit, spec.state_dir, self.replica).directory, self._kept_of_sessions
         )
+        self.keeping = Keeping(spec, self.replica, self.shipping.couriers, self.usage, self.events)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
         self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record, spec.redis)
         self._owner = TaskOwner("gateway")
@@ -116,9 +119,7 @@ class Gateway:
             self.store_link.store, holder, Path(spec.state_dir), logs, lambda: self.plane.current().spec, self._owner, self.limits.settled
         )
         self.webhooks = Webhooks(self.store_link.store, lambda: self.plane.current().spec, self.replica, self._owner, redis=spec.redis)
-        self._floods = FloodTable()
-        self.plane.first_denial = self._floods.denied
-        self._refused = self.plane.refused = Refused()
+        self._watch_refusals()
         self.revocations, self.token_keys = Revocations(), TokenKeys()
         self.logins = LocalLogins(SystemClock(), self.login_key)
         link, known = self.store_link, (self.revocations, self.token_keys, self.logins)
@@ -132,7 +133,8 @@ class Gateway:
             self.fleet.registry, self.metrics, link, self.audit, parts, self.countries, self.limits.refills, self.claim
         )
         self.shared_limits = self.builder.shared_limits = None if workers else self._in_redis(spec)
-        on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured]
+        self.policy_texts = PolicyTexts(Path(spec.state_dir), schemas, self.events, self._owner)
+        on_swap: list[Callable[[Built], None]] = [self.fleet.put_into_force, self._serve, self._log_as_configured, self.policy_texts.heard]
         known_to_changes = (self.builder, self.fleet, self.store_link, self.certificates)
         self.changes = Changes(loaded, environ, schemas, *known_to_changes, on_swap, self.events, self.metrics, self._owner)
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
@@ -147,6 +149,12 @@ class Gateway:
         self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner)
         self.texts = TextKeeping(spec, store, base, environ, record, self._owner)
         self.plane.approvals, self.plane.texts = self.approvals, self.texts.texts
+
+    def _watch_refusals(self) -> None:
+        """What is told of floods of denials and refused connections."""
+        self._floods = FloodTable()
+        self.plane.first_denial = self._floods.denied
+        self._refused = self.plane.refused = Refused()
 
     def _approvals_webhook(self) -> ApprovalWebhookSpec | None:
         return self.plane.current().spec.approvals.webhook
@@ -167,6 +175,7 @@ class Gateway:
             self._refused,
             self.webhooks,
             self.approvals,
+            self.keeping,
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:
@@ -213,6 +222,8 @@ class Gateway:
         self.budget_runs.start()
         self.events.open()
         await self.texts.start()
+        self.keeping.start()
+        self.policy_texts.start()
         self.changes.begin(first)
         self.feed.subscribe(self.changes.heard)
         await self.tokens.look()
@@ -262,6 +273,7 @@ class Gateway:
         await self.fleet.aclose()
         given_back = await self.limits.aclose(give_back=engines)
         await self.budget_runs.aclose(handed=not engines and self._workers, given_back=given_back)
+        await self.keeping.aclose()
         await self._owner.aclose()
         await self.builder.aclose()
         if self.shared_limits is not None:

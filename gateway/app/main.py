@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -62,11 +63,11 @@ def serve(
     raise typer.Exit(process.serve(config, quickstart=quickstart, workers=workers))
 
 
-def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
+def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """gateway.app.offline.verify_audit_log, imported when it is called."""
     from gateway.app import offline  # noqa: PLC0415 - see above
 
-    return offline.verify_audit_log(directory, public_key, scope)
+    return offline.verify_audit_log(directory, public_key, scope, progress)
 
 
 def search_audit_log(directory: Path, asked: AuditSearch, records: bool) -> list[dict[str, Any]]:

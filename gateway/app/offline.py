@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from errno import ENOENT
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gateway.app import model_files
 from gateway.app.certificates import check_files
+from gateway.app.keeping import archive_of
 from gateway.app.plugins import Plugins, at, installed
 from gateway.audit.crypto import CheckpointVerifier, load_verifier
 from gateway.audit.formats import rfc3339
@@ -22,6 +23,7 @@ from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import cores, verify_log
 from gateway.config.load import load
 from gateway.core.audit_questions import AuditScope, AuditSearch
+from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError, one_line
 from gateway.core.plugins import AuthenticatorContext
 from gateway.core.specs import ConfigSpec
@@ -52,6 +54,7 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
     """Raises ConfigError for what `serve` would refuse, as far as that shows without writing, connecting or starting anything."""
     model_files.resolve(spec, base)
     local_sink(spec.audit, spec.state_dir, "0")
+    archive_of(spec.audit, SystemClock())
     list(other_sinks(spec.audit, spec.state_dir, "0", plugins.sinks))
     if spec.store.url != "sqlite":
         make_engine(spec.store.url, Path(spec.state_dir), 1.0, plugins.stores)
@@ -83,10 +86,12 @@ def check_parts(spec: ConfigSpec, base: Path, plugins: Plugins) -> None:
             raise ConfigError(f"the guardrail {guardrail.name!r}: {error.message}", path=f"guardrails[{number}].settings") from None
 
 
-def verify_audit_log(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
+def verify_audit_log(
+    directory: Path, public_key: Path, scope: AuditScope, progress: Callable[[int, int], None] = lambda read, total: None
+) -> dict[str, Any]:
     """Verifies an audit log from its files and the public key alone. Raises ConfigError, OSError."""
     verifier: CheckpointVerifier = load_verifier(public_key)
-    return verify_log(directory, verifier, scope=scope, processes=cores()).as_dict()
+    return verify_log(directory, verifier, scope=scope, processes=cores(), progress=progress).as_dict()
 
 
 def search_audit_log(directory: Path, asked: AuditSearch, *, records: bool) -> list[dict[str, Any]]:

@@ -53,6 +53,10 @@ class UsageCounter:
     async def aclose(self) -> None:
         await self._tasks.aclose()
 
+    def segment(self, writer: str) -> int:
+        """The segment that is counted next; 0 as long as that is not known."""
+        return self._at[writer].segment if writer in self._at else 0
+
     async def _forget(self) -> None:
         """Deletes what is not kept of sessions."""
         kept = self._sessions()

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.audit.ledger import LedgerReader, Mark, after, bytes_behind, end_of, head_at
 from gateway.audit.places import Places, PlacesFile
+from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.contract import Sink, Unacceptable, batch_of
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.ledger import Position
@@ -111,6 +112,11 @@ class Courier:
             log.warning(
                 "the audit sink %s has not taken the last %d bytes of the log; the next start goes on there", self.name, self.waiting
             )
+
+    def segment(self, writer: str) -> int:
+        """The segment that is sent next; 0 as long as that is not known."""
+        place = self._at.get(writer)
+        return 0 if place is None else place.segment
 
     # --- the thread
 
@@ -208,10 +214,10 @@ class Courier:
                 return None
             if number > place.segment:
                 place = Position(place.writer, number, 0, place.seq, place.head)
-            end = until.offset if number == until.segment else path.stat().st_size
+            end = until.offset if number == until.segment else segment_size(path)
             if place.offset >= end:
                 continue
-            with path.open("rb") as file:
+            with open_segment(path) as file:
                 file.seek(place.offset)
                 block = file.read(min(BLOCK, end - place.offset))
             if block := block[: block.rfind(b"\n") + 1]:
@@ -309,7 +315,7 @@ def _end(writer: str, segments: Segments) -> Position:
 
 
 def _last_line(path: Path, end: int) -> bytes:
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         begin = max(0, end - 2 * BLOCK)
         file.seek(begin)
         data = file.read(end - begin)
@@ -317,6 +323,6 @@ def _last_line(path: Path, end: int) -> bytes:
 
 
 def _first_seq(path: Path) -> int:
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         number = file.readline(64)[7:].split(b",", 1)[0]
     return int(number) if number.isdigit() else 0

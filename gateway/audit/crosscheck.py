@@ -16,6 +16,7 @@ from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.neighbours import holder
 from gateway.audit.repair import last_checkpoint, read_checkpoint
 from gateway.audit.report import Problem, WriterReport
+from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import checkpoints_name, list_segments, segment_name
 from gateway.audit.walk import Covered, Numbers, Signed, Walked, covered
 
@@ -84,7 +85,7 @@ def _holds(segments: list[Path], seen: Covered) -> bool:
     """Whether a line of the chain is the one that was seen. Only needed where the checkpoints disagree: the newest one may have been lost
     with the machine's power after another writer had seen it."""
     for path in reversed(segments):
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             for line in read_lines(file):
                 claims = read_line(line)
                 if claims is None or claims.seq > seen[0]:

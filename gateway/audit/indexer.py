@@ -21,6 +21,7 @@ import msgspec
 from gateway.audit.entries import entries_of
 from gateway.audit.index import Index, IndexBusy
 from gateway.audit.ledger import after, bytes_behind, end_of, head_at
+from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import list_segments
 from gateway.core.ledger import Position
 
@@ -87,7 +88,7 @@ class Indexer:
                 place = Position(place.writer, number, 0, place.seq, place.head)
             end = end_of(number, path).offset
             while place.offset < end:
-                with path.open("rb") as file:
+                with open_segment(path) as file:
                     file.seek(place.offset)
                     block = file.read(min(BLOCK, end - place.offset))
                 block = block[: block.rfind(b"\n") + 1]

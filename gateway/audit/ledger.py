@@ -17,6 +17,7 @@ import msgspec
 
 from gateway.audit.chain import read_line, read_lines
 from gateway.audit.record import MAX_LINE
+from gateway.audit.segments import open_segment, segment_size
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.spent import DAY, SHORT, BesideSums, Spent, day_name, decode_spent, storable
 from gateway.core.ledger import Position, UsageRow
@@ -113,8 +114,8 @@ class LedgerReader:
                 continue
             if number > position.segment:
                 position = Position(position.writer, number, 0, position.seq, position.head)
-            end = until.offset if number == until.segment else path.stat().st_size
-            with path.open("rb") as file:
+            end = until.offset if number == until.segment else segment_size(path)
+            with open_segment(path) as file:
                 while position.offset < end and read < PART and len(sums) < ROWS and len(beside.sessions) < ROWS:
                     file.seek(position.offset)
                     block = file.read(min(BLOCK, end - position.offset))
@@ -189,7 +190,7 @@ def rows(writer: str, sums: Sums) -> list[UsageRow]:
 
 def end_of(number: int, path: Path) -> Mark:
     """The end of the last whole line of a segment."""
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         size = file.seek(0, 2)
         begin = max(0, size - 2 * MAX_LINE)
         file.seek(begin)
@@ -201,7 +202,7 @@ def end_of(number: int, path: Path) -> Mark:
 def head_at(path: Path, offset: int) -> str:
     """The hash of the line that ends at an offset; empty at a segment's beginning, or where no line ends."""
     begin = max(0, offset - _TAIL)
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         file.seek(begin)
         data = file.read(offset - begin)
     return _hash_before(data, len(data)) if len(data) == offset - begin else "-"
@@ -212,7 +213,7 @@ def bytes_behind(position: Position, segments: Iterable[tuple[int, Path]]) -> in
     behind = 0
     for number, path in segments:
         if number >= position.segment:
-            behind += path.stat().st_size - (position.offset if number == position.segment else 0)
+            behind += segment_size(path) - (position.offset if number == position.segment else 0)
     return max(0, behind)
 
 
@@ -232,7 +233,7 @@ def after(position: Position, block: bytes) -> Position:
 def _beyond(path: Path, position: Position) -> Position | None:
     """The place of the first line that is numbered higher than the last one that is counted; None if the segment has none."""
     offset = 0
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         for line in read_lines(file):
             claims = read_line(line)
             if claims is not None and claims.seq > position.seq:

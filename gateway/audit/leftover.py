@@ -12,6 +12,7 @@ import msgspec
 from gateway.audit.chain import payload_of, read_lines
 from gateway.audit.journal import is_foreign, left_over
 from gateway.audit.record import KINDS
+from gateway.audit.segments import open_segment
 
 RECENT: Final = 64 * 1024 * 1024
 """Bytes at the end of a log that are searched for a journal's records: more than the last batches, which hold all that were chained."""
@@ -35,7 +36,7 @@ def missing_from(segments: Sequence[Path], records: Sequence[bytes]) -> list[byt
     for path in reversed(segments):
         if not waiting or budget <= 0:
             break
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - budget))
             waiting.difference_update(payload_of(line) for line in read_lines(file))

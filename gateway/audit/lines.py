@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.audit.record import MAX_LINE
+from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import list_segments
 
 
@@ -21,7 +22,7 @@ def lines_at(directory: Path, writer: str, places: Iterable[tuple[int, int]]) ->
         path = paths.get(segment)
         if path is None:
             continue
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             file.seek(offset)
             line = file.readline(MAX_LINE)
         try:

@@ -8,7 +8,7 @@ Everything here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ from gateway.audit.crypto import Signer
 from gateway.audit.merkle import leaf_hash, root_and_path
 from gateway.audit.record import CheckpointRecord, TreeHead
 from gateway.audit.repair import read_header
+from gateway.audit.segments import open_segment
 from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import checkpoints_name, list_segments
 from gateway.core.clock import Clock
@@ -41,22 +42,39 @@ class Place(NamedTuple):
     seq: int
     line: bytes
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """The line, decoded."""
+        return _decode(self.line)
+
 
 def prove(directory: Path, signer: Signer, clock: Clock, request_id: str) -> list[dict[str, Any]]:
     """A proof for each record of a request, the oldest first. Empty where the log has none. Raises AuditUnproven, OSError."""
-    found = []
-    for writer, segments in list_segments(directory).items() if directory.is_dir() else ():
-        for place in _places(writer, segments, request_id):
-            found.append(_proof(directory, signer, clock, segments, place))
+    needle = b'"request_id":' + msgspec.json.encode(request_id)
+    found = [
+        prove_line(directory, signer, clock, place)
+        for place in places(directory, (needle,))
+        if place.record.get("request_id") == request_id
+    ]
     return sorted(found, key=lambda proof: proof["record"].get("time", 0.0))
 
 
-def _places(writer: str, segments: Segments, request_id: str) -> Iterator[Place]:
-    needle = b'"request_id":' + msgspec.json.encode(request_id)
+def places(directory: Path, needles: Sequence[bytes]) -> Iterator[Place]:
+    """The well-formed lines of all writers that hold one of the texts. Raises OSError."""
+    for writer, segments in list_segments(directory).items() if directory.is_dir() else ():
+        yield from _places(writer, segments, needles)
+
+
+def prove_line(directory: Path, signer: Signer, clock: Clock, place: Place) -> dict[str, Any]:
+    """The proof of one line. Raises AuditUnproven, OSError."""
+    return _proof(directory, signer, clock, list_segments(directory)[place.writer], place)
+
+
+def _places(writer: str, segments: Segments, needles: Sequence[bytes]) -> Iterator[Place]:
     for number, path in segments:
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             for index, line in enumerate(read_lines(file)):
-                if needle in line and (claims := read_line(line)) is not None and _decode(line).get("request_id") == request_id:
+                if any(needle in line for needle in needles) and (claims := read_line(line)) is not None:
                     yield Place(writer, number, index, claims.seq, line)
                 if index % _BREATH == 0:
                     sleep(0)
@@ -113,7 +131,7 @@ def _leaves(segments: Segments, place: Place, checkpoint: CheckpointRecord) -> t
     for number, path in segments:
         if number < place.segment:
             continue
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             for at, line in enumerate(read_lines(file)):
                 if at == 0 and number == place.segment:
                     first, head = _start(line, path)

@@ -17,6 +17,7 @@ from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.exports import HEADS, converted
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
+from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import verify_log
 from gateway.core.audit_questions import AuditFilter, AuditScope
@@ -170,7 +171,7 @@ def _newest(name: str, segments: list[Path], since: float | None, needle: bytes,
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:
     """The whole lines of a file, the last one first."""
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         position = file.seek(0, os.SEEK_END)
         rest = b""
         whole = False  # what follows the last line feed is being written
@@ -210,13 +211,13 @@ def _in_time(segments: list[Path], since: float | None, until: float | None) -> 
 
 
 def _start(path: Path) -> float:
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         header = read_header(file.readline(MAX_LINE))
     return header.time if header else 0.0
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         for line in read_lines(file):
             if line[-1:] == b"\n":
                 yield line
@@ -224,7 +225,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _last_lines(path: Path, count: int) -> list[bytes]:
     """The last `count` whole lines of a file, read from its end."""
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         position = file.seek(0, os.SEEK_END)
         data = b""
         while position > 0 and data.count(b"\n") <= count:

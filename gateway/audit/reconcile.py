@@ -14,6 +14,7 @@ from msgspec import Struct
 from gateway.audit.ledger import LedgerReader, Mark, Sums, rows
 from gateway.audit.record import MAX_LINE
 from gateway.audit.repair import read_header
+from gateway.audit.segments import open_segment
 from gateway.audit.spent import DAY, day_name
 from gateway.core.ledger import Position, UsageRow
 
@@ -93,6 +94,6 @@ def _complete_from(segments: Sequence[tuple[int, Path]]) -> str:
     """The first day (UTC) of which no records were taken away: the day after the oldest segment begins, unless it is the first."""
     if not segments or segments[0][0] == 1:
         return ""
-    with segments[0][1].open("rb") as file:
+    with open_segment(segments[0][1]) as file:
         header = read_header(file.readline(MAX_LINE))
     return day_name(int(header.time) // DAY + 1) if header is not None else "9999-12-31"

@@ -16,6 +16,7 @@ from gateway.audit.crypto import Signer
 from gateway.audit.journal import journal_name
 from gateway.audit.neighbours import holder, writers_in
 from gateway.audit.repair import last_checkpoint
+from gateway.audit.segments import open_segment
 from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import FileSink, list_segments
 from gateway.audit.writer import ChainWriter
@@ -105,7 +106,7 @@ class Recovery:
 
 def _closed(path: Path) -> bool:
     """Whether a segment ends as a writer leaves it that is stopped: the farewell, then checkpoints."""
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL))
         lines = file.read().split(b"\n")

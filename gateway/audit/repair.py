@@ -17,6 +17,7 @@ import msgspec
 from gateway.audit.chain import GENESIS, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.record import MAX_RECORD, CheckpointRecord, SegmentRecord
+from gateway.audit.segments import open_segment
 from gateway.audit.sinks.file import FileSink, checkpoints_name, sync_directory
 
 _decode_header = msgspec.json.Decoder(SegmentRecord).decode
@@ -62,7 +63,7 @@ class _Scan:
         self.begun: float | None = None
 
     def run(self) -> None:
-        with self.path.open("rb") as file:
+        with open_segment(self.path) as file:
             lines = read_lines(file)
             for line in lines:
                 try:

@@ -42,14 +42,16 @@ class JournalReport(msgspec.Struct, frozen=True):
 class WriterReport(msgspec.Struct):
     """What was found of one writer's chain. `signed`: the last line that a checkpoint covers; `unsigned`: how many came after it.
 
-    unfinished: the newest segment ends inside a line: a write under way, or a crash after which no writer started yet. skipped: what was
-    not verified because the verification began at a later segment. journal: None where there is no journal. live: whether a process has the
-    writer (known only where its lock is: not from a copy). archived: nothing of the writer is here, as the caller said; the newest of its
-    checkpoints that the others signed, with which its archive must agree.
+    expired: segments of which only signed tombstones are left. unfinished: the newest segment ends inside a line: a write under way, or a
+    crash after which no writer started yet. skipped: what was not verified because the verification began at a later segment. journal:
+    None where there is no journal. live: whether a process has the writer (known only where its lock is: not from a copy). archived:
+    nothing of the writer is here, as the caller said; the newest of its checkpoints that the others signed, with which its archive must
+    agree.
     """
 
     writer: str
     segments: int = 0
+    expired: int = 0
     lines: int = 0
     last: int = 0
     checkpoints: int = 0

@@ -7,7 +7,6 @@ its caller chose the id of a request under way.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 
 from gateway.audit.chain import read_lines
+from gateway.audit.segments import open_segment, segment_size
 from gateway.core.types import OutcomeRecord
 
 SEARCHED: Final = 256 * 1024 * 1024
@@ -62,7 +62,7 @@ def unfinished(segments: Sequence[Path], waiting: Iterable[bytes], now: float) -
     in them yet. Raises OSError."""
     intents: dict[str, list[Intent]] = {}
     for path, offset in _to_search(segments):
-        with path.open("rb") as file:
+        with open_segment(path) as file:
             file.seek(offset)
             for line in read_lines(file):
                 _take(line, intents)
@@ -77,7 +77,7 @@ def _to_search(segments: Sequence[Path]) -> list[tuple[Path, int]]:
     for path in reversed(segments):
         if left <= 0:
             break
-        size = os.path.getsize(path)
+        size = segment_size(path)
         found.append((path, max(0, size - left)))
         left -= size
     return found[::-1]

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from gateway.audit.ahead import Ahead, Summary
 from gateway.audit.crosscheck import crosscheck
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.journal import journal_name
 from gateway.audit.leftover import missing_from, records_in
 from gateway.audit.neighbours import holder, writers_in
 from gateway.audit.report import JournalReport, Problem, Report
+from gateway.audit.segments import file_size
 from gateway.audit.signing_keys import trusted
 from gateway.audit.sinks.file import checkpoints_name, list_segments
 from gateway.audit.walk import Walk, Walked
@@ -31,7 +31,7 @@ from gateway.core.audit_questions import AuditScope
 PATIENCE: Final = 0.5
 """Seconds in which a writer at work chains what its journal held when the verification began."""
 WORTH_A_PROCESS: Final = 32 * 1024 * 1024
-"""Bytes of a log from which on its writers are read by several processes, which take a while to start."""
+"""Bytes of a log from which on its closed segments are read by several processes, which take a while to start."""
 
 __all__ = ["JournalReport", "Report", "verify_log"]
 
@@ -44,18 +44,19 @@ def verify_log(
     scope: AuditScope = AuditScope(),  # noqa: B008 - immutable
     patience: float = PATIENCE,
     processes: int = 1,
+    progress: Callable[[int, int], None] = lambda read, total: None,
 ) -> Report:
     """Reads everything in `directory`; what it keeps of it is a few bytes for each checkpoint.
 
     checkpoints: the directory with the checkpoints, where that is another one. scope: what must be there. patience: seconds to wait for a
-    writer that may be at work to chain what its journal holds. processes: how many may read the writers' chains side by side. Raises
-    OSError.
+    writer that may be at work to chain what its journal holds. processes: how many may read segments side by side. progress: called
+    with the bytes that were read, and with all that there are. Raises OSError.
     """
     source = checkpoints or directory
     verifier = trusted(trusted(verifier, directory), source)
     signed = {path.name.removeprefix("checkpoints-").removesuffix(".jsonl") for path in source.glob(checkpoints_name("*"))}
     writers = sorted(writers_in(directory) | signed)
-    walks = dict(zip(writers, _read(directory, source, verifier, scope, patience, writers, processes), strict=True))
+    walks = dict(zip(writers, _read(directory, source, verifier, scope, patience, writers, processes, progress), strict=True))
     gone = list(crosscheck(walks, directory, source, verifier, scope.archived))
     return Report(sorted([*(walk.report for walk in walks.values()), *gone], key=lambda report: report.writer))
 
@@ -68,27 +69,45 @@ def _read(
     patience: float,
     writers: Sequence[str],
     processes: int,
+    progress: Callable[[int, int], None],
 ) -> list[Walked]:
-    count = min(processes, len(writers))
-    jobs = [(directory, source, verifier.raw, verifier.ring, writer, scope.start(writer), patience) for writer in writers]
-    if count < 2 or sum(path.stat().st_size for path in directory.glob("audit-*.jsonl")) < WORTH_A_PROCESS:
-        return [_read_one(*job) for job in jobs]
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(_read_one, *zip(*jobs, strict=True)))
+    found = list_segments(directory)
+    total, read = sum(file_size(path) for segments in found.values() for _, path in segments), 0
+
+    def on_read(size: int) -> None:
+        nonlocal read
+        read += size
+        progress(read, total)
+
+    def walk(ahead: Callable[[Path], Summary | None]) -> list[Walked]:
+        return [_read_one(directory, source, verifier, writer, scope.start(writer), patience, ahead, on_read) for writer in writers]
+
+    closed = {writer: [entry for entry in segments[:-1] if entry[0] >= scope.start(writer)] for writer, segments in found.items()}
+    if processes < 2 or total < WORTH_A_PROCESS or not any(closed.values()):
+        return walk(lambda path: None)
+    with Ahead(source, closed, processes, on_read) as ahead:
+        return walk(ahead)
 
 
 def _read_one(
-    directory: Path, source: Path, key: bytes, ring: tuple[bytes, ...], writer: str, first_segment: int, patience: float
+    directory: Path,
+    source: Path,
+    verifier: CheckpointVerifier,
+    writer: str,
+    first_segment: int,
+    patience: float,
+    ahead: Callable[[Path], Summary | None],
+    on_read: Callable[[int], None],
 ) -> Walked:
-    """Verifies one writer's chain. Runs in a process of its own where there are several."""
+    """Verifies one writer's chain."""
     live = holder(directory, writer) is not None
     journal = _look_into_journal(directory, writer, patience)
     checkpoints = source / checkpoints_name(writer)
     size = checkpoints.stat().st_size if checkpoints.exists() else 0
     # after the size: a writer at work has written every line that those checkpoints cover
     segments = list_segments(directory).get(writer, [])
-    walk = Walk(writer, CheckpointVerifier.from_raw(key, ring), checkpoints, size, first_segment)
-    report = walk.run(directory, segments)
+    walk = Walk(writer, verifier, checkpoints, size, first_segment)
+    report = walk.run(directory, segments, ahead, lambda path: on_read(file_size(path)))
     report.live = live
     if journal is not None:
         report.journal = journal

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from gateway.audit.ahead import Summary
 from gateway.audit.chain import FORMAT, GENESIS, Chain, ChainError, check_line, read_line, read_lines
 from gateway.audit.crypto import CheckpointVerifier
 from gateway.audit.merkle import Frontier, leaf_hash
 from gateway.audit.record import MAX_LINE, CheckpointRecord, SegmentRecord, Sighting
 from gateway.audit.repair import read_checkpoint, read_header
 from gateway.audit.report import Problem, Skipped, WriterReport
+from gateway.audit.segments import SegmentDamaged, open_segment
 from gateway.audit.sinks.file import segment_name
+from gateway.audit.statements import Seal, Tombstone, seals, seals_name, tombstones, tombstones_name
 
 Covered = tuple[int, int]
 """The line that a checkpoint covers, and the first 8 bytes of its hash as a number; (0, 0) where there is no checkpoint."""
@@ -89,13 +92,23 @@ class Walk:
         self._verifier, self._checkpoints, self._size, self._first = verifier, checkpoints, size, first_segment
         self._seq, self._head = 0, GENESIS.encode()
         self._adopt = first_segment > 1
+        self._seals: dict[int, Seal] = {}
+        self._graves: dict[int, Tombstone] = {}
         self.own = Numbers()
         self.others: dict[str, Signed] = {}
         self._signed = self._read_checkpoints()
         self._next = next(self._signed, None)
         self._file, self._line = "", 0
 
-    def run(self, directory: Path, segments: list[tuple[int, Path]]) -> WriterReport:
+    def run(
+        self,
+        directory: Path,
+        segments: list[tuple[int, Path]],
+        ahead: Callable[[Path], Summary | None] = lambda path: None,
+        on_read: Callable[[Path], None] = lambda path: None,
+    ) -> WriterReport:
+        """ahead: what is known of a segment already. on_read: called with each that was read here."""
+        self._read_statements(directory)
         expected = self._first
         waiting = [entry for entry in segments if entry[0] >= self._first]
         while waiting:
@@ -105,14 +118,54 @@ class Walk:
                 waiting.insert(0, (number, path))
                 number, path = expected, overlooked
             self._file, self._line = path.name, 0
-            if number != expected:
+            if number != expected and not self._buried(expected, number):
                 self._missing(expected, number)
             expected = number + 1
             self.report.segments += 1
-            with path.open("rb") as file:
-                self._segment(file, number, newest=not waiting)
+            problems = len(self.report.problems)
+            try:
+                if (made := ahead(path)) is not None:
+                    self._summarised(made, number)
+                else:
+                    with open_segment(path) as file:
+                        self._segment(file, number, newest=not waiting)
+                    on_read(path)
+            except SegmentDamaged as error:
+                self._problem(str(error))
+                self._adopt = True
+            if len(self.report.problems) == problems:
+                self._check_seal(number)
         self._end()
         return self.report
+
+    def _read_statements(self, directory: Path) -> None:
+        """Seals and tombstones; those that are not genuine are problems and say nothing."""
+        for name, found in (
+            (seals_name(self.report.writer), self._seals),
+            (tombstones_name(self.report.writer), self._graves),
+        ):
+            statements = (seals if found is self._seals else tombstones)(directory, self.report.writer, self._verifier)
+            found.update(statements.found)
+            self.report.problems += [Problem(name, line, reason, self.report.writer) for line, reason in statements.bad]
+
+    def _buried(self, expected: int, number: int) -> bool:
+        """Whether the segments before this one were taken away as configured: a tombstone of each goes on from the one before it."""
+        graves = [self._graves.get(missing) for missing in range(expected, number)]
+        seq, head, adopt = self._seq, self._head, self._adopt
+        for grave in graves:
+            if grave is None or not (adopt or (grave.first, grave.previous.encode()) == (seq + 1, head)):
+                return False
+            seq, head, adopt = grave.last, grave.head.encode(), False
+        self._seq, self._head, self._adopt = seq, head, False
+        self.report.expired += len(graves)
+        self._skip_checkpoints()
+        return True
+
+    def _check_seal(self, number: int) -> None:
+        seal = self._seals.get(number)
+        if seal is not None and (seal.last, seal.head.encode()) != (self._seq, self._head):
+            self._line += self._seq < seal.last  # the first one that is missing
+            self._problem(f"the segment is not the one that was sealed: that ends with line {seal.last}")
 
     def _missing(self, expected: int, number: int) -> None:
         """Segments are missing before this one."""
@@ -125,7 +178,17 @@ class Walk:
         self.report.problems.append(Problem(self._file, self._line, reason, self.report.writer))
 
     def _segment(self, file: BinaryIO, number: int, *, newest: bool) -> None:
-        for line in read_lines(file):
+        lines = read_lines(file)
+        while True:
+            try:
+                line = next(lines, b"")
+            except SegmentDamaged as error:
+                self._line += 1
+                self._problem(str(error))
+                self._adopt = True
+                return
+            if not line:
+                break
             self._line += 1
             if newest and line[-1:] != b"\n" and len(line) < MAX_LINE:
                 line += file.readline(MAX_LINE)  # the rest, where a write is under way
@@ -145,6 +208,23 @@ class Walk:
         if self._line == 0 and not newest:
             self._problem("the segment is empty")
             self._adopt = True
+
+    def _summarised(self, made: Summary, number: int) -> None:
+        """As `_segment`, of one whose lines were found to follow from its header."""
+        lines = self.report.lines
+        try:
+            self._line = 1
+            self._header(made.header, number)
+            for stop in made.stops:
+                self._line, self._seq, self._head = stop.at, stop.seq, stop.head
+                self._count(stop.line)
+        except ChainError as error:
+            self._problem(str(error))
+            self._adopt = True
+            self.report.lines = lines + self._line - 1
+            return
+        self._line, self._seq, self._head = made.lines, made.seq, made.head
+        self.report.lines, self.report.last = lines + made.lines, made.seq
 
     def _header(self, line: bytes, number: int) -> None:
         claims, header = read_line(line), read_header(line)

@@ -16,7 +16,9 @@ Period = Annotated[float, Meta(ge=0.001, le=86400 * 31)]
 """Seconds that a limit counts in."""
 Rolling = Annotated[float, Meta(ge=60, le=86400 * 366)]
 """Seconds of a window that moves with time."""
-DURATIONS = (Seconds, Timeout, Overlap, Period, Rolling)
+Kept = Annotated[float, Meta(ge=0.001, le=86400 * 366 * 100)]
+"""Seconds for which something is kept: up to a hundred years."""
+DURATIONS = (Seconds, Timeout, Overlap, Period, Rolling, Kept)
 """The types that may be written as a duration ("1m30s")."""
 Positive = Annotated[int, Meta(ge=1, le=1 << 53)]
 Natural = Annotated[int, Meta(ge=0, le=1 << 53)]

@@ -37,6 +37,7 @@ from gateway.core.limit_specs import (
 )
 from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.redis_specs import RedisSpec
+from gateway.core.retention_specs import CopySpec, RetentionSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
 
@@ -389,9 +390,10 @@ class SinkSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class CheckpointSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How often the head of the audit chain is signed."""
+    """How often the head of the audit chain is signed, and where copies go."""
 
     every: Timeout = 60.0
+    copies: tuple[CopySpec, ...] = ()
 
 
 class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -403,6 +405,7 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     text: TextSpec = TextSpec()
     privacy: PrivacySpec = PrivacySpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    retention: RetentionSpec = RetentionSpec()
     body_hashes: bool = True
     queue: Positive = 65536
     timeout: Timeout = 5.0

@@ -5,8 +5,9 @@ succeeds, every request that was answered is in the audit log, no record is ther
 
 --build chooses what runs: `sources`, `installed` (the compiled build of this environment) or the directory of a build
 (scripts/compile.py). With `--workers N`, the gateway has so many workers: some of them are killed one by one and replaced, then the control
-process, whose workers the next start meets. Only processes that this script started are ended, by their process ids. Exit code 1 when a
-requirement is not met.
+process, whose workers the next start meets. With `--sinks`, the log goes to a syslog server (TCP) and an HTTP server besides, which must
+have every line in the end, and closed segments are sealed, compressed and taken away meanwhile. Only processes that this script started
+are ended, by their process ids. Exit code 1 when a requirement is not met.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,9 +31,12 @@ from pathlib import Path
 
 from gateway.app.compiled import fault, place
 from gateway.audit.crypto import load_verifier
+from gateway.audit.segments import open_segment
+from gateway.audit.sinks.file import list_segments
 from gateway.audit.verify import verify_log
 from loadtests.routing.bench import EngineProcess
 from tests.e2e.harness import KEY, ROOT, Gatehouse, alive, configuration, external
+from tests.fakes.http_receiver import HttpReceiver
 from tests.waiting import until
 
 BODY = b'{"model":"m1","messages":[{"role":"user","content":"Hello!"}]}'
@@ -53,10 +59,14 @@ class Found:
     kills: int = 0
     workers: int = 0
     verified: bool = False
+    open: int = 0
+    unknown: int = 0
+    unsent: Counter[str] = field(default_factory=Counter)
+    duplicates: Counter[str] = field(default_factory=Counter)
 
     @property
     def good(self) -> bool:
-        return self.verified and not (self.failed or self.lost or self.twice or self.other)
+        return self.verified and not (self.failed or self.lost or self.twice or self.other or self.open or self.unsent)
 
 
 class Load:
@@ -161,10 +171,52 @@ def _end(gatehouse: Gatehouse) -> None:
     gatehouse.process.wait(60)
 
 
-def records(directory: Path) -> Iterator[dict[str, object]]:
-    for path in sorted(directory.glob("audit-*.jsonl")):
-        with path.open("rb") as lines:
-            yield from map(json.loads, lines)
+def records(directory: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """(writer, record) of all that is there."""
+    for writer, segments in list_segments(directory).items():
+        for _, path in segments:
+            with open_segment(path) as lines:
+                for line in lines:
+                    yield writer, json.loads(line)
+
+
+class Receivers:
+    """A syslog server and an HTTP server that keep which lines they got."""
+
+    def __init__(self) -> None:
+        self.http = HttpReceiver()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.syslog: Counter[str] = Counter()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def sinks(self) -> list[dict[str, object]]:
+        address = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
+        return [
+            {"type": "syslog", "settings": {"address": address, "history": True}},
+            {"type": "http", "settings": {"url": self.http.url, "history": True}},
+        ]
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self.listener.accept()
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: socket.socket) -> None:
+        rest = b""
+        with connection:
+            while part := connection.recv(1 << 20):
+                rest += part
+                while (space := rest.find(b" ")) > 0 and len(rest) > space + (length := int(rest[:space])):
+                    message, rest = rest[space + 1 : space + 1 + length], rest[space + 1 + length :]
+                    self.syslog[message[-67:-2].decode("ascii", "replace").strip('"')] += 1
+
+    def hashes(self) -> dict[str, Counter[str]]:
+        """How often each line's hash arrived, by sink."""
+        http: Counter[str] = Counter()
+        for _, body in list(self.http.requests):
+            http.update(json.loads(line)["hash"] for line in body.splitlines())
+        return {"syslog": Counter(self.syslog), "http": http}
 
 
 def left(gatehouse: Gatehouse) -> None:
@@ -175,24 +227,36 @@ def left(gatehouse: Gatehouse) -> None:
     print(f"after the last kill: journals {journals}, problems {[problem.reason for problem in report.problems]}")
 
 
-def judge(found: Found, gatehouse: Gatehouse) -> None:
+def judge(found: Found, gatehouse: Gatehouse, receivers: Receivers | None = None) -> None:
     """Ends the log cleanly, then reads all of it."""
     found.starts += 1
     gatehouse.start()
     key = gatehouse.state_dir / "keys" / "audit-signing.pub.pem"
     verifier = load_verifier(key)
     until(lambda: all(w.live or w.unsigned <= 1 for w in verify_log(gatehouse.state_dir / "audit", verifier).writers), what="the recovery")
+    if receivers is not None:
+        names = ("syslog", "http")
+        until(lambda: all(gatehouse.metric("gatehouse_audit_sink_waiting_bytes", sink=name) == 0 for name in names), 120, what="the sinks")
     gatehouse.stop()
+    time.sleep(1.0 if receivers is not None else 0.0)  # until the last bytes are read from the sockets
     directory = gatehouse.state_dir / "audit"
     seen: Counter[tuple[str, str]] = Counter()
-    for record in records(directory):
+    lines: set[str] = set()
+    for _, record in records(directory):
+        lines.add(str(record["hash"]))
         if record["kind"] in ("intent", "outcome"):
             seen[str(record["kind"]), str(record["request_id"])] += 1
+            found.unknown += record.get("code") == "outcome_unknown"
         elif record.get("event") == "audit.opened":
             detail = record["detail"]
             assert isinstance(detail, dict)
             found.from_journal += int(detail.get("from_journal", 0))
     found.twice = sum(count > 1 for count in seen.values())
+    found.open = sum(kind == "intent" and ("outcome", request_id) not in seen for kind, request_id in seen)
+    for name, got in receivers.hashes().items() if receivers is not None else ():
+        found.unsent[name] += len(lines - got.keys())
+        found.duplicates[name] = sum(got.values()) - len(got)
+    found.unsent = +found.unsent
     found.lost = sum(("intent", request_id) not in seen for request_id in found.answered)
     command = [sys.executable, "-m", "gateway", "audit", "verify", "--dir", str(directory), "--public-key", str(key)]
     done = subprocess.run(command, cwd=ROOT, env=gatehouse.environ, capture_output=True, text=True, timeout=600)
@@ -211,6 +275,7 @@ def main() -> None:
     parser.add_argument("--early", type=float, default=0.1, help="share of the kills that come while the gateway starts")
     parser.add_argument("--segment-bytes", default="4MiB")
     parser.add_argument("--durability", choices=["write", "fsync"], default="write")
+    parser.add_argument("--sinks", action="store_true", help="a syslog and an HTTP server besides, and retention")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
     environment(options.build)
@@ -219,7 +284,11 @@ def main() -> None:
         engine = EngineProcess()
         try:
             sink = {"type": "file", "segment_bytes": options.segment_bytes}
-            audit = {"durability": options.durability, "sinks": [sink], "checkpoint": {"every": "1s"}}
+            receivers = Receivers() if options.sinks else None
+            sinks = [sink, *(receivers.sinks if receivers is not None else [])]
+            audit = {"durability": options.durability, "sinks": sinks, "checkpoint": {"every": "1s"}}
+            if receivers is not None:
+                audit["retention"] = {"compress_after": "0.001s"}
             models = [{"name": "m1", "pool": ["e"]}]
             config = configuration(Path(name) / "state", engines=[external("e", engine.port, slots=64)], models=models, audit=audit)
 
@@ -230,7 +299,9 @@ def main() -> None:
             cycles(found, fresh, options)
             if not found.failed:
                 left(fresh())
-                judge(found, fresh())
+                judge(found, fresh(), receivers)
+            if receivers is not None:
+                receivers.http.close()
         finally:
             engine.kill()
     took = time.monotonic() - started
@@ -242,6 +313,9 @@ def main() -> None:
     print(
         f"answered but not in the log {found.lost}, records that are there twice {found.twice}, records from a journal {found.from_journal}"
     )
+    print(f"intents without an outcome {found.open}, outcomes that recovery wrote (outcome_unknown) {found.unknown}")
+    if options.sinks:
+        print(f"lines that a sink did not get {dict(found.unsent)}, that came again {dict(found.duplicates)}")
     print(f"audit verify {'ok' if found.verified else 'NOT ok'}")
     sys.exit(0 if found.good else 1)
 

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from gateway.core.errors import ConfigError
 
-_NAME: Final = re.compile(r"audit-([A-Za-z0-9_-]{1,40})-([0-9]{8,})\.jsonl")
+_NAME: Final = re.compile(r"audit-([A-Za-z0-9_-]{1,40})-([0-9]{8,})\.jsonl(\.zst)?")
 _WRITER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,39}")
 PATIENCE: Final = 0.25
 """Seconds for which a lock may be held by somebody who only looks whether it is free."""
@@ -59,12 +59,15 @@ def checkpoints_name(writer: str) -> str:
 
 
 def list_segments(directory: Path) -> dict[str, list[tuple[int, Path]]]:
-    """The segments in a directory, by writer and in the order of their numbers."""
-    found: dict[str, list[tuple[int, Path]]] = {}
+    """The segments in a directory, by writer and in the order of their numbers: their lines, or where only those are there, the compressed
+    ones (gateway.audit.segments)."""
+    found: dict[str, dict[int, Path]] = {}
     for path in directory.iterdir():
         if match := _NAME.fullmatch(path.name):
-            found.setdefault(match[1], []).append((int(match[2]), path))
-    return {writer: sorted(found[writer]) for writer in sorted(found)}
+            numbers = found.setdefault(match[1], {})
+            if match[3] is None or int(match[2]) not in numbers:
+                numbers[int(match[2])] = path
+    return {writer: sorted(found[writer].items()) for writer in sorted(found)}
 
 
 def lock_name(writer: str) -> str:

@@ -15,7 +15,8 @@ from gateway.core.audit_questions import AuditScope
 def run(tmp_path: Path, writer: dict[str, Any], *options: str) -> tuple[Result, list[AuditScope]]:
     asked: list[AuditScope] = []
 
-    def verify(directory: Path, public_key: Path, scope: AuditScope) -> dict[str, Any]:
+    def verify(directory: Path, public_key: Path, scope: AuditScope, progress: Any) -> dict[str, Any]:
+        progress(1, 2)
         asked.append(scope)
         return {"ok": True, "first_problem": None, "writers": [{"writer": "0", "skipped": None, "journal": None, **writer}]}
 

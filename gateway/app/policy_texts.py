@@ -1,0 +1,65 @@
+"""Keeps the text of each policy that was in force, by its SHA-256, and records when: for evidence bundles (gateway.audit.bundle)."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gateway.app.events import Events
+from gateway.app.snapshots import Built
+from gateway.audit.bundle import POLICY_EVENT, policy_file
+from gateway.audit.crypto import replace_file
+from gateway.config.convert import PluginSchemas
+from gateway.config.load import describe
+from gateway.core.specs import ConfigSpec
+from gateway.core.tasks import TaskOwner
+
+FOLDER: Final = "policies"
+"""Below the state directory."""
+PARTS: Final = ("roles", "bindings", "limits", "guardrails", "models", "engines", "identity", "network", "approvals", "prices", "usage")
+
+
+def policy_text(spec: ConfigSpec, schemas: PluginSchemas) -> str:
+    """What decides about requests, as JSON, with every secret masked. The same settings give the same text."""
+    described = describe(spec, schemas)
+    policy = {name: described[name] for name in PARTS if name in described}
+    return msgspec.json.encode(policy, order="deterministic").decode()
+
+
+class PolicyTexts:
+    """`heard` for each configuration that is put into force; the first one is told by `start`, once the audit log is open."""
+
+    def __init__(self, state_dir: Path, schemas: PluginSchemas, events: Events, owner: TaskOwner) -> None:
+        self._folder, self._schemas, self._events, self._owner = state_dir / FOLDER, schemas, events, owner
+        self._first: Built | None = None
+        self._open = False
+
+    def heard(self, built: Built) -> None:
+        if self._open:
+            self._owner.spawn(self._keep(built), name="policy text")
+        else:
+            self._first = built
+
+    def start(self) -> None:
+        self._open = True
+        if self._first is not None:
+            self.heard(self._first)
+            self._first = None
+
+    async def _keep(self, built: Built) -> None:
+        snapshot = built.snapshot
+        digest = await asyncio.to_thread(self._write, snapshot.spec)
+        self._events.record(POLICY_EVENT, "policies", {"version": snapshot.version, "sha256": digest})
+
+    def _write(self, spec: ConfigSpec) -> str:
+        data = policy_text(spec, self._schemas).encode()
+        digest = sha256(data).hexdigest()
+        path = policy_file(self._folder, digest)
+        if not path.exists():
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(path, data)
+        return digest

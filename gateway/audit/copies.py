@@ -1,0 +1,95 @@
+"""A second place for checkpoints: whoever controls this machine cannot rewrite what was copied. Everything here blocks."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from pathlib import Path
+from typing import Final
+from urllib.error import HTTPError, URLError
+
+from gateway.audit.archive import Archive
+from gateway.audit.signing_keys import FILE
+from gateway.audit.sinks.file import checkpoints_name, sync_directory
+from gateway.core.errors import ConfigError
+from gateway.core.retention_specs import CopySpec
+
+MOST: Final = 1024 * 1024
+"""Bytes of one request."""
+
+
+class CopyFailed(OSError):
+    """A place did not take checkpoints. The message says why."""
+
+
+def checked(spec: CopySpec, path: str, archive: Archive | None) -> CopySpec:
+    """Raises ConfigError, with the path, unless exactly one place is said."""
+    if [spec.folder is not None, spec.url is not None, spec.archive].count(True) != 1:
+        raise ConfigError("say one of `folder`, `url` and `archive: true`", path=path)
+    if spec.archive and archive is None:
+        raise ConfigError("there is no archive: set audit.retention.archive", path=path)
+    if spec.url is not None and not spec.url.startswith(("https://", "http://127.0.0.1", "http://localhost", "http://[::1]")):
+        raise ConfigError(f"{spec.url!r} must begin with https:// (http:// only on this machine)", path=f"{path}.url")
+    return spec
+
+
+class Copy:
+    """One place. `take` brings there what a writer's checkpoints file has more than `done` bytes of; how far it has come then. Raises
+    CopyFailed, OSError."""
+
+    def __init__(self, name: str, spec: CopySpec, archive: Archive | None) -> None:
+        self.name, self._spec, self._archive = name, spec, archive
+
+    def take(self, directory: Path, writer: str, done: int) -> int:
+        path = directory / checkpoints_name(writer)
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = done if done <= size else 0  # it is not the file that was copied: all of it again, behind what is there
+            if self._archive is not None and self._spec.archive:
+                file.seek(0)
+                data = file.read()
+                data = data[: data.rfind(b"\n") + 1]
+                if len(data) != done:
+                    self._archive.put(path.name, data, locked=False)
+                    if (keys := directory / FILE).exists():
+                        self._archive.put(FILE, keys.read_bytes(), locked=False)
+                return len(data)
+            file.seek(begin)
+            data = file.read(MOST)
+        data = data[: data.rfind(b"\n") + 1]
+        if not data:
+            return begin
+        if self._spec.folder is not None:
+            self._append(Path(self._spec.folder) / path.name, data)
+        else:
+            self._post(data)
+        return begin + len(data)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(path.parent)
+
+    def _post(self, data: bytes) -> None:
+        assert self._spec.url is not None
+        headers = {"content-type": "application/x-ndjson"}
+        if self._spec.token is not None:
+            headers["authorization"] = f"Bearer {self._spec.token.reveal()}"
+        request = urllib.request.Request(self._spec.url, data, headers, method="POST")
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        try:
+            with opener.open(request, timeout=self._spec.timeout):
+                pass
+        except HTTPError as error:
+            error.close()
+            raise CopyFailed(f"{self._spec.url} answered {error.code}") from None
+        except (URLError, OSError) as error:
+            raise CopyFailed(f"{self._spec.url}: {getattr(error, 'reason', error)}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None

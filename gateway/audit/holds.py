@@ -1,0 +1,93 @@
+"""Legal holds: while a tenant is held, no segment that has records of it is taken away. Kept in a file beside the log, replaced as a
+whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gateway.audit.crypto import replace_file
+from gateway.audit.encode import encode_json
+from gateway.audit.segments import open_segment
+from gateway.core.clock import Clock
+
+FILE: Final = "holds.json"
+_BLOCK: Final = 1024 * 1024
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """since: in seconds since the epoch. why: whoever ordered it, and for what. actor: who said so here."""
+
+    tenant: str
+    since: float
+    why: str
+    actor: str
+
+
+class Holds:
+    """Everything here blocks and raises OSError: of a file that cannot be read or understood nothing is known, so nothing may be taken
+    away."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._directory, self._clock = directory, clock
+
+    def list(self) -> list[Hold]:
+        """By tenant."""
+        try:
+            found = msgspec.json.decode((self._directory / FILE).read_bytes(), type=list[Hold])
+        except FileNotFoundError:
+            return []
+        except msgspec.DecodeError as error:
+            raise OSError(f"{self._directory / FILE} cannot be understood: {error}") from error
+        return sorted(found, key=lambda hold: hold.tenant)
+
+    def add(self, tenant: str, why: str, actor: str) -> Hold:
+        """The hold of a tenant, as it is from now on; an older one stays."""
+        with self._alone():
+            holds = self.list()
+            known = next((hold for hold in holds if hold.tenant == tenant), None)
+            if known is not None:
+                return known
+            fresh = Hold(tenant, self._clock.wall(), why, actor)
+            replace_file(self._directory / FILE, encode_json([*holds, fresh]))
+        return fresh
+
+    def release(self, tenant: str) -> Hold | None:
+        """The hold that was released, if there was one."""
+        with self._alone():
+            holds = self.list()
+            known = next((hold for hold in holds if hold.tenant == tenant), None)
+            if known is not None:
+                replace_file(self._directory / FILE, encode_json([hold for hold in holds if hold.tenant != tenant]))
+        return known
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        descriptor = os.open(self._directory / f"{FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def concerns(path: Path, tenants: frozenset[str]) -> bool:
+    """Whether a segment has a record of one of the tenants. Raises OSError."""
+    needles = [b'"tenant":' + json.dumps(tenant).encode("ascii") for tenant in tenants]  # as gateway.audit.encode escapes it
+    if not needles:
+        return False
+    rest, keep = b"", max(map(len, needles))
+    with open_segment(path) as file:
+        while block := file.read(_BLOCK):
+            text = rest + block
+            if any(needle in text for needle in needles):
+                return True
+            rest = text[-keep:]
+    return False

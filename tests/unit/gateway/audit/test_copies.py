@@ -1,0 +1,68 @@
+"""Second places of checkpoints: a folder, and an HTTP server (the archive: test_archive.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.audit.copies import Copy, CopyFailed, checked
+from gateway.core.errors import ConfigError
+from gateway.core.retention_specs import CopySpec
+from gateway.core.secret import Secret
+from tests.fakes.http_receiver import HttpReceiver
+
+
+@pytest.fixture
+def receiver() -> Any:
+    made = HttpReceiver()
+    yield made
+    made.close()
+
+
+def test_new_checkpoints_are_posted_as_lines(log_bench: Any, receiver: HttpReceiver) -> None:
+    log_bench.log(batches=2)
+    copy = Copy("http", CopySpec(url=receiver.url, token=Secret("t0ken")), None)
+    done = copy.take(log_bench.directory, "0", 0)
+    log_bench.log(batches=1)
+    again = copy.take(log_bench.directory, "0", done)
+    assert copy.take(log_bench.directory, "0", again) == again
+    bodies = [body for _, body in receiver.requests]
+    assert b"".join(bodies) == (log_bench.directory / "checkpoints-0.jsonl").read_bytes() and len(bodies) == 2
+
+
+def test_a_server_that_refuses_is_told(log_bench: Any, receiver: HttpReceiver) -> None:
+    log_bench.log(batches=2)
+    receiver.answers = [(500, b"")]
+    with pytest.raises(CopyFailed, match="answered 500"):
+        Copy("http", CopySpec(url=receiver.url), None).take(log_bench.directory, "0", 0)
+    with pytest.raises(CopyFailed):
+        Copy("http", CopySpec(url="http://127.0.0.1:9"), None).take(log_bench.directory, "0", 0)
+
+
+def test_a_file_that_was_replaced_is_copied_behind_what_is_there(log_bench: Any, tmp_path: Path) -> None:
+    """The copy is evidence: nothing of it is taken back."""
+    log_bench.log(batches=4)
+    copy = Copy("second", CopySpec(folder=str(tmp_path / "second")), None)
+    done = copy.take(log_bench.directory, "0", 0)
+    path = log_bench.directory / "checkpoints-0.jsonl"
+    first = path.read_bytes()
+    path.write_bytes(first.splitlines(keepends=True)[0])
+    copy.take(log_bench.directory, "0", done)
+    assert (tmp_path / "second" / path.name).read_bytes() == first + path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (CopySpec(), "say one of"),
+        (CopySpec(folder="a", url="https://b"), "say one of"),
+        (CopySpec(archive=True), "no archive"),
+        (CopySpec(url="http://elsewhere.example/"), "https://"),
+    ],
+)
+def test_a_place_is_one_place(spec: CopySpec, told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        checked(spec, "audit.checkpoint.copies[0]", None)
+    assert (caught.value.path or "").startswith("audit.checkpoint.copies[0]")
