@@ -154,7 +154,7 @@ def test_what_cannot_be_told_is_bounded() -> None:
         LimitRules([LimitSpec(name="s", concurrent=100, on_failure="local")]), process.shared, process.pots, estimate=estimate
     )
     held: list[Any] = [open_.reserve(caller("ci"), request()) for _ in range(9)]
-    process.shared.outage.end(0)
+    process.shared.outage.end(0, 0)
     process.shared._notes.extend([Note(held[0].parts[0].pot, 0, 0, [])] * (shared.MOST_KEPT - 5))
     for one in held:
         one.settle(None)
