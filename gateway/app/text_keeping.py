@@ -11,8 +11,10 @@ from gateway.app.reveals import Reveals
 from gateway.app.texts import texts_of
 from gateway.app.vault import Vault
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
+from gateway.audit.holds import Holds
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
+from gateway.core.clock import SystemClock
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
@@ -37,6 +39,8 @@ class TextKeeping:
         if self.texts is not None:
             self.captures.changed.append(self.texts.debug)
         directory = local_sink(spec.audit, spec.state_dir, "0").directory
+        if self.vault is not None:
+            self.vault.held = Holds(directory, SystemClock()).why
 
         def reader() -> LogReader:
             return LogReader(directory, load_verifier(state_dir / "keys" / PUBLIC_KEY))

@@ -45,7 +45,7 @@ class Vault:
     """Life: `start` once the store has been started, then `heard` for the feed. Needs a running loop.
 
     ring: what this process encrypts with. dropped: called with the tenant whose keys have changed (None: any), for the workers.
-    held: says why a tenant's texts may not be destroyed (a legal hold), or "".
+    held (may block): says why a tenant's texts may not be destroyed (a legal hold), or "".
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Vault:
         if not ids:
             raise NotFound(f"The tenant {tenant[:128]!r} has no data keys, or they were destroyed.")
         digest = sha256(msgspec.json.encode([tenant, ids])).hexdigest()[:16]
-        return ShredPlan(tenant=tenant, keys=ids, digest=digest, held=self.held(tenant))
+        return ShredPlan(tenant=tenant, keys=ids, digest=digest, held=await asyncio.to_thread(self.held, tenant))
 
     async def shred(self, tenant: str, reason: str, confirm: str, actor: str) -> ShredPlan:
         """Destroys the keys of a tenant. confirm: the digest of the plan. Raises NotFound, VersionMismatch (409) where the plan is another

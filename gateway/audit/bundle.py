@@ -101,6 +101,8 @@ def _claims(intent: dict[str, Any], outcome: dict[str, Any], context: list[dict[
         ("attempts", outcome, ("attempts",)),
         ("outcome", outcome, ("outcome",)),
         ("reason", outcome, ("code",)),
+        ("on its way", outcome, ("route",)),
+        ("finish reason", outcome, ("finish",)),
         ("policy", events.get(POLICY_EVENT, {}), ("detail", "sha256")),
         ("model file's sha256", events.get(ENGINE_EVENT, {}), ("detail", "sha256")),
     )

@@ -48,6 +48,13 @@ class Holds:
             raise OSError(f"{self._directory / FILE} cannot be understood: {error}") from error
         return sorted(found, key=lambda hold: hold.tenant)
 
+    def why(self, tenant: str) -> str:
+        """Why a tenant is held, or ""; also where that cannot be known."""
+        try:
+            return next((hold.why for hold in self.list() if hold.tenant == tenant), "")
+        except OSError as error:
+            return f"the file of holds cannot be read: {error}"
+
     def add(self, tenant: str, why: str, actor: str) -> Hold:
         """The hold of a tenant, as it is from now on; an older one stays."""
         with self._alone():

@@ -216,6 +216,10 @@ def test_shredding_takes_two_steps_and_leaves_every_proof(running: Gatehouse, tm
     stale = command(tmp_path, running, OPS, "audit", "shred", "acme", "--why", "asked for", "--confirm", digest)
     assert stale.exit_code == 1, "there is another key by now"
     digest = json.loads(command(tmp_path, running, OPS, "audit", "shred", "acme", "--why", "x", "--dry-run", "-o", "json").output)["digest"]
+    assert command(tmp_path, running, OPS, "audit", "hold", "acme", "--why", "case 7").exit_code == 0
+    held = command(tmp_path, running, OPS, "audit", "shred", "acme", "--why", "asked for", "--confirm", digest)
+    assert held.exit_code != 0 and "case 7" in held.output and revealed(running, "shred-1")[0]["state"] == "text"
+    assert command(tmp_path, running, OPS, "audit", "release", "acme", "--why", "closed").exit_code == 0
     done = command(tmp_path, running, OPS, "audit", "shred", "acme", "--why", "asked for", "--confirm", digest, "-o", "json")
     assert done.exit_code == 0, done.output
     assert {text["state"] for text in revealed(running, "shred-1")} == {"shredded"}
