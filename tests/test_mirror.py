@@ -236,6 +236,8 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/wire/openai/views.py": ("tests/unit/gateway/wire/openai/test_passages.py", "texts"),
     "policies/guardrails/injection/decoding.py": ("tests/unit/policies/guardrails/injection/test_guardrail.py", "decoded("),
     "policies/guardrails/injection/signs.py": ("tests/unit/policies/guardrails/injection/test_guardrail.py", "corpus"),
+    "policies/guardrails/phrase_stream.py": ("tests/unit/policies/guardrails/test_denylist.py", "MOST_AT_ONCE"),
+    "policies/guardrails/pii/card.py": ("tests/unit/policies/guardrails/pii/test_table.py", "4111"),
     "policies/guardrails/recognition/actions.py": ("tests/unit/policies/guardrails/pii/test_guardrail.py", "hash_key"),
     "policies/guardrails/recognition/guardrail.py": ("tests/unit/policies/guardrails/pii/test_guardrail.py", "judged_alike"),
     "policies/guardrails/secrets/context.py": ("tests/unit/policies/guardrails/secrets/test_guardrail.py", "JWT"),

@@ -7,15 +7,17 @@ happens is recorded: `approval_asked`, `approval_seen`, `approval_decided`, `app
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.core.approval_specs import ApprovalsSpec
-from gateway.core.approvals import ApprovalRecord, Bounds, Held, HeldUse, Hold, Take, Taken, identities, named, shared
-from gateway.core.errors import GatehouseError, PermissionDenied
-from gateway.core.storage import Page
+from gateway.core.approvals import ApprovalRecord, Bounds, Held, HeldUse, Hold, Requester, Take, Taken, identities, named, shared
+from gateway.core.clock import Clock
+from gateway.core.errors import GatehouseError, NotFound, PermissionDenied
+from gateway.core.standing import Standing
+from gateway.core.storage import KeyRecord, Page
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import Principal
 from gateway.store.approvals import StoredApprovals
@@ -27,11 +29,38 @@ SEEN_EVENTS: Final = 16
 Record = Callable[..., None]
 
 
+class Requesters:
+    """Whether those who asked may still get what they asked for. key: of the store. fixed: the ids of the configuration's own keys."""
+
+    def __init__(
+        self, standing: Standing, key: Callable[[str], Awaitable[KeyRecord]], fixed: Callable[[], Collection[str]], clock: Clock
+    ) -> None:
+        self._standing, self._key, self._fixed, self._clock = standing, key, fixed, clock
+
+    async def check(self, requester: Requester) -> None:
+        """Raises PermissionDenied for one who is suspended or halted, or whose key has ended; StoreUnavailable."""
+        one = Principal(requester.id, requester.tenant, requester.kind, user=requester.user, agent=requester.agent)
+        if self._standing.of(one) is not None:
+            raise PermissionDenied("Whoever asked is suspended or halted.", code="requester_stopped")
+        if requester.kind != "api_key" or requester.id in self._fixed():
+            return
+        try:
+            ends = (await self._key(requester.id)).ends()
+        except NotFound:
+            ends = 0.0
+        if ends is not None and ends <= self._clock.wall():
+            raise PermissionDenied("The key that asked has ended.", code="requester_stopped")
+
+
+async def _anybody(requester: Requester) -> None:
+    """Where nobody is stopped."""
+
+
 class ApprovalBook:
     """Implements gateway.core.approvals.ApprovalDesk and the admin API's port. Life: `start` once the store has been started.
 
     settings: those in force. record: (event, target, detail, actor=, outcome=) for the audit log. notify: told of each approval that is
-    asked for or decided.
+    asked for or decided. stands: raises PermissionDenied where whoever asked may no longer have it.
     """
 
     def __init__(
@@ -41,7 +70,9 @@ class ApprovalBook:
         record: Record,
         owner: TaskOwner,
         notify: Callable[[str, ApprovalRecord], None] = lambda what, record: None,
+        stands: Callable[[Requester], Awaitable[None]] = _anybody,
     ) -> None:
+        self._stands = stands
         self._kept, self._settings, self._record, self._owner, self.notify = kept, settings, record, owner, notify
         self._counts: dict[str, int] = {}
         self._size = 0
@@ -127,6 +158,8 @@ class ApprovalBook:
             raise PermissionDenied(
                 "The decision is about other arguments than those that are kept.", code="approval_mismatch", param="arguments_sha256"
             )
+        if approve:
+            await self._stands(record.requester)
         decided = await self._kept.decide(id, approve, actor, reason, dry_run=dry_run)
         if not dry_run:
             self._count(decided.state)

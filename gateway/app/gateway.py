@@ -19,7 +19,7 @@ from pathlib import Path
 from engines.host.handover import HeldEngines
 from gateway.app import interpreter
 from gateway.app.approval_webhook import ApprovalWebhook
-from gateway.app.approvals import ApprovalBook
+from gateway.app.approvals import ApprovalBook, Requesters
 from gateway.app.budget_runs import BudgetRuns
 from gateway.app.certificates import Certificates
 from gateway.app.changes import Changes
@@ -146,7 +146,8 @@ class Gateway:
     def _keep(self, spec: ConfigSpec, base: Path, environ: Mapping[str, str]) -> None:
         """Where answers are kept that wait for a person, and texts that a policy has recorded."""
         store, record = self.store_link.store, self.events.record
-        self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner)
+        stands = Requesters(self.plane.standing, store.get_key, self._fixed_keys, SystemClock()).check
+        self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner, stands=stands)
         self.texts = TextKeeping(spec, store, base, environ, record, self._owner)
         self.plane.approvals, self.plane.texts = self.approvals, self.texts.texts
 
@@ -155,6 +156,9 @@ class Gateway:
         self._floods = FloodTable()
         self.plane.first_denial = self._floods.denied
         self._refused = self.plane.refused = Refused()
+
+    def _fixed_keys(self) -> frozenset[str]:
+        return frozenset(key.id for key in self.plane.current().spec.identity.api_keys.static)
 
     def _approvals_webhook(self) -> ApprovalWebhookSpec | None:
         return self.plane.current().spec.approvals.webhook

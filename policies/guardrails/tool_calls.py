@@ -34,7 +34,8 @@ Subject = Annotated[str, Meta(pattern=r"^(user|group|role|key)/[^\s].{0,254}$")]
 
 class ToolRule(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """tool: names, `*` is any run of characters. of: calls in answers, the definitions that a request offers, the results that it brings.
-    when: a condition on the arguments. reversibility: whether what the tool does can be taken back, for those who decide."""
+    when: a condition on the arguments. reversibility: whether what the tool does can be taken back, for those who decide; a call of a tool
+    that any rule names `irreversible` is held at least."""
 
     tool: Glob | tuple[Glob, ...] = "*"
     of: tuple[Kind, ...] = ("call", "result")
@@ -103,7 +104,8 @@ class ToolCalls:
         self.name = name
         self._default: Action = settings.default
         self._rules = [_Rule(number, rule, conditions[number]) for number, rule in enumerate(settings.rules)]
-        self.may_hold = settings.default == "hold" or any(rule.action == "hold" for rule in settings.rules)
+        self._irreversible = [rule for rule in self._rules if rule.reversibility == "irreversible" and "call" in rule.kinds]
+        self.may_hold = bool(self._irreversible) or settings.default == "hold" or any(rule.action == "hold" for rule in settings.rules)
         self.approvers, self.expires = settings.approvers, settings.expires
 
     def judge(self, uses: Sequence[ToolUse], caller: Principal, model: str) -> list[ToolFinding]:
@@ -127,6 +129,15 @@ class ToolCalls:
         return ToolFinding(use, worst[0], worst[1], worst[2], read.sha256)
 
     def _decided(self, kind: Kind, name: str, exact: bool, facts: dict[str, Any] | None) -> tuple[Action, int, Reversibility]:
+        """By the first rule that fits; but what cannot be taken back is never just allowed, whichever rule says so."""
+        found = self._ruled(kind, name, exact, facts)
+        if kind == "call" and found[0] == "allow":
+            for rule in self._irreversible:
+                if any(matches(pattern, name) for pattern in (rule.patterns if exact else rule.folded)):
+                    return "hold", rule.number, "irreversible"
+        return found
+
+    def _ruled(self, kind: Kind, name: str, exact: bool, facts: dict[str, Any] | None) -> tuple[Action, int, Reversibility]:
         for rule in self._rules:
             if kind not in rule.kinds or not any(matches(pattern, name) for pattern in (rule.patterns if exact else rule.folded)):
                 continue
@@ -174,6 +185,8 @@ def build(settings: ToolCallsSettings, context: Context) -> ToolCalls:
     language: ToolLanguage | None = None
     conditions: list[ToolCondition | None] = []
     for number, rule in enumerate(settings.rules):
+        if rule.reversibility == "irreversible" and rule.action == "allow" and "call" in rule.of:
+            raise ConfigError(f"rules[{number}].action: a call that is irreversible needs an approval; use hold or block")
         if rule.when is None:
             conditions.append(None)
             continue

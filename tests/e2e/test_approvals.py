@@ -23,7 +23,8 @@ from tests.e2e.test_cli import environment
 from tests.fakes.tools import ToolEngine
 from tests.waiting import until
 
-DEV, BOSS, OPS, CLERK = (f"{name}-key-0123456789abcdef0123456789abcdef" for name in ("dev", "boss", "ops", "clerk"))
+NAMES = ("dev", "boss", "ops", "clerk", "bot", "robot")
+DEV, BOSS, OPS, CLERK, BOT, ROBOT = (f"{name}-key-0123456789abcdef0123456789abcdef" for name in NAMES)
 RULES = [
     {"tool": "delete_*", "of": ["call"], "action": "hold", "reversibility": "irreversible"},
     {"tool": "mail_*", "of": ["result"], "action": "hold"},
@@ -54,8 +55,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory, engine: ToolEngine) -> tu
         ],
     )
     config["identity"]["api_keys"]["static"] += [
-        {"id": "dev", "key": DEV, "tenant": "acme", "models": ["*"], "roles": ["approver"]},
-        {"id": "boss", "key": BOSS, "tenant": "acme", "models": [], "roles": ["approver"]},
+        {"id": "dev", "key": DEV, "tenant": "acme", "models": ["*"], "roles": ["approver"], "user": "dana"},
+        {"id": "boss", "key": BOSS, "tenant": "acme", "models": [], "roles": ["approver"], "user": "boris"},
+        {"id": "bot", "key": BOT, "tenant": "acme", "models": ["*"]},
+        {"id": "robot", "key": ROBOT, "tenant": "acme", "models": [], "roles": ["approver"]},
         {"id": "clerk", "key": CLERK, "tenant": "acme", "models": [], "roles": ["reader"]},
         {"id": "ops", "key": OPS, "tenant": "ops", "models": [], "roles": ["admin"]},
     ]
@@ -213,6 +216,35 @@ def test_a_halt_between_the_approval_and_the_retry_counts(running: list[Gatehous
         assert client.delete("/halts/key/dev?wait=10").status_code == 200
     until(lambda: ask(gatehouse, "hello").status_code == 200, what="the end of the halt")
     assert ask(gatehouse, text, id).status_code == 200
+
+
+def test_a_key_without_a_user_decides_for_no_other_of_its_tenant(running: list[Gatehouse]) -> None:
+    gatehouse, text = running[0], 'call delete_file {"c": 1}'
+    id = held(gatehouse, text, key=BOT)["id"]
+    assert code(decide(gatehouse, id, key=ROBOT)) == (403, "self_approval")
+    assert decide(gatehouse, id).status_code == 200 and ask(gatehouse, text, id, key=BOT).status_code == 200
+
+
+def test_what_somebody_asked_who_is_stopped_is_not_approved(running: list[Gatehouse]) -> None:
+    gatehouse, text = running[0], 'call delete_file {"d": 1}'
+    id = held(gatehouse, text)["id"]
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        assert client.post("/keys/dev/suspend?wait=10", json={"reason": "a test"}).is_success
+        assert code(decide(gatehouse, id)) == (403, "requester_stopped")
+        assert code(ask(gatehouse, text, id)) == (403, "suspended")
+        assert client.post("/keys/dev/resume?wait=10").is_success
+    until(lambda: decide(gatehouse, id).status_code == 200, what="the end of the suspension")
+    assert ask(gatehouse, text, id).status_code == 200
+
+
+def test_what_a_revoked_key_asked_is_not_approved(running: list[Gatehouse]) -> None:
+    gatehouse, text = running[0], 'call delete_file {"e": 1}'
+    with adminapi.admin(gatehouse, key=OPS) as client:
+        made = client.post("/keys?wait=10", json={"tenant": "acme", "models": ["*"]}).json()
+        id = held(gatehouse, text, key=made["secret"])["id"]
+        assert client.post(f"/keys/{made['id']}/revoke?wait=10").is_success
+    assert code(decide(gatehouse, id)) == (403, "requester_stopped")
+    assert decide(gatehouse, id, "deny").json()["state"] == "denied"
 
 
 def test_results_that_a_request_brings_wait_before_an_engine_sees_them(running: list[Gatehouse], engine: ToolEngine) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.guardrails.recognition.checks import is_date
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.checks import has, is_date
+from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
     *("born", "birth", "birthdate", "birthday", "birth date", "date of birth", "dob", "d.o.b"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
-from policies.guardrails.recognition.checks import luhn
-from policies.guardrails.recognition.recogniser import Recogniser, shortened
+from policies.guardrails.recognition.checks import joined, luhn
+from policies.guardrails.recognition.recogniser import Recogniser
 
 _SEPARATOR: Final = re.compile("[ .-]+")
 _LONGEST_GROUP: Final = 8
@@ -38,18 +39,40 @@ _RANGES: Final = (
 )
 
 
-def _issued(digits: str) -> bool:
-    return any(first <= digits[: len(first)] <= last and len(digits) in lengths for first, last, lengths in _RANGES)
-
-
-def _card(digits: str) -> bool:
-    return _issued(digits) and luhn(digits) and len(set(digits)) > 1
+@lru_cache(maxsize=10_000)
+def _lengths(first: str) -> frozenset[int]:
+    """How many digits cards have that begin with these four."""
+    found: set[int] = set()
+    for low, high, lengths in _RANGES:
+        if low <= first[: len(low)] <= high:
+            found.update(lengths)
+    return frozenset(found)
 
 
 def _valid(text: str) -> int:
-    end = shortened(text, _card, range(14, 20))
-    groups = _SEPARATOR.split(text[:end])
-    return end if len(groups) == 1 or max(map(len, groups)) <= _LONGEST_GROUP else 0
+    """The longest leading part that is one, and that ends where a group of digits ends."""
+    digits = joined(text)
+    lengths = _lengths(digits[:4])
+    if not lengths:
+        return 0
+    if len(digits) == len(text):
+        return len(text) if len(text) in lengths and _is_card(digits) else 0
+    ends = _ends(text)
+    for count in range(len(digits), 13, -1):
+        end = ends[count - 1]
+        if count in lengths and (end == len(text) or not text[end].isdigit()) and _is_card(digits[:count]):
+            groups = _SEPARATOR.split(text[:end])
+            return end if len(groups) == 1 or max(map(len, groups)) <= _LONGEST_GROUP else 0
+    return 0
+
+
+def _ends(text: str) -> list[int]:
+    """For each digit the place behind it."""
+    return [place + 1 for place, character in enumerate(text) if "0" <= character <= "9"]
+
+
+def _is_card(digits: str) -> bool:
+    return luhn(digits) and len(set(digits)) > 1
 
 
 RECOGNISERS: Final = (Recogniser("card", r"[2-689]\d(?:(?: ?[ .-] ?)?\d){12,17}", _valid, not_after="."),)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.checks import has
+from policies.guardrails.recognition.recogniser import Recogniser
 
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BECH32: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"

@@ -33,5 +33,7 @@ RECOGNISERS: Final = (
         "email",
         r"[a-z0-9_\l][a-z0-9._%+'\l-]{0,63}@[a-z0-9\l-]{1,63}(?:\.[a-z0-9\l-]{1,63}){1,4}",
         _valid,
+        sign="@",
+        local=r"[a-z0-9._%+'\l-]",
     ),
 )

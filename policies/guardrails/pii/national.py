@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.checks import is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
-from policies.guardrails.recognition.recogniser import Recogniser, digits_of, has
+from policies.guardrails.recognition.checks import digits_of, has, is_date, is_short_date, luhn, mod_11_10, verhoeff, weighted
+from policies.guardrails.recognition.recogniser import Recogniser
 
 _SPANISH: Final = "TRWAGMYFPDXBNJZSQVHLCKE"
 _FINNISH: Final = "0123456789ABCDEFHJKLMNPRSTUVWXY"
 _ITALIAN_MONTHS: Final = "ABCDEHLMPRST"
 _ITALIAN_ODD: Final = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
 _OMOCODIA: Final = dict(zip("LMNPQRSTUV", "0123456789", strict=True))
+_BRAZILIAN: Final = (11, 10, 9, 8, 7, 6, 5, 4, 3, 2)
 _CHINESE: Final = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
 
 
 def _german(text: str) -> bool:
     """Steuer-Identifikationsnummer: one of the first ten digits stands two or three times, the others at most once."""
     digits = digits_of(text)
+    if digits[0] == "0" or not mod_11_10(digits):
+        return False
     counts = sorted(digits[:10].count(digit) for digit in set(digits[:10]))
-    return digits[0] != "0" and counts[-1] in (2, 3) and counts[:-1] == [1] * (len(counts) - 1) and mod_11_10(digits)
+    return counts[-1] in (2, 3) and counts[:-1] == [1] * (len(counts) - 1)
 
 
 def _french(text: str) -> bool:
@@ -102,9 +105,9 @@ def _brazilian(text: str) -> bool:
     digits = digits_of(text)
     if len(set(digits)) == 1:
         return False
-    one = weighted(digits[:9], range(10, 1, -1)) * 10 % 11 % 10
-    two = weighted(digits[:10], range(11, 1, -1)) * 10 % 11 % 10
-    return digits[9:] == f"{one}{two}"
+    if weighted(digits[:9], _BRAZILIAN[1:]) * 10 % 11 % 10 != int(digits[9]):
+        return False
+    return weighted(digits[:10], _BRAZILIAN) * 10 % 11 % 10 == int(digits[10])
 
 
 def _chinese(text: str) -> bool:
@@ -123,7 +126,7 @@ def _indian(text: str) -> bool:
 def _british(text: str) -> bool:
     """NHS number: modulo 11."""
     digits = digits_of(text)
-    check = 11 - weighted(digits, range(10, 1, -1)) % 11
+    check = 11 - weighted(digits, _BRAZILIAN[1:]) % 11
     return int(digits[9]) == (0 if check == 11 else check) and len(set(digits)) > 1
 
 
@@ -141,15 +144,22 @@ def _norwegian(text: str) -> bool:
     return weighted(digits, (3, 7, 6, 1, 8, 9, 4, 5, 2, 1)) % 11 == 0 and weighted(digits, (5, 4, 3, 2, 7, 6, 5, 4, 3, 2, 1)) % 11 == 0
 
 
+def _eleven(text: str) -> bool:
+    """Eleven digits in a row, of five countries."""
+    return _german(text) or _belgian(text) or _polish(text) or _brazilian(text) or _norwegian(text)
+
+
 _ITALIAN_DIGIT: Final = "[0-9lmnpqrstuv]"
 _NUMBER: Final = ".-/"
 RECOGNISERS: Final = (
-    Recogniser("national_id", r"[1-9]\d(?: \d{3}){3}|[1-9]\d{10}", has(_german), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{11}", has(_eleven), not_after=_NUMBER),
+    Recogniser("national_id", r"[1-9]\d(?: \d{3}){3}", has(_german), not_after=_NUMBER),
     Recogniser("national_id", r"[1-478] ?\d{2} ?\d{2} ?(?:\d{2}|2[ab]) ?\d{3} ?\d{3} ?\d{2}", has(_french), not_after=_NUMBER),
     Recogniser(
         "national_id",
         f"[a-z]{{6}}{_ITALIAN_DIGIT}{{2}}[{_ITALIAN_MONTHS}]{_ITALIAN_DIGIT}{{2}}[a-z]{_ITALIAN_DIGIT}{{3}}[a-z]".lower(),
         has(_italian),
+        head=16,
     ),
     Recogniser("national_id", r"(?:\d{8}|\d{2}\.\d{3}\.\d{3}|[xyz]-?\d{7})[ -]?[a-z]", has(_spanish), not_after=_NUMBER),
     Recogniser(
@@ -159,8 +169,7 @@ RECOGNISERS: Final = (
         ("bsn", "burgerservicenummer", "sofinummer", "sofi"),
         not_after=_NUMBER,
     ),
-    Recogniser("national_id", r"\d{2}\.\d{2}\.\d{2}[- ]\d{3}[. ]\d{2}|\d{11}|\d{6}[ -]\d{3}[ .-]\d{2}", has(_belgian), not_after=_NUMBER),
-    Recogniser("national_id", r"\d{11}", has(_polish), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{2}\.\d{2}\.\d{2}[- ]\d{3}[. ]\d{2}|\d{6}[ -]\d{3}[ .-]\d{2}", has(_belgian), not_after=_NUMBER),
     Recogniser("national_id", r"\d{6}[+-]\d{4}|(?:18|19|20)\d{6}[+-]?\d{4}", has(_swedish), not_after=_NUMBER),
     Recogniser("national_id", r"\d{10}", has(_swedish), ("personnummer", "samordningsnummer", "pnr"), not_after=_NUMBER),
     Recogniser("national_id", r"\d{6}[+a-fu-y-]\d{3}[0-9a-fhj-npr-y]", has(_finnish), not_after=_NUMBER),
@@ -171,11 +180,11 @@ RECOGNISERS: Final = (
         ("nif", "contribuinte", "nº de contribuinte", "número de contribuinte", "identificação fiscal"),
         not_after=_NUMBER,
     ),
-    Recogniser("national_id", r"\d{3}\.\d{3}\.\d{3}-\d{2}|\d{9}-\d{2}|\d{11}", has(_brazilian), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{3}\.\d{3}\.\d{3}-\d{2}|\d{9}-\d{2}", has(_brazilian), not_after=_NUMBER),
     Recogniser("national_id", r"[1-8]\d{16}[0-9x]", has(_chinese), not_after=_NUMBER),
     Recogniser("national_id", r"[2-9]\d{3}[ -]\d{4}[ -]\d{4}", has(_indian), not_after=_NUMBER),
     Recogniser("national_id", r"[2-9]\d{11}", has(_indian), ("aadhaar", "aadhar", "adhaar", "uidai", "uid", "आधार"), not_after=_NUMBER),
     Recogniser("national_id", r"\d{3}[ -]?\d{3}[ -]?\d{4}", has(_british), ("nhs", "nhs number", "nhs no"), not_after=_NUMBER),
     Recogniser("national_id", r"756[. ]?\d{4}[. ]?\d{4}[. ]?\d{2}", has(_swiss), not_after=_NUMBER),
-    Recogniser("national_id", r"\d{6} ?\d{5}", has(_norwegian), not_after=_NUMBER),
+    Recogniser("national_id", r"\d{6} \d{5}", has(_norwegian), not_after=_NUMBER),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.checks import has
+from policies.guardrails.recognition.recogniser import Recogniser
 
 
 def _v4(text: str) -> int:

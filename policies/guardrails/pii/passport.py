@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.checks import has
+from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
     *("passport", "passports", "passport number", "passeport", "reisepass", "reisepassnummer", "passnummer", "pasaporte", "passaporto"),

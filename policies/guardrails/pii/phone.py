@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, digits_of
+from policies.guardrails.recognition.checks import digits_of
+from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
     *("phone", "phones", "phone number", "telephone", "tel", "call", "mobile", "cell", "fax", "sms", "text", "whatsapp", "ring", "dial"),
@@ -19,22 +20,32 @@ _NONE: Final = frozenset({"210", "214", "215", "217", "219", "259", "28", "83", 
 
 
 def _international(text: str) -> int:
-    """The longest leading part that is a number and ends where a group of digits ends."""
-    for end in range(len(text), 7, -1):
-        if text[end - 1].isdigit() and (end == len(text) or not text[end].isdigit()) and _is_international(text[:end]):
-            return end
+    """The longest leading part that is a number and ends where a group of digits ends. The 0 of `(0)` is not dialled from abroad."""
+    digits, ends = [], []
+    size = len(text)
+    for place in range(size):
+        character = text[place]
+        if "0" <= character <= "9" and not (character == "0" and text[place - 1] == "(" and text[place + 1 : place + 2] == ")"):
+            digits.append(character)
+            ends.append(place + 1)
+    code = "".join(digits)
+    skipped = 2 if code[:2] == "00" and text[0] == "0" else 0
+    least, most = _counts(code[skipped:])
+    for count in range(min(len(ends), most + skipped), least + skipped - 1, -1):
+        end = ends[count - 1]
+        if end == size or not text[end].isdigit():
+            return end if end >= 8 else 0
     return 0
 
 
-def _is_international(text: str) -> bool:
-    digits = digits_of(text.replace("(0)", ""))
-    code = digits[2:] if text.startswith("00") else digits
-    if any(code.startswith(none) for none in _NONE):
-        return False
+def _counts(code: str) -> tuple[int, int]:
+    """How many digits a number that begins like this has at least and at most; none where there is no such code."""
+    if code[:1] in _NONE or code[:2] in _NONE or code[:3] in _NONE:
+        return 1, 0
     if code[0] == "1":
-        return len(code) == 11 and code[1] >= "2" and code[4] >= "2"
-    rest = len(code) - (1 if code[0] == "7" else 2 if code[:2] in _TWO else 3)
-    return 6 <= rest <= 12 and len(code) <= 15
+        return (11, 11) if len(code) >= 11 and code[1] >= "2" and code[4] >= "2" else (1, 0)
+    prefix = 1 if code[0] == "7" else 2 if code[:2] in _TWO else 3
+    return prefix + 6, min(15, prefix + 12)
 
 
 def _american(text: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, digits_of, has
+from policies.guardrails.recognition.checks import digits_of, has
+from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
     "ssn",

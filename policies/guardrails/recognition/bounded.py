@@ -10,6 +10,7 @@ The syntax: literals, `.`, classes (`[a-f0-9]`, `[^...]`), `\\d \\w \\s`, `\\l` 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,15 +27,29 @@ _EVERY: Final = frozenset(map(chr, range(256)))
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A pattern as a tree. kind: `set` (one of the members), `sequence`, `alternatives`, `repeat` (of one part, low to high times)."""
+
+    kind: str
+    members: frozenset[str] = frozenset()
+    parts: tuple[Piece, ...] = ()
+    low: int = 1
+    high: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Bounded:
-    """What a piece of a pattern matches (`full`), what its beginnings are (`start`, the empty one among them), its lengths, and the
-    characters that it may begin with (`first`)."""
+    """What a piece of a pattern matches (`full`; as a tree, `tree`), its beginnings (`start`, the empty one among them), its lengths, the
+    characters that it may begin with (`first`), and what every match of at least so many characters begins with (`head`): short
+    patterns, of which many can be searched for at once."""
 
     full: str
     start: str
     shortest: int
     longest: int
     first: frozenset[str]
+    head: Callable[[int], str]
+    tree: Piece
 
 
 def bounded(pattern: str) -> Bounded:
@@ -80,6 +95,8 @@ class _Parser:
             min(one.shortest for one in found),
             max(one.longest for one in found),
             frozenset().union(*(one.first for one in found)),
+            lambda least: f"(?:{'|'.join(one.head(least) for one in found)})",
+            Piece("alternatives", parts=tuple(one.tree for one in found)),
         )
 
     def _sequence(self) -> Bounded:
@@ -95,7 +112,8 @@ class _Parser:
             if part.shortest:
                 break
         full = "".join(part.full for part in parts)
-        return Bounded(full, start, sum(part.shortest for part in parts), sum(part.longest for part in parts), first)
+        shortest, longest = sum(part.shortest for part in parts), sum(part.longest for part in parts)
+        return Bounded(full, start, shortest, longest, first, _head(parts), Piece("sequence", parts=tuple(part.tree for part in parts)))
 
     def _repeated(self, atom: Bounded) -> Bounded:
         sign = self._peek()
@@ -118,7 +136,14 @@ class _Parser:
         if self._peek() in ("?", "*", "+", "{"):
             raise self.error("a repetition of a repetition")
         start = f"(?:{atom.full}){{0,{high - 1}}}{atom.start}" if high > 1 else atom.start
-        return Bounded(f"(?:{atom.full}){{{low},{high}}}", start, low * atom.shortest, high * atom.longest, atom.first)
+        full = f"(?:{atom.full}){{{low},{high}}}"
+
+        def head(least: int) -> str:
+            enough = -(-least // atom.shortest) if atom.shortest else low
+            return full if low == 0 or enough > low else f"(?:{atom.full}){{{enough}}}"
+
+        tree = Piece("repeat", parts=(atom.tree,), low=low, high=high)
+        return Bounded(full, start, low * atom.shortest, high * atom.longest, atom.first, head, tree)
 
     def _atom(self) -> Bounded:
         sign = self._take()
@@ -130,7 +155,7 @@ class _Parser:
             found = self.alternatives()
             if self._take() != ")":
                 raise self.error("a missing )")
-            return Bounded(f"(?:{found.full})", f"(?:{found.start})", found.shortest, found.longest, found.first)
+            return Bounded(f"(?:{found.full})", f"(?:{found.start})", found.shortest, found.longest, found.first, found.head, found.tree)
         if sign == "[":
             return _one_of(self._class())
         if sign == ".":
@@ -174,6 +199,21 @@ class _Parser:
         return _EVERY - members if negated else frozenset(members)
 
 
+def _head(parts: Sequence[Bounded]) -> Callable[[int], str]:
+    """Of a sequence: its parts up to the one with which there are enough characters."""
+
+    def head(least: int) -> str:
+        found = ""
+        for part in parts:
+            if least <= 0:
+                break
+            found += part.head(least) if part.shortest >= least else part.full
+            least -= part.shortest
+        return found
+
+    return head
+
+
 def _one_of(characters: frozenset[str]) -> Bounded:
     """One character; a class in RE2's syntax, as ranges of bytes."""
     codes = sorted(map(ord, characters))
@@ -184,4 +224,4 @@ def _one_of(characters: frozenset[str]) -> Bounded:
         else:
             ranges.append([code, code])
     inside = "".join(f"\\x{low:02x}" if low == high else f"\\x{low:02x}-\\x{high:02x}" for low, high in ranges)
-    return Bounded(f"[{inside}]", f"[{inside}]?", 1, 1, characters)
+    return Bounded(f"[{inside}]", f"[{inside}]?", 1, 1, characters, lambda least: f"[{inside}]", Piece("set", characters))

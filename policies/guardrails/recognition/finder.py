@@ -6,34 +6,42 @@ found does not depend on where a search began, and a stream finds what a search 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import re2
 
+from policies.guardrails.recognition.automaton import Automaton
 from policies.guardrails.recognition.bounded import bounded
 from policies.guardrails.recognition.normal import MARK, as_bytes, fold
 from policies.guardrails.recognition.recogniser import CONTEXT, Recogniser
 
-_MEMORY: Final = 64 * 1024 * 1024
+_MEMORY: Final = 16 * 1024 * 1024
+_MOST_HEADS: Final = 64
 _ANCHOR_START: Final = re2._re2.RE2.Anchor.ANCHOR_START
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
-_WORD: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80")
+_WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
+_IN_WORD: Final = [code in _WORD for code in range(256)]
 
 
-Leads = Sequence[tuple[int, int]]
-"""(place, number of the one that it leads to)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Match:
     """Places in the folded text."""
 
-    start: int
-    end: int
-    entity: str
-    tail: Tail | None = None
+    __slots__ = ("end", "entity", "start", "tail")
+
+    def __init__(self, start: int, end: int, entity: str, tail: Tail | None) -> None:
+        self.start, self.end, self.entity, self.tail = start, end, entity, tail
+
+
+class Around:
+    """What stands in a text that recognisers depend on. leads: the places, in order, right behind something that one must be behind, each
+    with the number of that one. worded: whether there is any context word; None: nobody asked yet."""
+
+    __slots__ = ("leads", "worded")
+
+    def __init__(self, leads: Sequence[tuple[int, int]]) -> None:
+        self.leads = leads
+        self.worded: bool | None = None
 
 
 class Tail:
@@ -62,86 +70,166 @@ class Tail:
 class _Behind:
     """Recognisers that count only right behind a pattern."""
 
-    def __init__(self, recognisers: Sequence[Recogniser], number: int) -> None:
-        one = recognisers[number]
+    def __init__(self, one: Recogniser, number: int) -> None:
         before = bounded(one.behind)
         if before.longest > CONTEXT:
             raise ValueError(f"the pattern {one.behind!r} matches up to {before.longest} characters; {CONTEXT} are the most")
         self.number = number
         self.lead = _compiled(before.full)
-        self.open = _compiled(f"(?:{one.bounded.start})\\z")
-        self.joined = f"(?:{before.full})(?:{one.bounded.full})"
+        self.automaton = Automaton([one.bounded])
 
-    def places(self, data: bytes, start: int) -> Iterator[int]:
+    def places(self, data: bytes, start: int) -> list[int]:
         """Where one may begin, from `start` on."""
         size, place = len(data), max(0, start - CONTEXT)
+        found: list[int] = []
         while place < size:
             low, high = self.lead.Match(_UNANCHORED, data, place, size)[0]
             if low < 0:
-                return
+                break
             if start <= high < size:
-                yield high
+                found.append(high)
             place = high
+        return found
+
+
+class _Signed:
+    """A recogniser whose matches are looked for by a sign that they all have, such as the @ of addresses."""
+
+    most: Final = 64
+    """Characters before the sign."""
+
+    def __init__(self, one: Recogniser, number: int) -> None:
+        local = bounded(one.local).first
+        self.number = number
+        self._sign = one.sign.encode("latin-1")
+        self._local = [chr(code) in local or chr(code).lower() in local for code in range(256)]
+        self.automaton = Automaton([one.bounded])
+
+    def after(self, data: bytes, place: int, end: int) -> int:
+        """The next place behind the sign of the match that may begin at this one."""
+        return self.place(data, data.find(self._sign, place) + 1, end)
+
+    def place(self, data: bytes, start: int, end: int) -> int:
+        """The first place from `start` on and before `end` where one may begin, or -1. Of all that go with one sign only the first
+        counts: it is as good as the others, and longer."""
+        least = start
+        at = data.find(self._sign, start)
+        while at >= 0:
+            low = at
+            bottom = max(least, at - self.most)
+            while low > bottom and self._local[data[low - 1]]:
+                low -= 1
+            if (dots := data.rfind(b"..", low, at)) >= 0:
+                low = dots + 2
+            while low < at and low < end and not (_IN_WORD[data[low]] and (low == 0 or not _IN_WORD[data[low - 1]])):
+                low += 1
+            if low >= end:
+                return -1
+            if low < at:
+                return low
+            least = at + 1
+            at = data.find(self._sign, least)
+        return -1
 
 
 class Finder:
-    """The compiled recognisers. longest: folded characters of the longest possible match. Raises ValueError with one sentence."""
+    """The compiled recognisers. longest: folded characters of the longest possible match. Raises ValueError with one sentence.
+
+    Whether there is any candidate is asked of RE2, with the heads of the patterns: whole patterns, searched for everywhere at once, would
+    make an automaton of as many states as a hostile text has characters. Candidates are walked one by one (`Automaton`).
+    """
 
     def __init__(self, recognisers: Sequence[Recogniser]) -> None:
         if not recognisers:
             raise ValueError("no entity is looked for")
-        self._recognisers = tuple(recognisers)
+        self._recognisers = list(recognisers)
         self.longest = max(one.bounded.longest for one in recognisers)
-        self._each = [_compiled(one.bounded.full) for one in recognisers]
+        self._entities = [one.entity for one in recognisers]
+        self._valid = [one.valid for one in recognisers]
+        self._words_of = [one.words for one in recognisers]
+        self._not_after = [[chr(code) in one.not_after for code in range(256)] for one in recognisers]
+        self._apart = [one.apart for one in recognisers]
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
-        self._behind = [_Behind(recognisers, number) for number, one in enumerate(recognisers) if one.behind]
-        self._lead = _compiled("|".join(one.joined for one in self._behind)) if self._behind else None
-        self._leads = _compiled("|".join(bounded(recognisers[one.number].behind).full for one in self._behind)) if self._behind else None
-        recognisers = [one for one in recognisers if not one.behind]
-        if not recognisers:
+        self._behind = [_Behind(one, number) for number, one in enumerate(recognisers) if one.behind]
+        self._leads = _compiled("|".join(bounded(one.behind).full for one in recognisers if one.behind)) if self._behind else None
+        anywhere = [one for one in recognisers if not one.behind]
+        if not anywhere:
             raise ValueError("no entity is looked for that needs no context")
-        free = [one for one in recognisers if not one.words]
-        words = "|".join(_distinct(_word(word) for one in recognisers for word in one.words))
-        self._any = _whole(recognisers)
-        self._free = _whole(free) if free else None
-        self._words = _compiled(words) if words else None
-        self._first = _compiled("|".join([*_distinct(_edged(one.bounded.full, one) for one in free), *([words] if words else [])]))
-        self._open = _opened(recognisers)
-        groups: dict[tuple[tuple[str, ...], str, bool], list[Recogniser]] = {}
-        for one in recognisers:
-            groups.setdefault((one.words, one.not_after, one.apart), []).append(one)
-        self._groups = [(members[0], _opened(members)) for members in groups.values()]
-        self._which = re2._re2.Set(_ANCHOR_START, _options())
-        self._numbers = [number for number, one in enumerate(self._recognisers) if not one.behind]
-        for one in recognisers:
-            self._which.Add(one.bounded.full.encode("latin-1"))
-        self._which.Compile()
+        self._by_sign = [_Signed(one, number) for number, one in enumerate(recognisers) if one.sign]
+        unsigned = [(number, one) for number, one in enumerate(recognisers) if not (one.behind or one.sign)]
+        free = [(number, one) for number, one in unsigned if not one.words]
+        words = _distinct(_word(word) for _, one in unsigned for word in one.words)
+        self._words = _compiled("|".join(words)) if words else None
+        self._free_heads = _compiled("|".join(_heads([one for _, one in free]))) if free else None
+        self._all_heads = _compiled("|".join(_heads([one for _, one in unsigned]))) if unsigned else None
+        self._first = _compiled("|".join([*_heads([one for _, one in free]), *words])) if unsigned else None
+        self._any, self._numbers = Automaton([one.bounded for _, one in unsigned]), [number for number, _ in unsigned]
+        self._free, self._free_numbers = Automaton([one.bounded for _, one in free]), [number for number, _ in free]
+        self._opens = Automaton([one.bounded for one in anywhere])
+        self._anywhere = [number for number, one in enumerate(recognisers) if not one.behind]
+        self._reach = max(one.bounded.longest for one in anywhere)
 
     def occurs(self, data: bytes) -> bool:
-        """Whether anything in the text looks like an entity. No means that there is none. In most texts one scan says so."""
+        """Whether anything in the text may be an entity. No means that there is none. In most texts one scan says so."""
         size = len(data)
-        if self._lead is not None and self._lead.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
+        if self._leads is not None and self._leads.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
             return True
-        if self._first.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
+        for signed in self._by_sign:
+            if signed.place(data, 0, size) >= 0:
+                return True
+        if self._first is None or self._first.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
             return False
-        if self._free is not None and self._free.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
-            return True
-        return self._words is not None and self._any.Match(_UNANCHORED, data, 0, size)[0][0] >= 0
+        if self._words is not None and self._words.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
+            return self._headed(data, self._all_heads, self._any, size)
+        return self._free_heads is not None and self._headed(data, self._free_heads, self._free, size)
 
-    def leads(self, data: bytes, start: int) -> Leads:
-        """The places from `start` on, in order, where something stands that a recogniser must be behind."""
+    def _headed(self, data: bytes, heads: Any, automaton: Automaton, size: int) -> bool:
+        """Whether a pattern matches anywhere: looked for by the heads, up to some number of them."""
+        place = 0
+        for _ in range(_MOST_HEADS):
+            place = heads.Match(_UNANCHORED, data, place, size)[0][0]
+            if place < 0:
+                return False
+            if (place == 0 or not _IN_WORD[data[place - 1]]) and automaton.ends(data, place, size):
+                return True
+            place += 1
+        return self._candidate(data, automaton, place, size)
+
+    def _candidate(self, data: bytes, automaton: Automaton, place: int, size: int) -> bool:
+        """Whether a pattern matches anywhere from a place on."""
+        before = place > 0 and _IN_WORD[data[place - 1]]
+        begins = automaton.begins
+        while place < size:
+            code = data[place]
+            if not before and begins[code] and automaton.ends(data, place, size):
+                return True
+            before = _IN_WORD[code]
+            place += 1
+        return False
+
+    def around(self, data: bytes, start: int) -> Around:
+        """What the text has for `open` and `next`, from `start` on."""
         if self._leads is None or self._leads.Match(_UNANCHORED, data, max(0, start - CONTEXT), len(data))[0][0] < 0:
-            return ()
+            return Around(())
         found = [(place, number) for number, behind in enumerate(self._behind) for place in behind.places(data, start)]
         found.sort()
-        return found
+        return Around(found)
 
-    def open(self, data: bytes, folded: str, start: int, leads: Leads = ()) -> int:
+    def _worded(self, data: bytes, around: Around) -> bool:
+        """Whether there is any context word in the text."""
+        worded = around.worded
+        if worded is None:
+            worded = around.worded = self._words is not None and bool(self._words.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+        return worded
+
+    def open(self, data: bytes, folded: str, start: int, around: Around | None = None) -> int:
         """The earliest place from `start` on where a match may begin that more text would complete or lengthen; else the text's end."""
-        end = len(data)
-        low = max(start, end - self.longest)
-        for place, number in leads:
-            if place >= low and self._behind[number].open.Match(_ANCHOR_START, data, place, len(data))[0][0] >= 0:
+        size = end = len(data)
+        low = max(start, size - self.longest)
+        if around is None:
+            around = self.around(data, start)
+        for place, number in around.leads:
+            if place >= low and self._behind[number].automaton.open(data, place, size):
                 end = place
                 break
         return self._open_free(data, folded, low, end)
@@ -149,93 +237,124 @@ class Finder:
     def _open_free(self, data: bytes, folded: str, place: int, end: int) -> int:
         """The same for recognisers that need nothing right before them, up to `end`."""
         size = len(data)
+        place = max(place, size - self._reach)
+        before = place > 0 and _IN_WORD[data[place - 1]]
+        opens = self._opens
+        begins = opens.begins
         while place < end:
-            place = self._open.Match(_UNANCHORED, data, place, size)[0][0]
-            if not 0 <= place < end:
-                return end
-            if (place == 0 or data[place - 1] not in _WORD) and self._is_open(data, folded, place):
-                return int(place)
+            code = data[place]
+            if not before and begins[code]:
+                alive = opens.open(data, place, size)
+                if alive and self._is_open(data, folded, place, alive):
+                    return place
+            before = _IN_WORD[code]
             place += 1
         return end
 
-    def _is_open(self, data: bytes, folded: str, place: int) -> bool:
-        """Whether some recogniser whose surroundings are there may go on to a match from this place."""
-        for like, pattern in self._groups:
-            if _refused(like, data, place):
-                continue
-            if pattern.Match(_ANCHOR_START, data, place, len(data))[0][0] < 0:
-                continue
-            if like.in_context(folded[max(0, place - CONTEXT) : place]):
+    def _is_open(self, data: bytes, folded: str, place: int, alive: list[int]) -> bool:
+        """Whether the surroundings of one of these recognisers are there."""
+        for pattern in alive:
+            number = self._anywhere[pattern]
+            if not self._refused(number, data, place) and (not self._words_of[number] or self._in_context(number, folded, place)):
                 return True
         return False
 
+    def _in_context(self, number: int, folded: str, place: int) -> bool:
+        return self._recognisers[number].in_context(folded[max(0, place - CONTEXT) : place])
+
+    def _refused(self, number: int, data: bytes, start: int) -> bool:
+        """Whether what is right before a place rules the recogniser out."""
+        if start == 0:
+            return False
+        before = data[start - 1]
+        if self._not_after[number][before]:
+            return True
+        return self._apart[number] and start > 1 and 48 <= data[start - 2] <= 57 and (before == 32 or 45 <= before <= 47)
+
     def next(
-        self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], leads: Leads | None = None
+        self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around | None = None
     ) -> Match | None:
         """The leftmost match that begins from `start` on and before `end`. wanted: whether a text counts (it may be on an allow list).
-        leads: those of the whole of `data`, if they are known."""
-        best = self._next_free(data, folded, start, end, wanted)
-        if leads is None:
-            leads = self.leads(data, start)
-        for place, number in leads:
+        around: that of the whole of `data`, if it is known."""
+        if around is None:
+            around = self.around(data, start)
+        size = len(data)
+        best: Match | None = None
+        for signed in self._by_sign:
+            place = signed.place(data, start, end)
+            while place >= 0 and (best is None or place < best.start):
+                found = self._judged(data, folded, place, signed.automaton.ends(data, place, size), [signed.number], wanted)
+                if found is not None:
+                    best = found
+                    break
+                place = signed.after(data, place, end)
+        best = _better(best, self._next_free(data, folded, start, end if best is None else best.start + 1, wanted, around))
+        for place, number in around.leads:
             if place < start:
                 continue
             if place >= end or (best is not None and place > best.start):
                 break
-            found = self._best(data, folded, place, (self._behind[number].number,), wanted)
-            if found is not None and (best is None or found.start < best.start or found.end > best.end):
-                best = found
+            behind = self._behind[number]
+            best = _better(best, self._judged(data, folded, place, behind.automaton.ends(data, place, size), [behind.number], wanted))
         return best
 
-    def _next_free(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool]) -> Match | None:
-        """The same for recognisers that need nothing right before them."""
-        size, pattern = len(data), self._any
+    def _next_free(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around) -> Match | None:
+        """The same for recognisers that need nothing right before them and have no sign."""
+        size = len(data)
+        worded = self._worded(data, around)
+        automaton = self._any if worded else self._free
+        own = self._numbers if worded else self._free_numbers
+        begins = automaton.begins
+        before = start > 0 and _IN_WORD[data[start - 1]]
         while start < end:
-            start = pattern.Match(_UNANCHORED, data, start, size)[0][0]
-            if not 0 <= start < end:
-                return None
-            if start == 0 or data[start - 1] not in _WORD:
-                found = self._at(data, folded, start, wanted)
-                if found is not None:
-                    return found
-            if pattern is self._any and (self._words is None or self._words.Match(_UNANCHORED, data, 0, size)[0][0] < 0):
-                if self._free is None:
-                    return None
-                pattern = self._free  # nothing that needs a context word can be here
+            code = data[start]
+            if not before and begins[code]:
+                ends = automaton.ends(data, start, size)
+                if ends:
+                    found = self._judged(data, folded, start, ends, own, wanted)
+                    if found is not None:
+                        return found
+            before = _IN_WORD[code]
             start += 1
         return None
 
-    def _at(self, data: bytes, folded: str, start: int, wanted: Callable[[str], bool]) -> Match | None:
-        numbers = self._which.Match(data[start : start + self.longest])
-        return self._best(data, folded, start, sorted([self._numbers[number] for number in numbers]), wanted)
-
-    def _best(self, data: bytes, folded: str, start: int, numbers: Sequence[int], wanted: Callable[[str], bool]) -> Match | None:
-        """The longest match of these recognisers at a place."""
-        size = min(len(data), start + self.longest)
+    def _judged(
+        self, data: bytes, folded: str, start: int, ends: list[tuple[list[int], int]], own: list[int], wanted: Callable[[str], bool]
+    ) -> Match | None:
+        """The longest match at a place of those that an automaton has found there. own: the numbers of its patterns."""
+        longest: dict[int, int] = {}
+        for patterns, end in ends:
+            for pattern in patterns:
+                longest[own[pattern]] = end
         best, chosen = start, -1
-        for number in numbers:
-            one = self._recognisers[number]
-            if _refused(one, data, start):
+        text = ""
+        context: dict[tuple[str, ...], bool] = {}
+        for number in sorted(longest) if len(longest) > 1 else list(longest):
+            end = longest[number]
+            if end <= best or self._refused(number, data, start):
                 continue
-            end = self._each[number].Match(_ANCHOR_START, data, start, size)[0][1]
-            if end <= best:
+            words = self._words_of[number]
+            if words:
+                known = context.get(words)
+                if known is None:
+                    known = context[words] = self._in_context(number, folded, start)
+                if not known:
+                    continue
+            if len(text) != end - start:
+                text = data[start:end].decode("latin-1")
+            end = start + self._valid[number](text)
+            if end <= best or (end < len(data) and self._tails[number] is None and _IN_WORD[data[end]]):
                 continue
-            end = start + one.valid(data[start:end].decode("latin-1"))
-            if end <= best or (end < len(data) and data[end] in _WORD and not one.tail):
-                continue
-            if one.in_context(folded[max(0, start - CONTEXT) : start]) and wanted(folded[start:end]):
+            if wanted(folded[start:end]):
                 best, chosen = end, number
-        return Match(start, best, self._recognisers[chosen].entity, self._tails[chosen]) if chosen >= 0 else None
+        return Match(start, best, self._entities[chosen], self._tails[chosen]) if chosen >= 0 else None
 
 
-def _refused(recogniser: Recogniser, data: bytes, start: int) -> bool:
-    """Whether what is right before a place rules the recogniser out."""
-    if not start:
-        return False
-    before = data[start - 1]
-    if recogniser.not_after and chr(before) in recogniser.not_after:
-        return True
-    return recogniser.apart and start > 1 and before in b" -./" and 48 <= data[start - 2] <= 57
+def _better(one: Match | None, other: Match | None) -> Match | None:
+    """The leftmost, then the longest, then the first."""
+    if one is None or other is None:
+        return one or other
+    return other if other.start < one.start or (other.start == one.start and other.end > one.end) else one
 
 
 def _options() -> Any:
@@ -256,23 +375,17 @@ def _compiled(pattern: str) -> Any:
     return made
 
 
-def _whole(recognisers: Sequence[Recogniser]) -> Any:
-    return _compiled("|".join(_distinct(_edged(one.bounded.full, one) for one in recognisers)))
+def _heads(recognisers: Sequence[Recogniser]) -> list[str]:
+    """What every match begins with. With a word's boundary before it, where the entity begins with a letter or digit: it spares most
+    places."""
+    return _distinct(
+        rf"\b(?:{one.bounded.head(one.head)})" if one.begins_word else f"(?:{one.bounded.head(one.head)})" for one in recognisers
+    )
 
 
 def _word(word: str) -> str:
     """A context word, with any marks behind its letters. It may find too much, never too little."""
     return "".join(f"\\x{code:02x}\\x80*" for code in as_bytes(fold(word).replace(MARK, "")))
-
-
-def _opened(recognisers: Sequence[Recogniser]) -> Any:
-    """What at the end of a text may become a match."""
-    return _compiled("(?:" + "|".join(_distinct(_edged(one.bounded.start, one) for one in recognisers)) + r")\z")
-
-
-def _edged(pattern: str, recogniser: Recogniser) -> str:
-    """With a word's boundary before it, where the entity begins with a letter or digit: it spares most places."""
-    return rf"\b(?:{pattern})" if recogniser.begins_word else f"(?:{pattern})"
 
 
 def _distinct(patterns: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ _MIN_KEY: Final = 16
 _AT_ONCE_ASCII: Final = 128 * 1024
 _AT_ONCE: Final = 4096
 """Up to this many characters are searched at once: about a third of a millisecond."""
-_FOLLOWED: Final = 1024
+_FOLLOWED: Final = 2048
 """Up to this many characters in which something looks like an entity are followed at once, and in one step."""
 _EACH: Final = 16
 """What a text costs beside its characters, in characters."""

@@ -16,6 +16,8 @@ MARK: Final = "\u0301"
 """Stands for every combining mark, so that marks cannot hide anything nor grow without bound."""
 OTHER_LETTER: Final = "\x80"
 OTHER_SIGN: Final = "\x81"
+_MOST_OF_ONE: Final = 4
+"""Characters that one is folded to: more have only Arabic ligatures of whole phrases and a few squared words, in which nothing hides."""
 _DASHES: Final = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u00ad\u058a\u30fc")
 _DOTS: Final = frozenset("\u3002\uff61\u00b7\u2024")
 _SPACES: Final = frozenset("\u0085\u2028\u2029")
@@ -30,7 +32,8 @@ def fold_character(character: str) -> str:
         return character
     if IGNORABLE.match(character):
         return ""
-    return "".join(map(_folded, normalize("NFKD", character))).lstrip(MARK) or MARK
+    folded = "".join(map(_folded, normalize("NFKD", character))).lstrip(MARK) or MARK
+    return folded if len(folded) <= _MOST_OF_ONE else folded[:_MOST_OF_ONE]
 
 
 def _folded(character: str) -> str:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
+
+import re2
 
 from policies.guardrails.recognition.bounded import Bounded, bounded
 from policies.guardrails.recognition.normal import MARK, fold
@@ -14,6 +16,7 @@ from policies.guardrails.recognition.normal import MARK, fold
 CONTEXT: Final = 48
 """Folded characters before a candidate in which its context words are looked for."""
 _ESCAPE: Final = re.compile(r"\\[nrtbf]")
+_UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,9 @@ class Recogniser:
     characters before. not_after: what must not stand right before a match; letters, digits and underscores never may, on either side.
     apart: neither may a digit with a separator: it would be a part of a longer number. behind: a pattern that must match right before it,
     in at most CONTEXT characters; only where it does is anything held. tail: it goes on for as long as there are characters of this class
-    (in RE2's syntax, over folded text), up to the end of `stop`.
+    (in RE2's syntax, over folded text), up to the end of `stop`. sign: a rare sign that every match has, once, with only characters of the
+    class `local` before it, at most 64 and never two dots in a row: it is looked for by its sign. head: by how many of its
+    first characters candidates are looked for: so many that ordinary words are none.
     """
 
     entity: str
@@ -37,6 +42,9 @@ class Recogniser:
     behind: str = ""
     tail: str = ""
     stop: str = ""
+    sign: str = ""
+    local: str = ""
+    head: int = 5
 
     @cached_property
     def bounded(self) -> Bounded:
@@ -48,39 +56,32 @@ class Recogniser:
         return all(character.isascii() and (character.isalnum() or character == "_") for character in self.bounded.first)
 
     @cached_property
+    def _ascii(self) -> Any:
+        """The words that a text of ASCII can have."""
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.case_sensitive = False
+        options.never_capture = True
+        words = [re2.escape(plain) for word in self.words if (plain := fold(word).replace(MARK, "").lower()).isascii()]
+        return re2._re2.RE2(f"(?:^|[^a-z])(?:{'|'.join(words) or chr(0)})(?:$|[^a-z])".encode(), options)
+
+    @cached_property
     def _context(self) -> re.Pattern[str]:
         words = (re.escape(fold(word).replace(MARK, "").lower()) for word in self.words)
         return re.compile(rf"(?<![^\W\d_])(?:{'|'.join(words)})(?![^\W\d_])|(?:{'|'.join(map(re.escape, _spaceless(self.words)))})")
 
     def in_context(self, before: str) -> bool:
         """Whether a context word stands in the folded text before a candidate."""
-        return not self.words or self._context.search(_ESCAPE.sub("  ", before).replace(MARK, "").lower()) is not None
+        if not self.words:
+            return True
+        if before.isascii():
+            data = before.encode("ascii")
+            if b"\\" in data:
+                data = _ESCAPE.sub("  ", before).encode("ascii")
+            return bool(self._ascii.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
+        return self._context.search(_ESCAPE.sub("  ", before).replace(MARK, "").lower()) is not None
 
 
 def _spaceless(words: tuple[str, ...]) -> list[str]:
     """The words of scripts without spaces, which need no boundary around them."""
     return [word for word in words if "\u2e80" <= word[0] <= "\u9fff"] or ["\x00"]
-
-
-def has(check: Callable[[str], bool]) -> Callable[[str], int]:
-    """A validator of whole candidates."""
-
-    def valid(text: str) -> int:
-        return len(text) if check(text) else 0
-
-    return valid
-
-
-def digits_of(text: str) -> str:
-    return "".join([character for character in text if character.isdigit()])
-
-
-def shortened(text: str, check: Callable[[str], bool], lengths: range) -> int:
-    """The longest leading part of digits with single separators whose digits pass a check, and that ends where a group ends."""
-    digits = digits_of(text)
-    ends = [place + 1 for place, character in enumerate(text) if character.isdigit()]
-    for count in range(min(len(digits), lengths.stop - 1), lengths.start - 1, -1):
-        end = ends[count - 1]
-        if (end == len(text) or not text[end].isdigit()) and check(digits[:count]):
-            return end
-    return 0

@@ -159,9 +159,9 @@ class EntityStream:
         finder, start = self._actions.finder, len(self._before)
         new = fold(text)
         folded, data = self._before + new, escapes(self._before_data + as_bytes(new))
-        leads = finder.leads(data, start)
-        limit = len(data) if final else finder.open(data, folded, start, leads)
-        match = finder.next(data, folded, start, limit, self._actions.wanted, leads) if limit > start else None
+        around = finder.around(data, start)
+        limit = len(data) if final else finder.open(data, folded, start, around)
+        match = finder.next(data, folded, start, limit, self._actions.wanted, around) if limit > start else None
         if match is None and new is text:  # in most cases: all of ASCII
             cut = limit - start
             self._keep(folded, data, limit, text[cut:])
@@ -186,8 +186,8 @@ class EntityStream:
             self._moved(value)
             position = start + bisect_left(where, done)
             if position > limit:
-                limit = finder.open(data, folded, position, leads)
-            match = finder.next(data, folded, position, limit, self._actions.wanted, leads)
+                limit = finder.open(data, folded, position, around)
+            match = finder.next(data, folded, position, limit, self._actions.wanted, around)
         cut = max(done, where[limit - start])
         out.append(text[done:cut])
         self._moved(text[done:cut])

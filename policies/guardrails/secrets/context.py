@@ -6,7 +6,8 @@ import json
 from base64 import urlsafe_b64decode
 from typing import Any, Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.checks import has
+from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.secrets.randomness import drawn, entropy, password, stands_in
 
 

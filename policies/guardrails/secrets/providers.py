@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.checks import has
+from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.secrets.randomness import checksum, drawn, token
 
 

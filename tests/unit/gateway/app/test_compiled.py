@@ -137,6 +137,69 @@ SLICES = {
         "owners[end - _WALK:end]": "a list",
         "self._endpoints[turn:turn + min(size, _WINDOW)]": "a tuple",
     },
+    "policies/guardrails/folding.py": {
+        "text[position:start]": "a str",
+        "text[start:start + kept]": "a str",
+    },
+    "policies/guardrails/injection/decoding.py": {
+        "text[turned.start() + 1:turned.start() + 513]": "a str",
+    },
+    "policies/guardrails/phrase_stream.py": {
+        "before[-2:-1]": "a str",
+        "self._held[self._done:cut]": "a str",
+        "self._held[self._done:first.start - self._base]": "a str",
+        "self._held[start - self._base:end - self._base]": "a str",
+        "text[max(0, cut - 2 * _MAX_PENDING_MARKS):cut]": "a str",
+        "text[position:end]": "a str",
+        "text[position:position + window]": "a str",
+    },
+    "policies/guardrails/pii/iban.py": {
+        "text[2:4]": "a str",
+    },
+    "policies/guardrails/pii/national.py": {
+        "code[9:11]": "a str",
+        "digits[-10:-6]": "a str",
+        "digits[-6:-4]": "a str",
+        "digits[2:4]": "a str",
+        "digits[4:6]": "a str",
+        "digits[6:9]": "a str",
+        "number[3:5]": "a str",
+        "text[10:12]": "a str",
+        "text[12:14]": "a str",
+        "text[2:4]": "a str",
+        "text[4:6]": "a str",
+        "text[6:10]": "a str",
+        "text[6:8]": "a str",
+        "text[7:10]": "a str",
+    },
+    "policies/guardrails/pii/phone.py": {
+        "digits[1:3]": "a str",
+        "digits[4:6]": "a str",
+        "text[place + 1:place + 2]": "a str",
+    },
+    "policies/guardrails/pii/ssn.py": {
+        "digits[3:5]": "a str",
+    },
+    "policies/guardrails/recognition/checks.py": {
+        "digits[2:4]": "a str",
+        "digits[4:6]": "a str",
+    },
+    "policies/guardrails/recognition/finder.py": {
+        "data[start:end]": "a match is not empty",
+        "folded[max(0, place - CONTEXT):place]": "a str",
+        "folded[start:end]": "a str",
+    },
+    "policies/guardrails/recognition/stream.py": {
+        "data[low:end]": "low is end - CONTEXT or 0",
+        "folded[low:end]": "a str",
+        "folded[match.start:match.end]": "a str",
+        "text[done:cut]": "a str",
+        "text[done_before:first]": "a str",
+        "text[first:done]": "a str",
+    },
+    "policies/guardrails/secrets/randomness.py": {
+        "text[prefix:end]": "a str",
+    },
 }
 """Every slice of the compiled modules with both a start and an end, and why its start cannot lie behind its end, or need not."""
 

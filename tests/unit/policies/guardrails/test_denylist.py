@@ -17,8 +17,9 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import ALLOW, Verdict
-from policies.guardrails.denylist import MOST_AT_ONCE, REASON, DenyList, DenyListSettings
+from policies.guardrails.denylist import DenyList, DenyListSettings
 from policies.guardrails.folding import MAX_HIDDEN
+from policies.guardrails.phrase_stream import MOST_AT_ONCE, REASON
 from policies.guardrails.phrases import PhraseSet
 
 

@@ -70,13 +70,13 @@ def test_an_allowed_name_is_not_allowed_in_another_spelling_of_a_blocked_one() -
 def test_conditions_read_the_arguments() -> None:
     guard = made(
         {"tool": "write", "when": 'arguments.path.startsWith("/tmp/") && !arguments.path.contains("..")', "action": "allow"},
-        {"tool": "pay", "when": "arguments.amount > 100", "action": "hold", "reversibility": "irreversible"},
+        {"tool": "pay", "when": "arguments.amount > 100", "action": "hold", "reversibility": "compensable"},
         {"tool": "pay", "when": 'principal.agent == "bot" && model == "m" && tool == "pay" && kind == "call"', "action": "allow"},
     )
     assert action(guard, call("write", arguments={"path": "/tmp/x"})) == "allow"
     assert action(guard, call("write", arguments={"path": "/tmp/../etc"})) == "block"
     found = one(guard, call("pay", arguments={"amount": 100.5}))
-    assert (found.action, found.rule, found.reversibility) == ("hold", 1, "irreversible")
+    assert (found.action, found.rule, found.reversibility) == ("hold", 1, "compensable")
     assert action(guard, call("pay", arguments={"amount": 100})) == "allow"
 
 
@@ -159,3 +159,21 @@ def test_a_rule_has_only_known_settings(rule: dict[str, Any]) -> None:
 def test_no_call_ends_in_anything_but_a_finding(name: str, arguments: str) -> None:
     guard = made({"tool": "a*", "when": "arguments.x == 1", "action": "hold"}, {"tool": "*", "action": "allow"})
     assert action(guard, call(name, arguments=arguments)) in ("allow", "hold", "block")
+
+
+def test_what_is_irreversible_is_held_whichever_rule_comes_first() -> None:
+    rules = [
+        {"tool": "*", "action": "allow", "when": "arguments.fine == true"},
+        {"tool": "pay_*", "of": ["call"], "action": "block", "when": "arguments.amount > 100", "reversibility": "irreversible"},
+        {"tool": "*", "action": "allow"},
+    ]
+    guardrail = made(*rules)
+    for name in ("pay_bill", "PAY_bill", "functions.pay_bill"):
+        (found,) = guardrail.judge([call(name, arguments='{"fine": true, "amount": 1}')], CALLER, "m")
+        assert (found.action, found.rule, found.reversibility) == ("hold", 1, "irreversible")
+    (found,) = guardrail.judge([call("pay_bill", arguments='{"fine": false, "amount": 101}')], CALLER, "m")
+    assert found.action == "block"
+    (found,) = guardrail.judge([call("look", arguments='{"fine": true}')], CALLER, "m")
+    assert found.action == "allow" and guardrail.may_hold
+    with pytest.raises(ConfigError, match="irreversible needs an approval"):
+        made({"tool": "pay", "action": "allow", "reversibility": "irreversible"})

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.guardrails.recognition.checks import has
 from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.normal import as_bytes, fold
-from policies.guardrails.recognition.recogniser import Recogniser, has
+from policies.guardrails.recognition.recogniser import Recogniser
 from tests.unit.policies.guardrails.pii.finding import ALL, found
 
 

@@ -1,12 +1,11 @@
-"""Context words and shortened candidates."""
+"""Context words and where candidates begin."""
 
 from __future__ import annotations
 
 import pytest
 
-from policies.guardrails.recognition.checks import luhn
 from policies.guardrails.recognition.normal import fold
-from policies.guardrails.recognition.recogniser import Recogniser, shortened
+from policies.guardrails.recognition.recogniser import Recogniser
 
 WITH_WORDS = Recogniser("x", "a", words=("né", "date of birth", "生日", "ss#"))
 
@@ -23,14 +22,6 @@ def test_words_that_are_not(before: str) -> None:
 
 def test_without_words_there_is_no_context_to_look_for() -> None:
     assert Recogniser("x", "a").in_context("")
-
-
-@pytest.mark.parametrize(
-    ("text", "taken"),
-    [("4111 1111 1111 1111 12", 19), ("4111111111111111", 16), ("411111111111111112", 0), ("4111 1111 1111 1112", 0), ("41", 0)],
-)
-def test_the_longest_group_of_digits_that_passes(text: str, taken: int) -> None:
-    assert shortened(text, luhn, range(16, 20)) == taken
 
 
 def test_whether_a_candidate_begins_a_word() -> None:

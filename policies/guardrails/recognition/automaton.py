@@ -1,0 +1,177 @@
+"""Many bounded patterns at once, from one place on: which of them match there, how far, and which may go on behind the end of the text.
+
+A deterministic automaton that is built as texts need it (R. S. Boyer, J S. Moore, 1977; K. Thompson, 1968). It is asked at one place at a
+time, never everywhere at once: so it has few states, and a hostile text cannot make it build new ones for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from policies.guardrails.recognition.bounded import Bounded, Piece
+
+MOST_STATES: Final = 20_000
+"""Beyond it all states are built anew."""
+
+
+class State:
+    """Where a walk is. next: by class of characters; None: not built yet. accepted: the patterns that match up to here. alive: those that
+    have come this far, and match here or may go on."""
+
+    __slots__ = ("accepted", "alive", "members", "next")
+
+    def __init__(self, members: frozenset[int], accepted: list[int], alive: list[int], classes: int) -> None:
+        self.members, self.accepted, self.alive = members, accepted, alive
+        self.next: list[State | None] = [None] * classes
+
+
+class Automaton:
+    """patterns: read without regard to case."""
+
+    def __init__(self, patterns: Sequence[Bounded]) -> None:
+        self._sets: list[frozenset[int]] = []  # of each position: the codes that it takes
+        self._owner: list[int] = []
+        self._follow: list[list[int]] = []
+        self._last: list[bool] = []
+        first: set[int] = set()
+        for number, pattern in enumerate(patterns):
+            begins, ends, _ = self._positions(pattern.tree, number)
+            first |= begins
+            for place in ends:
+                self._last[place] = True
+        self._classes, self._takes = self._classified()
+        self._states: dict[frozenset[int], State] = {}
+        self._nothing: list[int] = []
+        self._lists: dict[tuple[int, ...], list[int]] = {(): self._nothing}
+        none = frozenset[int]()
+        self._dead = State(none, self._nothing, self._nothing, len(self._takes))
+        self._start = State(none, self._nothing, self._nothing, len(self._takes))
+        self._first = first
+        self.begins: list[bool] = [any(code in self._sets[place] for place in first) for code in range(256)]
+        """By code: whether any pattern may begin with it."""
+
+    def ends(self, data: bytes, place: int, size: int) -> list[tuple[list[int], int]]:
+        """(patterns, where they end), in the order of the ends, of the ways in which patterns match from a place on. Of a run of ends of
+        the same patterns only the last."""
+        found: list[tuple[list[int], int]] = []
+        state, classes, dead = self._start, self._classes, self._dead
+        last = self._nothing
+        end = place
+        while place < size:
+            kind = classes[data[place]]
+            after = state.next[kind]
+            if after is None:
+                after = self._built(state, kind)
+            if after is dead:
+                break
+            state = after
+            place += 1
+            accepted = state.accepted
+            if accepted is not self._nothing:
+                if accepted is not last and last is not self._nothing:
+                    found.append((last, end))
+                last = accepted
+                end = place
+        if last is not self._nothing:
+            found.append((last, end))
+        return found
+
+    def open(self, data: bytes, place: int, size: int) -> list[int]:
+        """The patterns that more text may complete or lengthen, or that end with the text, from a place on."""
+        state, classes, dead = self._start, self._classes, self._dead
+        while place < size:
+            after = state.next[classes[data[place]]]
+            if after is None:
+                after = self._built(state, classes[data[place]])
+            if after is dead:
+                return []
+            state = after
+            place += 1
+        return state.alive
+
+    def _built(self, state: State, kind: int) -> State:
+        takes = self._takes[kind]
+        if state is self._start:
+            found = {place for place in self._first if place in takes}
+        else:
+            found = {place for member in state.members for place in self._follow[member] if place in takes}
+        if not found:
+            after = self._dead
+        else:
+            members = frozenset(found)
+            known = self._states.get(members)
+            if known is None:
+                if len(self._states) >= MOST_STATES:
+                    self._forget()
+                accepted = self._known(tuple(sorted({self._owner[place] for place in members if self._last[place]})))
+                alive = self._known(tuple(sorted({self._owner[place] for place in members})))
+                known = self._states[members] = State(members, accepted, alive, len(self._takes))
+            after = known
+        state.next[kind] = after
+        return after
+
+    def _known(self, patterns: tuple[int, ...]) -> list[int]:
+        """The one list of these patterns."""
+        return self._lists.setdefault(patterns, list(patterns))
+
+    def _forget(self) -> None:
+        """Walks that are under way keep their states."""
+        for state in self._states.values():
+            state.next = [None] * len(self._takes)
+        self._states.clear()
+        self._start.next = [None] * len(self._takes)
+
+    def _positions(self, piece: Piece, number: int) -> tuple[set[int], set[int], bool]:
+        """Adds the positions of a piece: the first ones, the last ones, and whether it may be empty (V. M. Glushkov, 1961)."""
+        if piece.kind == "set":
+            place = len(self._sets)
+            codes = {ord(one) for sign in piece.members for one in (sign, sign.lower(), sign.upper()) if len(one) == 1 and ord(one) < 256}
+            self._sets.append(frozenset(codes))
+            self._owner.append(number)
+            self._follow.append([])
+            self._last.append(False)
+            return {place}, {place}, False
+        if piece.kind == "alternatives":
+            firsts: set[int] = set()
+            lasts: set[int] = set()
+            empty = False
+            for part in piece.parts:
+                one, other, nothing = self._positions(part, number)
+                firsts |= one
+                lasts |= other
+                empty = empty or nothing
+            return firsts, lasts, empty
+        return self._sequence([piece.parts[0]] * piece.high if piece.kind == "repeat" else list(piece.parts), piece, number)
+
+    def _sequence(self, parts: list[Piece], piece: Piece, number: int) -> tuple[set[int], set[int], bool]:
+        firsts: set[int] = set()
+        lasts: set[int] = set()
+        empty = True
+        for place, part in enumerate(parts):
+            one, other, nothing = self._positions(part, number)
+            for last in lasts:
+                self._follow[last].extend(sorted(one))
+            if empty:
+                firsts |= one
+            optional = nothing or (piece.kind == "repeat" and place >= piece.low)
+            lasts = (lasts | other) if optional else other
+            empty = empty and optional
+        return firsts, lasts, empty
+
+    def _classified(self) -> tuple[list[int], list[frozenset[int]]]:
+        """The class of each code, and which positions take each class: codes that all patterns treat alike are one class."""
+        kinds = list(dict.fromkeys(self._sets))
+        places: dict[frozenset[int], list[int]] = {kind: [] for kind in kinds}
+        for place, kind in enumerate(self._sets):
+            places[kind].append(place)
+        known: dict[tuple[bool, ...], int] = {}
+        classes: list[int] = []
+        takes: list[frozenset[int]] = []
+        for code in range(256):
+            key = tuple([code in kind for kind in kinds])
+            if key not in known:
+                known[key] = len(takes)
+                takes.append(frozenset([place for kind, taken in zip(kinds, key, strict=True) if taken for place in places[kind]]))
+            classes.append(known[key])
+        return classes, takes
