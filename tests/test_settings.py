@@ -20,7 +20,17 @@ ROOT = Path(__file__).resolve().parent.parent
 TOP = ("gateway", "engines", "policies", "admin")
 SPECS = tuple(
     f"gateway.core.{name}"
-    for name in ("specs", "approval_specs", "identity_specs", "limit_specs", "mtls_specs", "price_specs", "alert_specs", "retention_specs")
+    for name in (
+        "specs",
+        "approval_specs",
+        "identity_specs",
+        "limit_specs",
+        "moderation_specs",
+        "mtls_specs",
+        "price_specs",
+        "alert_specs",
+        "retention_specs",
+    )
 )
 SPEC = "gateway.core.spec.Spec"
 # Settings without such a read, and why that is right.

@@ -86,7 +86,11 @@ def explain(
     agent: Annotated[str, typer.Option("--agent", help="The agent that acts for it.")] = "",
     operation: Annotated[
         str,
-        typer.Option("--operation", help="chat, completions, embeddings, rerank, classify or infer.", autocompletion=completion.operations),
+        typer.Option(
+            "--operation",
+            help="chat, completions, embeddings, rerank, classify, moderations or infer.",
+            autocompletion=completion.operations,
+        ),
     ] = "chat",
     source: Annotated[str, typer.Option("--source", help="The address that the request comes from.")] = "192.0.2.1",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="The request's max_tokens.", min=0)] = 0,

@@ -12,6 +12,7 @@ from functools import partial
 
 from gateway.app.access import AccessBuilder
 from gateway.app.countries import Countries
+from gateway.app.moderation import moderation_of
 from gateway.app.ownership import Owned, PluginOwner
 from gateway.app.parts import NONE, Parts, PartsBuilder, key_of
 from gateway.config.convert import nearest
@@ -99,7 +100,8 @@ class Assembler:
     async def try_out(self, spec: ConfigSpec, before: Parts) -> None:
         """What `assemble` would refuse, as far as that shows without starting anything. Raises ConfigError."""
         await self._countries.read(spec)
-        await self._parts.build(spec, before)
+        parts = await self._parts.build(spec, before)
+        moderation_of(spec, [(guard, parts.guardrails[key_of(guard)]) for guard in spec.guardrails], self._parts)
         await in_slices(router_steps(spec.models, spec.engines, self._registry, self._parts.selectors))
 
     def _steps(self, version: int, spec: ConfigSpec, parts: Parts, owned: Owned) -> Steps[Assembled]:
@@ -111,6 +113,7 @@ class Assembler:
             hint = nearest(pattern, [model.name for model in spec.models])
             log.warning("no model is named %r, which has a price; %s", pattern, hint)
         _check_table(spec)
+        moderations = moderation_of(spec, built, self._parts)
         yield
         entries: dict[str, ModelEntry] = {}
         for model in spec.models:
@@ -147,6 +150,7 @@ class Assembler:
             networks.rules(spec.listen.admin_networks),
             prover,
             self._limiter(spec, version, True) if any(limit.queued is not None for limit in spec.limits) else None,
+            moderations,
         )
         return Assembled(snapshot, router, parts)
 

@@ -63,6 +63,7 @@ from gateway.identity.floods import FloodTable
 from gateway.identity.replays import Replays
 from gateway.identity.revocations import Revocations
 from gateway.identity.token_keys import TokenKeys
+from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.server.tls import Material
 from gateway.telemetry import logging as gatehouse_logging
@@ -122,7 +123,7 @@ class Gateway:
         self._watch_refusals()
         self.revocations, self.token_keys = Revocations(), TokenKeys()
         self.logins = LocalLogins(SystemClock(), self.login_key)
-        link, known = self.store_link, (self.revocations, self.token_keys, self.logins)
+        link, known = self.store_link, (self.revocations, self.token_keys, self.logins, ModelAsker(self.plane))
         self.tokens = TokenService(link.store, self.token_keys, self.audit, lambda: self._identity().gateway_tokens, self._owner)
         self.revoked = RevocationBook(link.store, self.revocations, self._identity, self._owner)
         parts = PartsBuilder(plugins, link.keys, link.people, base, self.events.record, lambda: self.scrape(), *known)

@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from gateway.app.plugin_set import Plugins, at
+from gateway.core.asking import Asker
 from gateway.core.hooks import Hook
 from gateway.core.logins import Logins
-from gateway.core.plugins import AuthenticatorContext
+from gateway.core.plugins import AuthenticatorContext, GuardrailRow
 from gateway.core.ports import Authenticator, KeyStore
 from gateway.core.secret import Secret
 from gateway.core.shapes import ShapeGuard
@@ -71,6 +72,7 @@ class PartsBuilder:
     """base: the folder that files named in settings are relative to. keys: the API keys of the store. people: what it says of callers.
 
     record: (event, target, detail) for the audit log. scrape: all metrics, for exporters. revocations, token_keys, logins: the process's.
+    asker: asks models for guardrails.
     """
 
     def __init__(
@@ -84,10 +86,12 @@ class PartsBuilder:
         revocations: Revocations | None = None,
         token_keys: TokenKeys | None = None,
         logins: Logins | None = None,
+        asker: Asker | None = None,
     ) -> None:
         self._plugins, self._keys, self._people, self._base = plugins, keys, people, base
         self._record, self._scrape = record, scrape
         self._revocations, self._token_keys, self._logins_of_all = revocations, token_keys, logins
+        self._asker = asker
         self.selectors = plugins.selectors
         self._turns = Turns()
         self._sweeping: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -109,7 +113,7 @@ class PartsBuilder:
 
     def _guardrail(self, number: int, spec: GuardrailSpec) -> Guarded:
         with at(f"guardrails[{number}].settings", f"the guardrail {spec.name!r}: "):
-            guardrail = self._plugins.guardrail(spec, self._read_text)
+            guardrail = self._plugins.guardrail(spec, self._read_text, asker=self._asker)
         if hasattr(guardrail, "sweep"):
             self._sweeping.add(guardrail)
         return Guarded(
@@ -127,6 +131,10 @@ class PartsBuilder:
         """Lets guardrails drop what they have kept for long enough. now: monotonic seconds."""
         for guardrail in tuple(self._sweeping):
             guardrail.sweep(now)
+
+    def row(self, spec: GuardrailSpec) -> GuardrailRow:
+        """The row of its type."""
+        return self._plugins.guardrails[spec.type]
 
     def judge(self, spec: GuardrailSpec, guarded: Guarded) -> ToolGuard | None:
         """The guardrail as one that judges tools; None if it reads texts."""

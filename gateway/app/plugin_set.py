@@ -21,6 +21,7 @@ from engines.runtimes import RUNTIMES, RuntimeRow
 from gateway.app import access
 from gateway.audit.sinks import SINKS
 from gateway.config.convert import PluginSchemas
+from gateway.core.asking import Asker
 from gateway.core.errors import ConfigError
 from gateway.core.hooks import Hook
 from gateway.core.plugins import (
@@ -30,6 +31,7 @@ from gateway.core.plugins import (
     Context,
     ExporterContext,
     ExporterRow,
+    GuardrailContext,
     GuardrailRow,
     HookRow,
     SelectorRow,
@@ -86,10 +88,10 @@ class Plugins:
 
     # --- from settings to what they describe
 
-    def guardrail(self, spec: GuardrailSpec, read: Callable[[str], str], *, local: bool = True) -> Guardrail:
+    def guardrail(self, spec: GuardrailSpec, read: Callable[[str], str], *, local: bool = True, asker: Asker | None = None) -> Guardrail:
         """Raises ConfigError with one sentence. local: the settings come from the configuration file."""
         row = self.guardrails[spec.type]
-        return built(row.build, row.settings, spec.settings, Context(name=spec.name, read=read, local=local))
+        return built(row.build, row.settings, spec.settings, GuardrailContext(name=spec.name, read=read, local=local, asker=asker))
 
     def hook(self, spec: HookSpec, read: Callable[[str], str]) -> Hook:
         """Raises ConfigError with one sentence."""

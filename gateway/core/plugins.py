@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+from gateway.core.asking import Asker
 from gateway.core.clock import Clock, Entropy, SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.hooks import Hook
@@ -52,6 +53,13 @@ class Context:
     read: Callable[[str], str] = no_files
     local: bool = True
     clock: Clock = field(default_factory=SystemClock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailContext(Context):
+    """asker: by which a guardrail asks the models of this gateway; None where there is no gateway around it."""
+
+    asker: Asker | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +143,15 @@ class AuthenticatorRow(Row):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailRow(Row):
     """judges: what is built is a `ToolGuard` (gateway.core.tools), which judges tools, and its texts' part lets everything pass. shapes:
-    the same for a `ShapeJudge` (gateway.core.shapes), which judges the form of whole answers."""
+    the same for a `ShapeJudge` (gateway.core.shapes), which judges the form of whole answers. asks: its attribute `model` is the name of a
+    model of this gateway, which it asks. moderates: it is a `Moderator` (gateway.core.moderation)."""
 
     kind: ClassVar[str] = "guardrail"
-    build: Callable[[Any, Context], Guardrail]
+    build: Callable[[Any, GuardrailContext], Guardrail]
     judges: bool = False
     shapes: bool = False
+    asks: bool = False
+    moderates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

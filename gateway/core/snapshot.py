@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.core.isolation import Salts
+from gateway.core.moderation import Moderations
 from gateway.core.network import Rules
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Route, StreamMatcher
 from gateway.core.prices import LineUp
@@ -70,6 +71,7 @@ class Inspector(Protocol):
 
 
 _MOST_SEEN: Final = 4096
+NO_MODERATIONS: Final = Moderations()
 
 
 class ModelEntry:
@@ -187,7 +189,8 @@ class Snapshot:
     salts: keep callers from sharing cached prefixes.
     networks, admin_networks: who is let in by the two listeners; None: everybody.
     places: counts places in queues; None where no limit bounds them. prover: reads proofs at the token endpoint; None where no token can
-    be bound to a key. owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
+    be bound to a key. moderations: who answers requests for moderation. owned: keeps the plug-ins that were built for this Snapshot open
+    for as long as something refers to the Snapshot.
     """
 
     __slots__ = (
@@ -197,6 +200,7 @@ class Snapshot:
         "identity",
         "limiter",
         "models",
+        "moderations",
         "networks",
         "owned",
         "parse",
@@ -225,9 +229,11 @@ class Snapshot:
         admin_networks: Rules | None = None,
         prover: Prover | None = None,
         places: Limiter | None = None,
+        moderations: Moderations = NO_MODERATIONS,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
         self.models, self.parse, self.salts, self.owned = models, parse, salts, owned
         self.parse_steps, self.places = parse_steps, places
         self.networks, self.admin_networks, self.prover = networks, admin_networks, prover
+        self.moderations = moderations

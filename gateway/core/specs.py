@@ -35,6 +35,7 @@ from gateway.core.limit_specs import (
     RollingSpec,
     WeightsSpec,
 )
+from gateway.core.moderation_specs import ModerationSpec
 from gateway.core.price_specs import CostCentreSpec, EngineCostSpec, PriceSpec, SessionsSpec, UsageSpec
 from gateway.core.redis_specs import RedisSpec
 from gateway.core.retention_specs import CopySpec, RetentionSpec
@@ -465,6 +466,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     usage: UsageSpec = UsageSpec()
     alerts: AlertsSpec = AlertsSpec()
     guardrails: tuple[GuardrailSpec, ...] = ()
+    moderation: ModerationSpec = ModerationSpec()
     approvals: ApprovalsSpec = ApprovalsSpec()
     hooks: tuple[HookSpec, ...] = ()
     audit: AuditSpec = AuditSpec()

@@ -48,13 +48,15 @@ NARROWED: Final = Decision(False, "The token's scope does not cover this request
 
 class Verdict(Struct, frozen=True):
     """A guardrail's verdict on texts: allow, annotate (pass, but the record says what was found), rewrite (with `texts`, one for each that
-    was read), block or hold. error: it failed (only the failure boundary says so). findings: what led to it."""
+    was read), block or hold. error: it failed (only the failure boundary says so). findings: what led to it. usage: what a model cost that
+    was asked; it is charged to the caller if the verdict refuses."""
 
     action: Literal["allow", "annotate", "rewrite", "block", "hold", "error"]
     guardrail: str = ""
     reason: str = ""
     texts: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    usage: Usage | None = None
 
 
 ALLOW = Verdict("allow")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from gateway.core.errors import EngineError, GatehouseError
+from gateway.core.moderation import Judgement
 from gateway.core.prices import Price
 from gateway.core.slices import Steps
 from gateway.core.tools import CallReader, ToolUse
@@ -219,10 +220,11 @@ class WireApi:
     operation: its name in policies, limits, metrics and the audit log. paths: where clients call it; patterns are for `matches`.
     prefix: error bodies for every path below it are this format's, whether or not there is such a path (b"": none).
     generates: whether it generates text, so that tokens can be estimated from bytes. describes: whether whole answers are read for the
-    audit record even where no guardrail reads them.
+    audit record even where no guardrail reads them. moderates: a guardrail answers it, where one is configured for the model
+    (gateway.core.moderation).
     """
 
-    __slots__ = ("describes", "generates", "operation", "paths", "prefix")
+    __slots__ = ("describes", "generates", "moderates", "operation", "paths", "prefix")
 
     def __init__(
         self,
@@ -232,9 +234,10 @@ class WireApi:
         prefix: bytes = b"",
         generates: bool = False,
         describes: bool = False,
+        moderates: bool = False,
     ) -> None:
         self.operation, self.paths, self.prefix = operation, paths, prefix
-        self.generates, self.describes = generates, describes
+        self.generates, self.describes, self.moderates = generates, describes, moderates
 
     def __repr__(self) -> str:
         return f"<{self.operation}>"
@@ -362,6 +365,14 @@ class WireApi:
     def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
         """The body of an error. headers: the request's."""
         return error.body()
+
+    def judged(self, request: InferenceRequest) -> list[str]:
+        """The texts that a request wants to have judged, one for each result."""
+        raise NotImplementedError
+
+    def judgement(self, request: InferenceRequest, identity: str, results: Sequence[Judgement]) -> bytes:
+        """The answer that says what was found in each of these texts. identity: of the request."""
+        raise NotImplementedError
 
     # --- event streams
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.plugins import GuardrailRow
-from gateway.guardrails import http
+from gateway.guardrails import classifier, http
 
-ROWS: Final = (GuardrailRow(name="http", settings=http.HttpSettings, build=http.build),)
+ROWS: Final = (
+    GuardrailRow(name="http", settings=http.HttpSettings, build=http.build),
+    GuardrailRow(name="classifier", settings=classifier.ClassifierSettings, build=classifier.build, asks=True, moderates=True),
+)

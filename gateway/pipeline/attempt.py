@@ -87,7 +87,7 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             continue
         exchange.clock.mark("engine")
         exchange.call = None
-        attempt.close(_result(relay.head))
+        attempt.close(result_of(relay.head))
         return relay
 
 
@@ -146,7 +146,7 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
     )
 
 
-def _result(head: ResponseHead | None) -> AttemptResult:
+def result_of(head: ResponseHead | None) -> AttemptResult:
     """What an answer shows about the engine's health: refusals of the request and full queues show nothing."""
     status = head.status if head is not None else 502
     if status < 400:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from time import perf_counter_ns, time
 from typing import Any, Final, Protocol
 
+from gateway.core.asking import with_spent
 from gateway.core.decided import caller_facts, request_facts
 from gateway.core.errors import (
     ApprovalPending,
@@ -119,6 +120,7 @@ class Exchange:
         "guardrail",
         "head_sent",
         "headers",
+        "inspected",
         "intended",
         "keep_alive",
         "kept",
@@ -197,6 +199,8 @@ class Exchange:
         self.spent: Usage | None = None  # of an answer that was repaired, with its cost
         self.usage: Usage | None = None
         """Of the answer, once it is known; never before the answer is whole."""
+        self.inspected: Usage | None = None
+        """What the model cost that a guardrail asked and that led to a refusal."""
         self.clock: PhaseClock = SampledPhases(self.started_ns) if plane.sampled() else UNTIMED
         self.driver: Driver | None = None
         plane.exchanges.add(self)
@@ -382,6 +386,9 @@ class Exchange:
                 usage.currency = request.price.currency
         if self.spent is not None:
             usage = self.spent if usage is None else usage.plus(self.spent)
+        own = usage
+        if self.inspected is not None and self.refused:
+            usage = with_spent(usage, self.inspected)
         if self.call is not None:
             self.call.cancel()
             self.call = None
@@ -409,7 +416,7 @@ class Exchange:
             self._record(outcome, status, code, usage, endpoint, seconds, counts)
         if entry is not None and request is not None:
             overhead = (now_ns - self.started_ns - self.engine_ns) * 1e-3
-            entry.meter.record(request.operation, status, outcome, overhead, seconds, usage)
+            entry.meter.record(request.operation, status, outcome, overhead, seconds, own)
         else:
             self.plane.metrics.denied(status, code)
         self.clock.finish(self.plane.metrics.phases)
@@ -455,7 +462,7 @@ class Exchange:
                 estimated=usage.estimated,
                 charged=counts,
                 cost=usage.cost,
-                currency="" if price is None else price.currency,
+                currency=usage.currency if price is None else price.currency,
                 price="" if price is None else price.version_of(usage),
                 basis="" if price is None else price.basis,
                 prefill_us=0 if device is None else device.prefill_us,

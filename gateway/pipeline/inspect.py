@@ -84,7 +84,8 @@ def _of_all(verdict: Verdict, texts: Sequence[str], chosen: list[int]) -> Verdic
     passed = list(texts)
     for number, text in zip(chosen, verdict.texts, strict=False):
         passed[number] = text
-    return Verdict(verdict.action, verdict.guardrail, verdict.reason, tuple(passed) if verdict.texts else (), verdict.findings)
+    passing = tuple(passed) if verdict.texts else ()
+    return Verdict(verdict.action, verdict.guardrail, verdict.reason, passing, verdict.findings, verdict.usage)
 
 
 def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> bool:
@@ -94,6 +95,8 @@ def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> b
     x.notes.append(note)
     if note.action == "pass":
         return False
+    if note.action != "rewrite":
+        x.inspected = verdict.usage
     x.guardrail = guardrail.name
     return True
 

@@ -27,7 +27,7 @@ from gateway.core.snapshot import ModelEntry
 from gateway.core.types import NARROWED, InferenceRequest, IntentRecord, Principal, ResponseHead
 from gateway.core.waiting import WAITS, Completion, Signal, check
 from gateway.core.wire import WireApi
-from gateway.pipeline import approvals, attempt, inspect, shapes, tools
+from gateway.pipeline import approvals, attempt, inspect, moderation, shapes, tools
 from gateway.pipeline.exchange import Exchange
 from gateway.pipeline.held import HeldRelay
 from gateway.pipeline.queueing import note_route
@@ -61,10 +61,9 @@ async def serve(x: Exchange) -> None:
         x.client.read_body()
         body = await ready  # the connection's own deadline bounds the wait
     if len(body) > LARGE and snapshot.parse_steps is not None:  # 3
-        request = await x.plane.turns.run(snapshot.parse_steps(x.path, body, x.headers))
+        request = x.request = await x.plane.turns.run(snapshot.parse_steps(x.path, body, x.headers))
     else:
-        request = snapshot.parse(x.path, body, x.headers)
-    x.request = request
+        request = x.request = snapshot.parse(x.path, body, x.headers)
     x.clock.mark("parse")
 
     entry = _authorised(x, principal, request)  # 4
@@ -91,6 +90,8 @@ async def serve(x: Exchange) -> None:
     ticket = _intent(x, principal, request, body)  # 7
     x.clock.mark("intent")
 
+    if request.api.moderates and await _moderated(x, entry, ticket):
+        return
     if entry.fallbacks:  # 8, 9, 10
         entry, relay = await _with_fallbacks(x, entry, ticket, relay_type)
     else:
@@ -145,6 +146,8 @@ def _taken(x: Exchange) -> GatehouseError:
 def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> ModelEntry:
     """The model's entry. An unknown model and one hidden from the caller get the same answer."""
     snapshot = x.snapshot
+    if request.api.moderates:
+        moderation.choose(snapshot, request)
     entry = snapshot.models.get(request.model)
     decision = snapshot.authorizer.decide(principal, request, x.peer, len(x.body or b""))
     x.decision_rule, x.allowed = decision.rule, decision.allow
@@ -211,10 +214,24 @@ async def _retried(x: Exchange, principal: Principal, request: InferenceRequest,
 
 async def _inspected(x: Exchange, entry: ModelEntry) -> None:
     """Phase 6. Raises GuardrailViolation."""
-    if entry.request_guardrails:
-        await inspect.request(x, entry.request_guardrails)
+    guardrails = entry.request_guardrails
+    if x.request.api.moderates:  # type: ignore[union-attr]
+        guardrails = moderation.before(x, guardrails)
+    if guardrails:
+        await inspect.request(x, guardrails)
     if entry.request_tools:
         await tools.request(x, entry.request_tools)
+
+
+async def _moderated(x: Exchange, entry: ModelEntry, ticket: Signal[None]) -> bool:
+    """Whether a guardrail has answered instead of an engine."""
+    moderator = x.snapshot.moderations.of(entry.name)
+    if moderator is None:
+        return False
+    body = await moderation.judged(x, moderator, ticket)
+    _send(x, moderation.OK, body, body)
+    x.settle("ok", 200)
+    return True
 
 
 async def _passed(x: Exchange, entry: ModelEntry, head: ResponseHead, body: bytes) -> tuple[bytes, bytes | memoryview]:

@@ -77,6 +77,7 @@ from gateway.limits.estimates import Estimates, bounds_of
 from gateway.limits.lease_messages import LeaseRecall, LeaseReply
 from gateway.limits.leased import LeasedLimiter
 from gateway.limits.shares import Shares
+from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.routing.follower import Follower
 from gateway.routing.mirror_messages import TO_WORKER
@@ -135,7 +136,8 @@ class Worker:
         self.token_keys.replace(state.token_keys)
         logins = RemoteLogins(bytes.fromhex(state.logins.reveal()), lambda wish: channel.ask(wish, CLAIM_SECONDS), channel.tell)
         known = (self.revocations, self.token_keys, logins)
-        parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
+        asker = ModelAsker(self.plane)
+        parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known, asker)
         self.plane.listeners.append(lambda: parts.sweep(self.plane.now))
         salts = bytes.fromhex(state.salts.reveal())
         loop = asyncio.get_running_loop()

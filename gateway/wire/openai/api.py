@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from gateway.core.errors import EngineError, GatehouseError, RequestError
+from gateway.core.moderation import Judgement
 from gateway.core.tools import CallReader, ToolUse
 from gateway.core.types import Headers, InferenceRequest, ResponseHead, Usage
 from gateway.core.wire import EventReader, RequestTexts, WholeAnswer, WireApi
@@ -28,6 +29,8 @@ from gateway.wire.openai.views import (
     ClassifyRequest,
     CompletionRequest,
     EmbeddingRequest,
+    ModerationPart,
+    ModerationRequest,
     RerankRequest,
     StreamOptions,
 )
@@ -46,8 +49,10 @@ class OpenAiApi(WireApi):
 
     __slots__ = ("_decoder", "_known", "read")
 
-    def __init__(self, operation: str, path: bytes, view: type[Struct], read: frozenset[str], *, generates: bool = False) -> None:
-        super().__init__(operation, (path,), generates=generates)
+    def __init__(
+        self, operation: str, path: bytes, view: type[Struct], read: frozenset[str], *, generates: bool = False, moderates: bool = False
+    ) -> None:
+        super().__init__(operation, (path,), generates=generates, moderates=moderates)
         self._decoder = msgspec.json.Decoder(view)
         self._known = KNOWN[operation]
         self.read = read
@@ -297,12 +302,56 @@ class RerankApi(OpenAiApi):
         return request.view.query
 
 
+class ModerationApi(OpenAiApi):
+    """Judgements of texts (API reference, "Create moderation")."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("moderations", b"/v1/moderations", ModerationRequest, frozenset({"input"}), moderates=True)
+
+    def _finish(self, request: InferenceRequest, length: int) -> None:
+        super()._finish(request, length)
+        for index, item in enumerate(request.view.input):
+            if isinstance(item, ModerationPart) and (item.type != "text" or item.text is None):
+                place = f"input[{index}]"
+                raise RequestError(
+                    f"{place}: only texts are judged here, and this is {item.type[:64]!r}.", param=place, code="unsupported_content"
+                )
+        if "model" not in request.fields:
+            request.fields["model"] = Raw(_ENCODER.encode(request.model))
+
+    def judged(self, request: InferenceRequest) -> list[str]:
+        given = request.view.input
+        if not isinstance(given, str) and isinstance(given[0], ModerationPart):
+            return ["\n".join(request.view.texts())]  # parts are one message
+        texts: list[str] = request.view.texts()
+        return texts
+
+    def judgement(self, request: InferenceRequest, identity: str, results: Sequence[Judgement]) -> bytes:
+        found = [
+            {
+                "flagged": result.flagged,
+                "categories": result.categories,
+                "category_scores": result.scores,
+                "category_applied_input_types": {name: ["text"] for name in result.categories},
+            }
+            for result in results
+        ]
+        return _ENCODER.encode({"id": f"modr-{identity}", "model": request.model, "results": found})
+
+    def opening(self, request: InferenceRequest) -> Any:
+        texts = request.view.texts()
+        return texts[0] if texts else None
+
+
 APIS: Final[tuple[WireApi, ...]] = (
     ChatApi(),
     CompletionsApi(),
     InputApi("embeddings", b"/v1/embeddings", EmbeddingRequest),
     RerankApi(),
     InputApi("classify", b"/v1/classify", ClassifyRequest),
+    ModerationApi(),
 )
 
 

@@ -60,6 +60,7 @@ KNOWN: Final[dict[str, frozenset[str]]] = {
         "use_activation embed_dtype endianness",
     ),
     "classify": names("model input user truncate_prompt_tokens truncation_side add_special_tokens activation softmax use_activation"),
+    "moderations": names("model input user"),
     "rerank": names(
         "model query documents top_n return_documents max_chunks_per_doc max_tokens_per_doc rank_fields",
         "truncate_prompt_tokens truncation_side user instruction use_activation",

@@ -205,6 +205,37 @@ class ClassifyRequest(EmbeddingRequest, gc=False, kw_only=True):
     """POST /v1/classify in vLLM's shape: the same `input` as embeddings."""
 
 
+DEFAULT_MODERATION: Final = "omni-moderation-latest"
+"""The model of a moderation request that names none (OpenAI API reference)."""
+
+
+class ModerationPart(Struct, gc=False):
+    """A part of a message; only its text can be judged."""
+
+    type: Annotated[str, Meta(max_length=64)]
+    text: Text | None = None
+
+
+class ModerationRequest(Struct, gc=False, kw_only=True):
+    """POST /v1/moderations: a text, several texts, or the parts of one message."""
+
+    model: ModelName = DEFAULT_MODERATION
+    input: Text | Annotated[list[Text | ModerationPart], Meta(min_length=1, max_length=2048)]
+
+    def texts(self) -> list[str]:
+        if isinstance(self.input, str):
+            return [self.input]
+        return [item if isinstance(item, str) else item.text or "" for item in self.input]
+
+    def replace(self, texts: list[str]) -> None:
+        if isinstance(self.input, str):
+            self.input = texts[0]
+            return
+        for index, text in enumerate(texts):
+            item = self.input[index]
+            self.input[index] = text if isinstance(item, str) else ModerationPart(item.type, text)
+
+
 class RerankRequest(Inference, gc=False, kw_only=True):
     """POST /v1/rerank in the shape of Cohere and Jina."""
 

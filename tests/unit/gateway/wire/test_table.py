@@ -38,7 +38,7 @@ def test_which_paths_are_inference(path: bytes, expected: bool) -> None:
 
 
 def test_every_operation_has_its_own_place() -> None:
-    assert OPERATIONS == ("chat", "completions", "embeddings", "rerank", "classify", "infer")
+    assert OPERATIONS == ("chat", "completions", "embeddings", "rerank", "classify", "moderations", "infer")
     paths = [path for api in APIS for path in api.paths]
     assert len(set(paths)) == len(paths)
     assert all(find(path) is api for api in APIS for path in api.paths)

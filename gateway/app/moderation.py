@@ -1,0 +1,53 @@
+"""From settings to who answers /v1/moderations, and a check of the models that guardrails ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.app.parts import PartsBuilder
+from gateway.config.convert import nearest
+from gateway.core.errors import ConfigError
+from gateway.core.moderation import Moderations, Moderator
+from gateway.core.specs import ConfigSpec, GuardrailSpec
+from gateway.pipeline.guarded import Guarded
+
+
+def moderation_of(spec: ConfigSpec, guardrails: Sequence[tuple[GuardrailSpec, Guarded]], parts: PartsBuilder) -> Moderations:
+    """Raises ConfigError for a guardrail that asks a model that is not there, and for one that cannot answer."""
+    names = {name: model.name for model in spec.models for name in (model.name, *model.aliases)}
+    found: dict[str, Moderator] = {}
+    for number, (settings, guarded) in enumerate(guardrails):
+        row = parts.row(settings)
+        if not row.asks:
+            continue
+        moderator = cast(Moderator, guarded.guardrail)
+        if moderator.model not in names:
+            raise ConfigError(
+                f"there is no model {moderator.model!r}; {nearest(moderator.model, names)}", path=f"guardrails[{number}].settings.model"
+            )
+        if row.moderates:
+            found[settings.name] = _Named(moderator, names[moderator.model])
+    default = None
+    if (wanted := spec.moderation.guardrail) is not None:
+        if wanted not in found:
+            known = ", ".join(found) or "none"
+            raise ConfigError(f"there is no guardrail {wanted!r} that judges texts by a model; known: {known}", path="moderation.guardrail")
+        default = found[wanted]
+    others: dict[str, Moderator] = {}
+    for moderator in found.values():
+        others.setdefault(moderator.model, moderator)
+    external = {engine.name for engine in spec.engines if engine.runtime == "external"}
+    passed_on = [
+        model.name
+        for model in spec.models
+        if model.name not in others and any((each if isinstance(each, str) else each.engine) in external for each in model.pool)
+    ]
+    return Moderations(default, others, spec.moderation.names, passed_on)
+
+
+class _Named:
+    """A moderator with its model's own name, which its settings may name by an alias."""
+
+    def __init__(self, moderator: Moderator, model: str) -> None:
+        self.name, self.model, self.moderate = moderator.name, model, moderator.moderate

@@ -1,0 +1,58 @@
+"""The port by which a guardrail asks a model of this gateway (implemented in gateway.pipeline.asking)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gateway.core.values import Principal, Usage
+
+
+class Answered:
+    """A model's answer. usage: what it cost, by the price of the model that was asked."""
+
+    __slots__ = ("body", "usage")
+
+    def __init__(self, body: bytes, usage: Usage) -> None:
+        self.body, self.usage = body, usage
+
+
+class Asker(Protocol):
+    """Asks a model through the fleet: its pool, slots, queue, breakers and retries are those of a client's request. No guardrail reads the
+    question or the answer."""
+
+    async def ask(self, model: str, path: bytes, question: dict[str, Any], seconds: float, principal: Principal | None = None) -> Answered:
+        """Posts a question to a path of the OpenAI API; `model` is added to it.
+
+        seconds: for all of it, the wait for a slot included. principal: on whose behalf it waits for a slot; None: the gateway's own.
+        Raises GatehouseError where there is no answer (EngineTimeout after the deadline).
+        """
+        ...
+
+
+def summed(usages: list[Usage]) -> Usage:
+    """What several answers cost together. The cost counts only in the currency of the first that has one."""
+    total = Usage()
+    for usage in usages:
+        add(total, usage)
+    return total
+
+
+def add(total: Usage, more: Usage) -> None:
+    """Adds what something else has cost."""
+    total.prompt_tokens += more.prompt_tokens
+    total.completion_tokens += more.completion_tokens
+    total.cached_tokens += more.cached_tokens
+    total.reasoning_tokens += more.reasoning_tokens
+    total.estimated = total.estimated or more.estimated
+    if more.cost and total.currency in ("", more.currency):
+        total.cost, total.currency = total.cost + more.cost, more.currency
+
+
+def with_spent(usage: Usage | None, spent: Usage) -> Usage:
+    """What a refused request cost: its own part, if it had any, and that of the model that a guardrail asked."""
+    if usage is None:
+        return spent
+    total = summed([usage, spent])
+    total.of_media(usage.image_tokens, usage.audio_tokens, usage.audio_completion_tokens)
+    total.device, total.currency = usage.device, usage.currency or total.currency
+    return total

@@ -1,0 +1,191 @@
+"""A guardrail that a classification model decides: texts are classified through the fleet, and a label that is sure enough refuses them.
+
+The question is /v1/classify in vLLM's shape, which our ONNX sidecar speaks too; it batches the texts of all requests. A model reads no
+more than its own length, so texts are asked about in windows that overlap, and a window that the engine cut is asked about again in halves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gateway.core.asking import Asker, summed
+from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
+from gateway.core.moderation import Judgement, Moderated
+from gateway.core.plugins import GuardrailContext
+from gateway.core.specs import Spec, Timeout
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
+from gateway.core.waiting import Maybe
+from gateway.guardrails.pieces import Piece, bounded, pieces, sendable
+
+REASON: Final = "The text is not allowed here."
+PATH: Final = b"/v1/classify"
+SHORTEST: Final = 8
+"""Characters of a window that is not divided any more."""
+Source = Literal["system", "user", "assistant", "tool", "other"]
+
+
+class ClassifierSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """model: the public name of the one that is asked. labels: those that count, with the least probability of each. action: what is done
+    then. classes: the model's labels in its order, for an engine that does not name them. sources: whose texts of a chat are read: `system`
+    (also the developer's), `user`, `assistant`, `tool` (results), `other` (names, tools and all else). timeout: for all questions about one
+    request or answer, the wait for a slot included. window, overlap: characters of one text that the model gets. batch: windows of one
+    question. max_bytes: characters of all texts together; longer ones cannot be inspected."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    labels: Annotated[dict[str, Annotated[float, Meta(gt=0, le=1)]], Meta(min_length=1, max_length=256)]
+    action: Literal["block", "annotate"] = "block"
+    classes: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ("user", "tool", "other")
+    timeout: Timeout = 1.0
+    window: Annotated[int, Meta(ge=64, le=1_000_000)] = 1000
+    overlap: Annotated[int, Meta(ge=0, le=100_000)] = 200
+    batch: Annotated[int, Meta(ge=1, le=1024)] = 64
+    max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
+
+
+class _Item(Struct):
+    index: int
+    probs: list[float] = []
+    label: str = ""
+
+
+class _Cut(Struct):
+    index: int
+
+
+class _Answer(Struct):
+    data: list[_Item]
+    labels: list[str] = []
+    truncated: list[_Cut] = []
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+class Classifier:
+    """Asks about every set of texts. A stream is held until it ends, as a text means what all of it means."""
+
+    def __init__(self, name: str, settings: ClassifierSettings, asker: Asker) -> None:
+        if settings.overlap * 2 > settings.window:
+            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
+        if missing := sorted(set(settings.labels) - set(settings.classes)) if settings.classes else []:
+            raise ValueError(f"labels names {missing[0]!r}, which is not among the classes {list(settings.classes)}")
+        self.name, self.model = name, settings.model
+        self.reads = frozenset(settings.sources)
+        self._settings, self._asker = settings, asker
+        self._tasks = TaskOwner(f"guardrail {name}")
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
+        """Allow, annotate or block. Raises EngineError: the model did not say what the texts are."""
+        bounded(texts, self._settings.max_bytes)
+        asked = pieces(texts, self._settings.window, self._settings.overlap)
+        return self._tasks.wait(self._verdict(asked), name="check") if asked else ALLOW
+
+    def stream(self) -> None:
+        return None
+
+    def moderate(self, texts: Sequence[str], principal: Principal, seconds: float) -> asyncio.Task[Moderated]:
+        """See gateway.core.moderation.Moderator."""
+        return self._tasks.wait(self._moderated(texts, principal, seconds), name="moderate")
+
+    async def _verdict(self, asked: list[Piece]) -> Verdict:
+        settings = self._settings
+        scored, usage = await self._scored(asked, settings.timeout, None)
+        findings = [
+            Finding(label, piece.start, piece.start + len(piece.text), piece.text, piece.number, round(scores[label], 4))
+            for piece, scores in scored
+            for label, least in settings.labels.items()
+            if scores[label] >= least
+        ]
+        if not findings:
+            return ALLOW
+        findings.sort(key=lambda finding: -finding.score)
+        return Verdict(settings.action, self.name, REASON, (), tuple(findings[:MOST_FINDINGS]), usage)
+
+    async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float) -> Moderated:
+        settings = self._settings
+        bounded(texts, settings.max_bytes)
+        asked = pieces(texts, settings.window, settings.overlap)
+        worst = [dict.fromkeys(settings.labels, 0.0) for _ in texts]
+        usage = Usage()
+        if asked:
+            scored, usage = await self._scored(asked, seconds, principal)
+            for piece, scores in scored:
+                mine = worst[piece.number]
+                for label in mine:
+                    mine[label] = max(mine[label], scores[label])
+        results = []
+        for scores in worst:
+            found = {label: scores[label] >= least for label, least in settings.labels.items()}
+            results.append(Judgement(any(found.values()), found, scores))
+        return Moderated(results, usage)
+
+    async def _scored(
+        self, asked: list[Piece], seconds: float, principal: Principal | None
+    ) -> tuple[list[tuple[Piece, dict[str, float]]], Usage]:
+        """The probability of each label in `labels` for every piece, in any order."""
+        until = time.monotonic() + seconds
+        scored: list[tuple[Piece, dict[str, float]]] = []
+        usages: list[Usage] = []
+        while asked:
+            batch, asked = asked[: self._settings.batch], asked[self._settings.batch :]
+            left = until - time.monotonic()
+            if left <= 0:
+                raise EngineTimeout(f"The model {self.model!r} did not answer within {seconds:g} s.")
+            question: dict[str, Any] = {"input": [sendable(piece.text) for piece in batch]}
+            try:
+                answered = await self._asker.ask(self.model, PATH, question, left, principal)
+            except ContextLengthExceeded:  # by an engine that does not cut
+                longest = max(len(piece.text) for piece in batch)
+                asked = [one for piece in batch for one in (self._shorter([piece]) if 2 * len(piece.text) > longest else [piece])] + asked
+                continue
+            usages.append(answered.usage)
+            scores, cut = self._read(answered.body, len(batch))
+            scored += [(piece, scores[index]) for index, piece in enumerate(batch) if index not in cut]
+            asked = self._shorter([batch[index] for index in sorted(cut)]) + asked
+        return scored, summed(usages)
+
+    def _shorter(self, cut: list[Piece]) -> list[Piece]:
+        """Pieces that the model could not read whole, or that are too many for it, in halves."""
+        if any(len(piece.text) < 2 * SHORTEST for piece in cut):
+            raise EngineError(f"The model {self.model!r} cannot read {2 * SHORTEST} characters.")
+        return [half for piece in cut for half in piece.halves(self._settings.overlap)]
+
+    def _read(self, body: bytes, count: int) -> tuple[list[dict[str, float]], set[int]]:
+        """The scores of each piece, and the numbers of those that were cut. Raises EngineError."""
+        try:
+            answer = _ANSWER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise EngineError(f"The answer of {self.model!r} is not a classification: {error}") from None
+        items = {item.index: item for item in answer.data}
+        if sorted(items) != list(range(count)):
+            raise EngineError(f"{self.model!r} classified {len(answer.data)} of {count} texts.")
+        names = self._settings.classes or tuple(answer.labels)
+        if not names:
+            raise EngineError(f"{self.model!r} does not name its labels; name them in 'classes', in the model's order.")
+        if unknown := [label for label in self._settings.labels if label not in names]:
+            raise EngineError(f"{self.model!r} has no label {unknown[0]!r}; it has {', '.join(names)}.")
+        found = []
+        for index in range(count):
+            probs = items[index].probs
+            if len(probs) != len(names):
+                raise EngineError(f"{self.model!r} gave {len(probs)} probabilities for {len(names)} labels.")
+            found.append(dict(zip(names, probs, strict=True)))
+        return found, {cut.index for cut in answer.truncated if cut.index < count}
+
+
+def build(settings: ClassifierSettings, context: GuardrailContext) -> Classifier:
+    """Raises ValueError."""
+    if context.asker is None:
+        raise ValueError("there is no gateway here whose models it could ask")
+    return Classifier(context.name, settings, context.asker)
