@@ -92,6 +92,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "admin/resources/workers.py": ("tests/e2e/test_workers.py", "/workers"),
     "engines/demo/embed.py": ("tests/integration/test_onnx_demo.py", "engines.demo"),
     "engines/demo/evaluate.py": ("tests/integration/test_demo_model.py", "evaluate"),
+    "engines/demo/guard.py": ("tests/integration/test_demo_guards.py", "engines.demo"),
     "engines/facts.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "engines.facts"),
     "engines/host/catalogue/checksums.py": ("tests/unit/engines/host/catalogue/test_quarantine.py", "checksums"),
     "engines/host/catalogue/inspector.py": ("tests/unit/engines/host/catalogue/test_inspection.py", "inspector"),

@@ -32,7 +32,7 @@ def request_for(row: RuntimeRow, spec: EngineSpec, health: Mapping[str, Any]) ->
     warmup, task = spec.warmup, health.get("task")
     if task == "embeddings":
         return "POST", "/v1/embeddings", {"model": spec.name, "input": [warmup.prompt]}
-    if task == "classification":
+    if task in ("classification", "entities"):
         return "POST", "/v1/classify", {"model": spec.name, "input": [warmup.prompt]}
     return row.warmup(spec)
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 
-from engines.onnx import classification, embeddings
+from engines.onnx import classification, embeddings, spans
 from engines.onnx.batcher import Batcher, BatchQueue, RunFailed
 from engines.onnx.folder import ModelFolder, read_folder
 from engines.onnx.offload import Offload
@@ -112,9 +112,10 @@ class OnnxRuntime:
 
     async def _classify(self, request: Request) -> Response:
         model = self._loaded()
-        if model.classification is None:
+        endpoint = model.classification or model.entities
+        if endpoint is None:
             raise _unsupported("classification", model.task)
-        return await _guarded(model.classification.handle(request))
+        return await _guarded(endpoint.handle(request))
 
     async def _models(self, request: Request) -> Response:
         item = {"id": self.spec.name, "object": "model", "created": 0, "owned_by": "gatehouse"}
@@ -199,7 +200,7 @@ class OnnxRuntime:
 
 
 class _Model:
-    """A loaded model with what its task needs; `embeddings`, `classification` and `infer` exist once it serves."""
+    """A loaded model with what its task needs; `embeddings`, `classification`, `entities` and `infer` exist once it serves."""
 
     def __init__(self, spec: SidecarSpec, options: OnnxOptions, folder: ModelFolder, loaded: Loaded) -> None:
         self.loaded, self.version, self.names = loaded, options.version, frozenset(options.names)
@@ -207,11 +208,12 @@ class _Model:
         self.task: Task = find_task(options, folder, loaded)
         self.embeddings: embeddings.Embeddings | None = None
         self.classification: classification.Classification | None = None
+        self.entities: spans.Entities | None = None
         self.infer: Infer | None = None
         self.reader: TextReader | None = None
         self.batching = "off"
         self._options, self._folder, self._spec = options, folder, spec
-        self._head: embeddings.Embedder | classification.Classifier | None = None
+        self._head: embeddings.Embedder | classification.Classifier | spans.Tagger | None = None
         self._grouping: Grouping | None = None
         self._width = 0
         self._labels: tuple[str, ...] = ()
@@ -236,12 +238,14 @@ class _Model:
                 pooling = "none"  # the graph does its own pooling
             normalize = folder.normalize if options.normalize is None else options.normalize
             self._head = embeddings.Embedder(session, self.reader, output, pooling, normalize)
+        elif self.task == "entities":
+            self._head = spans.Tagger(session, self.reader, spans.find_output(session, options.output))
         else:
             self._head = classification.Classifier(
                 session, self.reader, classification.find_output(session, options.output), folder.multi_label
             )
-        self._width = len(self._head.run([self.reader.read("a", True, "warm-up")])[0])
-        if self.task == "classification":
+        self._width = self._head.run([self.reader.read("a", True, "warm-up")])[0].shape[-1]
+        if self.task in ("classification", "entities"):
             self._labels = options.labels or folder.labels or tuple(f"LABEL_{index}" for index in range(self._width))
             if len(self._labels) != self._width:
                 raise LoadError("model_invalid", f"{folder.root}: {len(self._labels)} labels for {self._width} scores")
@@ -280,6 +284,8 @@ class _Model:
         if isinstance(self._head, embeddings.Embedder):
             allowed = options.dimensions or folder.dimensions
             self.embeddings = embeddings.Embeddings(task, offload, self._width, allowed, self._head.normalize, name)
+        elif isinstance(self._head, spans.Tagger):
+            self.entities = spans.Entities(task, batcher, self._grouping, offload, self._labels, name)
         else:
             self.classification = classification.Classification(task, self._labels, name)
 
@@ -302,6 +308,8 @@ def find_task(options: OnnxOptions, folder: ModelFolder, loaded: Loaded) -> Task
         return folder.task
     if any(port.name == "logits" and len(port.shape) == 2 for port in loaded.session.outputs):
         return "classification"
+    if any(port.name == "logits" and len(port.shape) == 3 for port in loaded.session.outputs) and spans.OUTSIDE in folder.labels:
+        return "entities"
     return "embeddings" if embeddings.find_output(loaded.session, options.output) is not None else "tensor"
 
 

@@ -102,6 +102,8 @@ def _task(config: dict[str, Any]) -> Task | None:
     for name in architectures if isinstance(architectures, list) else ():
         if str(name).endswith("ForSequenceClassification"):
             return "classification"
+        if str(name).endswith("ForTokenClassification"):
+            return "entities"
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,43 @@ class Tokens(NamedTuple):
     ids: Array
     types: Array | None
     dropped: int
+
+
+class LongText(NamedTuple):
+    """A whole text in windows that a graph can read, each with special tokens around it. offsets: of the text's own tokens, in characters.
+    word_ids: the word that each belongs to. starts: the first own token of each window. before: special tokens in front
+    of a window; around: in all."""
+
+    offsets: list[tuple[int, int]]
+    word_ids: list[int | None]
+    windows: list[Tokens]
+    starts: list[int]
+    before: int
+    around: int
+
+    def words(self) -> Iterator[tuple[int, int]]:
+        """The first and the last token of each word."""
+        first = 0
+        for number in range(1, len(self.word_ids) + 1):
+            if number == len(self.word_ids) or self.word_ids[number] is None or self.word_ids[number] != self.word_ids[first]:
+                yield first, number - 1
+                first = number
+
+    def joined(self, results: Sequence[Array]) -> Array:
+        """One row for each own token, from one array [tokens, ...] for each window: where windows overlap, each gives its nearer half."""
+        total = len(self.offsets)
+        found = np.empty((total, *results[0].shape[1:]), results[0].dtype)
+        begin = 0
+        for number, (start, rows) in enumerate(zip(self.starts, results, strict=True)):
+            if number + 1 < len(self.starts):
+                following = self.starts[number + 1]
+                reach = start + len(rows) - self.around
+                end = (following + reach) // 2
+            else:
+                end = total
+            found[begin:end] = rows[self.before + begin - start : self.before + end - start]
+            begin = end
+        return found
 
 
 class TextReader:
@@ -69,6 +106,27 @@ class TextReader:
             raise ApiError(400, f"{what}: expected a text of at least one token, received none", param=what)
         types = np.asarray(encoding.type_ids, self._types[TYPES]) if TYPES in self._types else None
         return Tokens(ids, types, dropped)
+
+    def windows(self, text: str) -> LongText:
+        """All of a text, in as many windows as it needs; each shares a quarter with the next."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        room = self.max_length - self._special
+        step = max(1, room - room // 4)
+        before, behind = self._around()
+        windows, starts = [], []
+        for start in range(0, len(encoding.ids), step):
+            ids = np.asarray([*before, *encoding.ids[start : start + room], *behind], self._types[IDS])
+            windows.append(Tokens(ids, np.zeros(len(ids), self._types[TYPES]) if TYPES in self._types else None, 0))
+            starts.append(start)
+            if start + room >= len(encoding.ids):
+                break
+        return LongText(encoding.offsets, encoding.word_ids, windows, starts, len(before), len(before) + len(behind))
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special tokens before and behind a text."""
+        encoding = self._tokenizer.encode("a")
+        own = [number for number, special in enumerate(encoding.special_tokens_mask) if not special]
+        return (encoding.ids[: own[0]], encoding.ids[own[-1] + 1 :]) if own else ([], encoding.ids)
 
     def take(self, ids: Sequence[int], truncate: bool, what: str) -> Tokens:
         """Tokens that the client made itself, used as they are."""

@@ -15,10 +15,12 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import Verdict
-from tests.fakes.asker import FakeAsker
+from tests.fakes.asker import FakeAsker, finding, judging
 from tests.fakes.moderation import moderation
 
 FORBIDDEN = "secret plan"
+SAYS = {"entities": finding(FORBIDDEN), "judge": judging(FORBIDDEN)}
+"""What the models answer that guardrails of these types ask."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ IMPLEMENTATIONS = {
     "content, block": Case("content", {"urls": {}}, "https://joe@example.com/"),
     "content, mask": Case("content", {"urls": {"allow": ["example.org"]}, "action": "mask"}, "https://example.com/secret?a=b"),
     "classifier": Case("classifier", {"model": "m", "labels": {"bad": 0.9}}),
+    "entities, mask": Case("entities", {"model": "m"}),
+    "entities, block": Case("entities", {"model": "m", "entities": {"person": "block"}}),
+    "judge": Case("judge", {"model": "m", "template": "json", "policy": "No secret plans.", "max_bytes": 10_000_000}),
     "http": Case("http", {"url": "the server of the test", "timeout": 10.0}),
 }
 """To add a guardrail, add one; `url` is that of a server that flags FORBIDDEN."""
@@ -58,7 +63,9 @@ async def subject(case: Case) -> AsyncIterator[Guardrail]:
     async with moderation(FORBIDDEN) as server:
         if "url" in settings:
             settings = {**settings, "url": server.url}
-        made = OURS.guardrail(GuardrailSpec(name="the-name", type=case.type, settings=settings), no_files, asker=FakeAsker(FORBIDDEN))
+        made = OURS.guardrail(
+            GuardrailSpec(name="the-name", type=case.type, settings=settings), no_files, asker=FakeAsker(FORBIDDEN, SAYS.get(case.type))
+        )
         hold = await Lives().hold([("guardrails[0]", made)])
         yield made
         await hold.release()

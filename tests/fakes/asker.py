@@ -39,3 +39,31 @@ class FakeAsker:
             {"index": n, "label": "bad" if found else "fine", "probs": [0.05, 0.95] if found else [0.9, 0.1]} for n, found in enumerate(bad)
         ]
         return {"labels": ["fine", "bad"], "data": data}
+
+
+def finding(word: str, label: str = "PER") -> Answer:
+    """A model for which the word is an entity."""
+
+    def answer(path: bytes, question: dict[str, Any]) -> dict[str, Any]:
+        data = []
+        for index, text in enumerate(question["input"]):
+            places = [place for place in range(len(text)) if text.startswith(word, place)]
+            spans = [{"entity": label, "start": place, "end": place + len(word), "score": 0.9} for place in places]
+            data.append({"index": index, "entities": spans})
+        return {"labels": [label], "data": data}
+
+    return answer
+
+
+def judging(word: str, content: Callable[[bool], str] | None = None) -> Answer:
+    """A chat model that finds the word; content: what it says then, or if there is none."""
+
+    def usual(bad: bool) -> str:
+        return json.dumps({"violation": bad, "categories": ["S1"] if bad else []})
+
+    def answer(path: bytes, question: dict[str, Any]) -> dict[str, Any]:
+        assert path == b"/v1/chat/completions" and question["temperature"] == 0
+        bad = word in question["messages"][-1]["content"]
+        return {"choices": [{"index": 0, "message": {"role": "assistant", "content": (content or usual)(bad)}, "finish_reason": "stop"}]}
+
+    return answer

@@ -184,3 +184,20 @@ def classifier_folder(root: Path, labels: Sequence[str] = ("cats", "dogs"), **co
         json.dumps({"architectures": architecture, "id2label": names, "max_position_embeddings": 16, **config})
     )
     return root
+
+
+def tagger_folder(root: Path) -> Path:
+    """A token classifier: `cat` begins a PER and `dog` goes on, `text` is a LOC; reads 16 tokens at a time."""
+    labels = ("O", "B-PER", "I-PER", "B-LOC")
+    table = np.zeros((len(WORDS), len(labels)), np.float32)
+    table[:, 0] = 3
+    for word, label in (("cat", 1), ("dog", 2), ("text", 3)):
+        table[WORDS.index(word), label] = 9
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["logits"])]
+    made = graph(nodes, [("input_ids", "INT64", ["b", "t"])], [("logits", "FP32", ["b", "t", len(labels)])], {"table": table})
+    save(made, root / "model.onnx")
+    tokenizer().save(str(root / "tokenizer.json"))
+    names = {str(index): label for index, label in enumerate(labels)}
+    config = {"architectures": ["BertForTokenClassification"], "id2label": names, "max_position_embeddings": 16}
+    (root / "config.json").write_text(json.dumps(config))
+    return root

@@ -1,0 +1,188 @@
+"""A guardrail for names and places: a token classifier on our own ONNX sidecar finds them, and they are blocked, masked or hashed.
+
+Patterns cannot find a name, so this stands beside `pii`. The sidecar reads texts of any length and gives places in the text as it came.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Sequence
+from secrets import token_bytes
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from gateway.core.asking import Asker, summed
+from gateway.core.errors import EngineError, EngineTimeout
+from gateway.core.plugins import GuardrailContext
+from gateway.core.secret import Secret
+from gateway.core.specs import Spec, Timeout
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Usage, Verdict
+from gateway.core.waiting import Maybe
+from gateway.guardrails.pieces import bounded, sendable
+
+PATH: Final = b"/v1/classify"
+NAMES: Final = {
+    "PER": "person", "PERSON": "person", "LOC": "location", "LOCATION": "location", "GPE": "location", "FAC": "location",
+    "ORG": "organisation", "ORGANIZATION": "organisation", "MISC": "misc",
+}  # fmt: skip
+"""What the labels of the usual models mean."""
+_ENDS: Final = frozenset('"\\\n\r{}[]<>')
+"""An entity ends before them: they are the structure of JSON and of markup around it."""
+_MIN_KEY: Final = 16
+Action = Literal["block", "mask", "hash", "annotate", "allow"]
+
+
+class EntitiesSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """model: the public name of the one that is asked, on our own sidecar. entities: what is done with each. labels: what the model's
+    labels mean, beside those that are known (PER, LOC, GPE, ORG, ...). threshold: the least probability of an entity that counts. allow:
+    texts that pass, in any case. hash_key: for `hash`. timeout: for all questions about one request or answer. batch: texts of one
+    question. max_bytes: characters of all texts together."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    entities: dict[str, Action] = field(default_factory=lambda: {"person": "mask", "location": "mask", "organisation": "mask"})
+    labels: dict[str, str] = field(default_factory=dict)
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.6
+    allow: Annotated[tuple[str, ...], Meta(max_length=10_000)] = ()
+    hash_key: Secret | None = None
+    timeout: Timeout = 1.0
+    batch: Annotated[int, Meta(ge=1, le=1024)] = 64
+    max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
+
+
+class _Entity(Struct):
+    entity: str
+    start: int
+    end: int
+    score: float
+
+
+class _Item(Struct):
+    index: int
+    entities: list[_Entity]
+
+
+class _Answer(Struct):
+    data: list[_Item]
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+class Entities:
+    """Asks about every set of texts. A stream is held until it ends."""
+
+    def __init__(self, name: str, settings: EntitiesSettings, asker: Asker) -> None:
+        self.name, self.model = name, settings.model
+        self._settings, self._asker = settings, asker
+        self._names = {**NAMES, **settings.labels}
+        self._actions = {entity: action for entity, action in settings.entities.items() if action != "allow"}
+        self._allowed = frozenset(text.casefold() for text in settings.allow)
+        self._key = _key(settings)
+        self._tasks = TaskOwner(f"guardrail {name}")
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
+        """Allow, annotate, rewrite or block. Raises EngineError: the model did not say what is in the texts."""
+        bounded(texts, self._settings.max_bytes)
+        asked = [number for number, text in enumerate(texts) if text and not text.isspace()]
+        return self._tasks.wait(self._verdict(texts, asked), name="check") if asked and self._actions else ALLOW
+
+    def stream(self) -> None:
+        return None
+
+    async def _verdict(self, texts: Sequence[str], asked: list[int]) -> Verdict:
+        findings: list[Finding] = []
+        usages: list[Usage] = []
+        until = time.monotonic() + self._settings.timeout
+        for first in range(0, len(asked), self._settings.batch):
+            batch = asked[first : first + self._settings.batch]
+            left = until - time.monotonic()
+            if left <= 0:
+                raise EngineTimeout(f"The model {self.model!r} did not answer within {self._settings.timeout:g} s.")
+            answered = await self._asker.ask(self.model, PATH, {"input": [sendable(texts[number]) for number in batch]}, left)
+            usages.append(answered.usage)
+            for number, entities in zip(batch, self._read(answered.body, [texts[number] for number in batch]), strict=True):
+                findings += self._wanted(number, texts[number], entities)
+        if not findings:
+            return ALLOW
+        kept = tuple(findings[:MOST_FINDINGS])
+        reason = f"Names found: {', '.join(sorted({finding.entity for finding in findings}))}."
+        if refused := sorted({finding.entity for finding in findings if self._actions[finding.entity] == "block"}):
+            message = f"The text contains what must not pass here: {', '.join(refused)}."
+            return Verdict("block", self.name, message, (), kept, summed(usages))
+        passed = self._replaced(texts, findings)
+        return Verdict("rewrite" if passed != list(texts) else "annotate", self.name, reason, tuple(passed), kept, summed(usages))
+
+    def _read(self, body: bytes, texts: list[str]) -> list[list[_Entity]]:
+        try:
+            answer = _ANSWER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise EngineError(f"The answer of {self.model!r} does not say what is in the texts: {error}") from None
+        items = {item.index: item.entities for item in answer.data}
+        if sorted(items) != list(range(len(texts))):
+            raise EngineError(f"{self.model!r} answered for {len(answer.data)} of {len(texts)} texts.")
+        for index, entities in items.items():
+            at = 0
+            for entity in entities:
+                if not at <= entity.start < entity.end <= len(texts[index]):
+                    raise EngineError(f"{self.model!r} gave a place that is not in the text.")
+                at = entity.end
+        return [items[index] for index in range(len(texts))]
+
+    def _wanted(self, number: int, text: str, entities: list[_Entity]) -> list[Finding]:
+        """Those that count, each up to the first character that cannot be part of one."""
+        found = []
+        for given in entities:
+            kind = self._names.get(given.entity, given.entity.lower())
+            if given.score < self._settings.threshold or kind not in self._actions:
+                continue
+            start = given.start
+            while start < given.end and text[start] in _ENDS:
+                start += 1
+            end = next((place for place in range(start, given.end) if text[place] in _ENDS), given.end)
+            value = text[start:end]
+            if value.strip() and value.casefold() not in self._allowed:
+                found.append(Finding(kind, start, end, value, number, given.score))
+        return found
+
+    def _replaced(self, texts: Sequence[str], findings: list[Finding]) -> list[str]:
+        """The texts after the actions, changed from behind, so that places stay right."""
+        passed = list(texts)
+        for finding in reversed(findings):
+            action = self._actions[finding.entity]
+            if action == "annotate":
+                continue
+            mark = finding.entity.upper() if action == "mask" else f"{finding.entity.upper()}:{self._hashed(finding)}"
+            text = passed[finding.text]
+            passed[finding.text] = f"{text[: finding.start]}[{mark}]{text[finding.end :]}"
+        return passed
+
+    def _hashed(self, finding: Finding) -> str:
+        """Keyed; upper and lower case are the same."""
+        data = f"{finding.entity}\x00{finding.value.casefold()}".encode("utf-8", "replace")
+        return hmac.digest(self._key, data, "sha256").hex()[:16]
+
+
+def _key(settings: EntitiesSettings) -> bytes:
+    """Raises ValueError."""
+    if settings.hash_key is None:
+        if "hash" in settings.entities.values():
+            raise ValueError("hash_key: the action hash needs one, so that every worker makes the same hashes")
+        return token_bytes(32)
+    key = settings.hash_key.reveal().encode()
+    if len(key) < _MIN_KEY:
+        raise ValueError(f"hash_key: {len(key)} bytes are too few; {_MIN_KEY} are the least")
+    return key
+
+
+def build(settings: EntitiesSettings, context: GuardrailContext) -> Entities:
+    """Raises ValueError."""
+    if context.asker is None:
+        raise ValueError("there is no gateway here whose models it could ask")
+    return Entities(context.name, settings, context.asker)

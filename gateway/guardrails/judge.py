@@ -1,0 +1,206 @@
+"""A guardrail that a chat model decides by a policy: Llama Guard, gpt-oss-safeguard and their kin, or any chat model that is told how.
+
+A template says how the model is asked and how its verdict is read (gateway.guardrails.verdicts). A verdict that cannot be read is a
+failure of the guardrail, never a pass. What is judged cannot speak to the model: the marks of chat templates are broken up in it, and where
+the template is ours it stands between two lines that nobody can foresee.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from gateway.core.asking import Asker, summed
+from gateway.core.errors import EngineError, EngineTimeout
+from gateway.core.moderation import Judgement, Moderated
+from gateway.core.plugins import GuardrailContext
+from gateway.core.specs import Spec, Timeout
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
+from gateway.core.waiting import Maybe
+from gateway.guardrails.pieces import Piece, bounded, pieces, sendable
+from gateway.guardrails.verdicts import SCHEMA, TEMPLATES, Found, Template
+
+REASON: Final = "The text is not allowed here."
+PATH: Final = b"/v1/chat/completions"
+UNSAFE: Final = "unsafe"
+"""The category where none is configured."""
+_MARKS: Final = re.compile(r"<(?=\||/?s>|/?(?:start|end)_of_turn|/?think|<SYS|</SYS)|\[(?=/?INST\])")
+
+
+class JudgeSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """model: the public name of the chat model that is asked. template: how: `llama_guard` (its own policy; answers safe or unsafe and
+    codes), `safeguard` (gpt-oss-safeguard: the policy as system message, JSON or 0 and 1 as answer), `json` (any chat model), `yes_no` (any
+    chat model; Yes: the text violates the policy). policy, policy_file: the text of the policy, or a file with it; all but `llama_guard`
+    need one. categories: the codes or names that count, each with the name for people and for /v1/moderations; empty: every violation.
+    action: what is done then. sources: whose texts of a chat are read. timeout: for all questions about one request or answer. window,
+    overlap: characters of one question, and of a long text by which two overlap. concurrent: questions about one request at a time.
+    max_tokens: of one verdict, reasoning included. constrained: whether the engine is told the verdict's JSON schema (`json` only).
+    max_bytes: characters of all texts together."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    template: Literal["llama_guard", "safeguard", "json", "yes_no"]
+    policy: Annotated[str, Meta(max_length=100_000)] = ""
+    policy_file: str | None = None
+    categories: dict[str, str] = field(default_factory=dict)
+    action: Literal["block", "annotate"] = "block"
+    sources: tuple[Literal["system", "user", "assistant", "tool", "other"], ...] = ("user", "assistant", "tool", "other")
+    timeout: Timeout = 10.0
+    window: Annotated[int, Meta(ge=256, le=1_000_000)] = 12_000
+    overlap: Annotated[int, Meta(ge=0, le=100_000)] = 400
+    concurrent: Annotated[int, Meta(ge=1, le=64)] = 4
+    max_tokens: Annotated[int, Meta(ge=1, le=32_768)] = 256
+    constrained: bool = True
+    max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 256 * 1024
+
+
+class _Message(Struct):
+    content: str | None = None
+
+
+class _Choice(Struct):
+    message: _Message
+
+
+class _Answer(Struct):
+    choices: list[_Choice]
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+class Judge:
+    """Asks about every set of texts. A stream is held until it ends."""
+
+    def __init__(self, name: str, settings: JudgeSettings, policy: str, asker: Asker) -> None:
+        if settings.overlap * 2 > settings.window:
+            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
+        self._template: Template = TEMPLATES[settings.template]
+        if self._template.own_policy and policy:
+            raise ValueError(f"policy: {settings.template} has a policy of its own; remove the setting, or use another template")
+        if not self._template.own_policy and not policy.strip():
+            raise ValueError(f"policy is missing: {settings.template} needs to be told what is not allowed")
+        self.name, self.model = name, settings.model
+        self.reads = frozenset(settings.sources)
+        self._settings, self._policy, self._asker = settings, policy.strip(), asker
+        self._tasks = TaskOwner(f"guardrail {name}")
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
+        """Allow, annotate or block. Raises EngineError: the model did not say what the texts are."""
+        bounded(texts, self._settings.max_bytes)
+        packed = self._packed(pieces(texts, self._settings.window, self._settings.overlap))
+        return self._tasks.wait(self._verdict(packed), name="check") if packed else ALLOW
+
+    def stream(self) -> None:
+        return None
+
+    def moderate(self, texts: Sequence[str], principal: Principal, seconds: float) -> asyncio.Task[Moderated]:
+        """See gateway.core.moderation.Moderator."""
+        return self._tasks.wait(self._moderated(texts, principal, seconds), name="moderate")
+
+    def _packed(self, asked: list[Piece]) -> list[list[Piece]]:
+        """What one question is about: as many texts as fit, so that a conversation is read as one."""
+        packed: list[list[Piece]] = []
+        room = 0
+        for piece in asked:
+            if not packed or len(piece.text) > room:
+                packed.append([])
+                room = self._settings.window
+            packed[-1].append(piece)
+            room -= len(piece.text)
+        return packed
+
+    async def _verdict(self, packed: list[list[Piece]]) -> Verdict:
+        judged, usage = await self._judged(packed, self._settings.timeout, None)
+        findings: list[Finding] = []
+        for group, found in zip(packed, judged, strict=True):
+            for category in self._counted(found):
+                findings += [
+                    Finding(category, piece.start, piece.start + len(piece.text), piece.text, piece.number, found.score) for piece in group
+                ]
+        if not findings:
+            return ALLOW
+        return Verdict(self._settings.action, self.name, REASON, (), tuple(findings[:MOST_FINDINGS]), usage)
+
+    def _counted(self, found: Found) -> list[str]:
+        """The names of the categories that count; one that is violated without saying which counts too."""
+        if not found.flagged:
+            return []
+        named = self._settings.categories
+        if not named or not found.categories:
+            return list(found.categories[:8]) or [UNSAFE]
+        return list(dict.fromkeys(named[code] for code in found.categories if code in named))
+
+    async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float) -> Moderated:
+        settings = self._settings
+        bounded(texts, settings.max_bytes)
+        asked = [[piece] for piece in pieces(texts, settings.window, settings.overlap)]
+        judged, usage = await self._judged(asked, seconds, principal) if asked else ([], Usage())
+        names = list(dict.fromkeys(settings.categories.values())) or [UNSAFE]
+        scores = [dict.fromkeys(names, 0.0) for _ in texts]
+        categories = [dict.fromkeys(names, False) for _ in texts]
+        for (piece,), found in zip(asked, judged, strict=True):
+            for category in self._counted(found):
+                name = category if category in names else UNSAFE
+                categories[piece.number][name] = True
+                scores[piece.number][name] = max(scores[piece.number].get(name, 0.0), found.score)
+        results = [Judgement(any(named.values()), named, mine) for named, mine in zip(categories, scores, strict=True)]
+        return Moderated(results, usage)
+
+    async def _judged(self, asked: list[list[Piece]], seconds: float, principal: Principal | None) -> tuple[list[Found], Usage]:
+        """A verdict for each question, in their order."""
+        turns = asyncio.Semaphore(self._settings.concurrent)
+        until = time.monotonic() + seconds
+        waiting = [self._tasks.spawn(self._asked(group, turns, until, principal), name="ask") for group in asked]
+        try:
+            answers = [await one for one in waiting]
+        finally:
+            for one in waiting:
+                one.cancel()
+        return [found for found, _ in answers], summed([usage for _, usage in answers])
+
+    async def _asked(self, group: list[Piece], turns: asyncio.Semaphore, until: float, principal: Principal | None) -> tuple[Found, Usage]:
+        async with turns:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise EngineTimeout(f"The model {self.model!r} did not answer in time.")
+            answered = await self._asker.ask(self.model, PATH, self._question(group), left, principal)
+        try:
+            content = _ANSWER.decode(answered.body).choices[0].message.content
+        except (msgspec.DecodeError, UnicodeDecodeError, IndexError):
+            raise EngineError(f"The answer of {self.model!r} is not a chat completion.") from None
+        found = self._template.read(content or "")
+        if found is None:  # what it said may quote the text, so it is not shown
+            raise EngineError(f"The verdict of {self.model!r} cannot be read: expected {self._template.expects}.")
+        return found, answered.usage
+
+    def _question(self, group: list[Piece]) -> dict[str, Any]:
+        text = "\n\n".join(_MARKS.sub(lambda mark: f"{mark[0]} ", sendable(piece.text)) for piece in group)
+        question: dict[str, Any] = {
+            "messages": self._template.messages(self._policy, text, token_hex(8), list(self._settings.categories)),
+            "temperature": 0,
+            "max_tokens": self._settings.max_tokens,
+        }
+        if self._settings.template == "json" and self._settings.constrained:
+            question["response_format"] = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": SCHEMA}}
+        return question
+
+
+def build(settings: JudgeSettings, context: GuardrailContext) -> Judge:
+    """Raises ValueError; OSError for the policy's file."""
+    if context.asker is None:
+        raise ValueError("there is no gateway here whose models it could ask")
+    if settings.policy and settings.policy_file is not None:
+        raise ValueError("policy and policy_file: give one of them")
+    policy = settings.policy if settings.policy_file is None else context.read(settings.policy_file)
+    return Judge(context.name, settings, policy, context.asker)
