@@ -48,10 +48,10 @@ def add(total: Usage, more: Usage) -> None:
         total.cost, total.currency = total.cost + more.cost, more.currency
 
 
-def with_spent(usage: Usage | None, spent: Usage) -> Usage:
-    """What a refused request cost: its own part, if it had any, and that of the model that a guardrail asked."""
-    if usage is None:
-        return spent
+def with_spent(usage: Usage | None, spent: Usage | None) -> Usage | None:
+    """What a request cost: its own part, if it had any, and that of the model that a guardrail asked and that led to its refusal."""
+    if usage is None or spent is None:
+        return spent if usage is None else usage
     total = summed([usage, spent])
     total.of_media(usage.image_tokens, usage.audio_tokens, usage.audio_completion_tokens)
     total.device, total.currency = usage.device, usage.currency or total.currency

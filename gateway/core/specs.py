@@ -352,11 +352,8 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One guardrail: its type (a file of policies/guardrails or gateway/guardrails), where it looks and its own settings.
-
-    tenants, roles: of the callers whose requests it reads. mode: `monitor` counts and records, and does nothing. budget: seconds that one
-    request, answer or piece of a stream may take; more is a failure.
-    """
+    """type: a file of policies/guardrails or gateway/guardrails. tenants, roles: of the callers whose requests it reads. mode: `monitor`
+    counts and records, and does nothing. budget: seconds that one request, answer or piece of a stream may take; more is a failure."""
 
     name: Name
     type: str

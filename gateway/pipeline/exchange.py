@@ -185,9 +185,7 @@ class Exchange:
         """A refusal by policy while it is charged."""
         self.refused = False
         """Whether a policy refused it: then it costs a request, so that probing is not free."""
-        self.answer_bytes = 0
-        self.answer_hash = ""
-        self.guardrail = ""
+        self.answer_bytes, self.answer_hash, self.guardrail = 0, "", ""
         self.notes: list[Note] = []
         """What guardrails found, and did."""
         self.shapes: tuple[ShapeGuard, ...] = ()  # guardrails that judge the form of the answer
@@ -199,8 +197,7 @@ class Exchange:
         self.spent: Usage | None = None  # of an answer that was repaired, with its cost
         self.usage: Usage | None = None
         """Of the answer, once it is known; never before the answer is whole."""
-        self.inspected: Usage | None = None
-        """What the model cost that a guardrail asked and that led to a refusal."""
+        self.inspected: Usage | None = None  # what the model cost that a guardrail asked and that led to a refusal
         self.clock: PhaseClock = SampledPhases(self.started_ns) if plane.sampled() else UNTIMED
         self.driver: Driver | None = None
         plane.exchanges.add(self)
@@ -376,9 +373,8 @@ class Exchange:
         if usage is None and relay is not None:
             usage = relay.usage()
         if usage is None and outcome == "cancelled" and self.sent_ns and request is not None:
-            usage = Usage(
-                request.prompt_tokens, 0, 0, True
-            )  # the engine has received it: otherwise clients that hang up early would have no limit
+            # The engine has received it: otherwise clients that hang up early would have no limit.
+            usage = Usage(request.prompt_tokens, 0, 0, True)
         if usage is not None and request is not None:
             self._timed(usage)
             if request.price is not None:
@@ -386,17 +382,14 @@ class Exchange:
                 usage.currency = request.price.currency
         if self.spent is not None:
             usage = self.spent if usage is None else usage.plus(self.spent)
-        own = usage
-        if self.inspected is not None and self.refused:
-            usage = with_spent(usage, self.inspected)
+        own, usage = usage, with_spent(usage, self.inspected if self.refused else None)
         if self.call is not None:
             self.call.cancel()
             self.call = None
+        endpoint = ""
         if self.attempt is not None:
             self.attempt.close(AttemptResult.NEUTRAL)
             endpoint = self.attempt.endpoint_name
-        else:
-            endpoint = ""
         counts = self.reservation is not None and (usage is not None or self.refused)
         if self.reservation is not None:
             charged = Usage() if usage is None and self.refused else usage

@@ -138,8 +138,7 @@ class Worker:
         known = (self.revocations, self.token_keys, logins, ModelAsker(self.plane))
         parts = PartsBuilder(plugins, self.keys, self.people, Path(state.base), self.events.record, self.metrics.scrape, *known)
         self.plane.listeners.append(lambda: parts.sweep(self.plane.now))
-        salts = bytes.fromhex(state.salts.reveal())
-        loop = asyncio.get_running_loop()
+        salts, loop = bytes.fromhex(state.salts.reveal()), asyncio.get_running_loop()
         self._estimates = Estimates()
         self.shares = Shares(channel.tell, loop.call_soon, loop.call_later, learn=self._estimates.learn, noted=self.metrics.not_enforced)
         self._assembler = Assembler(

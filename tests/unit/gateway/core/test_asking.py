@@ -24,6 +24,8 @@ def test_a_refusal_costs_the_request_and_the_question() -> None:
     assert with_spent(None, spent) is spent
     own = priced(100, 50)
     own.of_media(7, 8, 9)
+    assert with_spent(own, None) is own and with_spent(None, None) is None
     total = with_spent(own, spent)
+    assert total is not None
     assert (total.prompt_tokens, total.image_tokens, total.audio_tokens, total.cost, total.currency) == (110, 7, 8, 55, "usd")
     assert own.prompt_tokens == 100
