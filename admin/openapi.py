@@ -156,7 +156,7 @@ def _responses(operation: Operation, schemas: Mapping[Any, Any]) -> dict[str, An
 def _success(operation: Operation, answers: list[Any]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": operation.summary}
     if operation.media != JSON:
-        response["content"] = {operation.media: {"schema": {"type": "string"}}}
+        response["content"] = {media: {"schema": {"type": "string"}} for media in (operation.media, *operation.further_media)}
     elif answers:
         response["content"] = {JSON: {"schema": answers[0] if len(answers) == 1 else {"anyOf": answers}}}
     headers = {"ETag": dict(_ETAG)} if operation.conditional else {}

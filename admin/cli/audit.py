@@ -75,7 +75,8 @@ def make(verify: Verify, search_offline: audit_search.SearchOffline) -> typer.Ty
         except ValueError as error:
             raise CommandError(str(error)) from None
         if directory and public_key:
-            with Progress(console=session.out.remarks, transient=True) as bar:
+            console = session.out.remarks
+            with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
                 task = bar.add_task("verify", total=None)
                 report = _offline(verify, directory, public_key, scope, lambda read, total: bar.update(task, completed=read, total=total))
         else:

@@ -218,7 +218,7 @@ async def _parts(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
 def operations() -> list[Operation]:
     return [
         Operation("GET", "audit/records", "audit:read", "Show the newest records", tail, Records, query=TailQuery),
-        Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON),
+        Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON, further_media=("text/csv", "text/plain")),
         Operation("POST", "audit/verify", "audit:verify", "Verify the log", verify, Verification, query=VerifyQuery, quiet=True),
         Operation("GET", "audit/proofs/{request_id}", "audit:read", "Prove a request's records", prove, Proofs, finds=True),
         Operation(

@@ -149,7 +149,8 @@ def opaque() -> Authenticator:
 
 SIGNER = ed25519.Ed25519PrivateKey.generate()
 PUBLIC = text_of(SIGNER.public_key().public_bytes_raw())
-TOKENS_SPEC = GatewayTokensSpec(issuer="https://gw.example")
+TOKENS_SPEC = GatewayTokensSpec(issuer="https://gw.example", ttl=3000.0)
+"""Its tokens are made when the tests are collected, and must outlive the whole run."""
 
 
 def gateway_tokens() -> Authenticator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -24,15 +24,8 @@ from tests.cluster.servers import RedisServer
 from tests.fakes.redis_network import Member, Server
 
 
-class Dollar:
-    """A price of one dollar a request."""
-
-    currency = "usd"
-
-    def bound(self, prompt: int, completion: int) -> int:
-        return 1_000_000_000 if prompt + completion else 0
-
-
+DOLLAR = Price("usd", "1", 1_000_000_000)
+"""A dollar a request."""
 RATE = {"rate": 1, "per": 3600.0}
 QUANTITIES: dict[str, tuple[dict[str, Any], str]] = {
     "requests": ({"requests": {**RATE, "burst": 1}}, "rate_limit_exceeded"),
@@ -89,7 +82,7 @@ def asked(quantity: str, **differs: str) -> tuple[Principal, InferenceRequest]:
     if quantity == "elements" and "operation" in differs:
         operation = "infer"  # nothing else has tensors
     request = InferenceRequest(WireApi(operation), b"/", differs.get("model", "m"), {}, None, prompt_tokens=5, max_tokens=10)
-    request.size, request.price = 100, cast(Price, Dollar())
+    request.size, request.price = 100, DOLLAR
     return caller, request
 
 

@@ -60,7 +60,7 @@ def test_nobody_takes_the_place_of_a_key_that_a_binding_gives_more_rights(runnin
         ("/keys", {**KEY, "cidrs": ["10.0.0.0/8", "home"]}, 400, "cidrs[1]", "such as 192.0.2.7"),
         ("/bindings", {"name": "b", "tenant": "nowhere", "principal": "p", "role": "viewer"}, 404, "tenant", "no tenant 'nowhere'"),
         ("/bindings", {"name": "b", "tenant": "acme", "principal": "p", "role": "root"}, 400, "role", "there is no role 'root'"),
-        ("/guardrails", {"name": "g", "type": "deny"}, 400, "type", "known: content, denylist"),
+        ("/guardrails", {"name": "g", "type": "deny"}, 400, "type", "known: classifier, content, denylist"),
         ("/guardrails", {"name": "g", "type": "denylist", "settings": {"phrase": []}}, 400, "settings.phrase", "did you mean 'phrases'?"),
         ("/limits", {"name": "l", "requests": {"rate": 1, "per": "1 fortnight"}}, 400, "requests.per", "a duration such as"),
         ("/limits", {"name": "l", "tokens": {"rate": 0.5}}, 400, "tokens", "none would ever pass; set 'burst' to 1 or more"),

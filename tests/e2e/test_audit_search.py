@@ -74,7 +74,7 @@ def test_an_auditor_of_one_tenant_finds_only_its_records(running: Gatehouse) -> 
         role = {"name": "acme-auditor", "permissions": ["admin:records:search", "admin:records:report"]}
         assert root.post("/roles", json=role).status_code == 201
         bound = {"name": "b-auditor", "role": "acme-auditor", "subjects": ["key/a-none"], "tenant": "acme"}
-        assert root.post("/bindings", json=bound).status_code == 201, root.post("/bindings", json=bound).text
+        assert root.post("/bindings?wait=30", json=bound).status_code == 201
         items = client.get("/audit/search", params={"limit": 1000}).json()["items"]
         assert items and {one["tenant"] for one in items} == {"acme"} and found(client, request_id=other) == []
         report = client.get("/audit/report", params={"since": 0}).json()

@@ -101,7 +101,7 @@ def test_it_is_seen_changed_and_reset(tmp_path: Path, engine: EngineThread) -> N
         by_name = {one["limit"]: one for one in shown}
         assert (by_name["day"]["binds"], by_name["day"]["left"], by_name["minute"]["binds"]) == (True, 0, False)
         assert by_name["day"]["amounts"][0] | {"resets_in": 0} == {
-            "amount": "budget_requests", "unit": "requests", "most": 10, "used": 10, "left": 0, "resets_in": 0,
+            "amount": "budget_requests", "unit": "requests", "most": 10, "used": 10, "left": 0, "resets_in": 0, "in_hand": 0,
         }  # fmt: skip
         assert 85 <= by_name["minute"]["amounts"][0]["left"] <= 95
         (bucket,) = json.loads(cli("limits", "state", "day", "--output", "json"))

@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Farm(Gatehouse):
 @contextmanager
 def only(farm: Farm, serving: int) -> Iterator[None]:
     """Stops all workers but this one, so that it serves."""
+    until(lambda: len(farm.workers()) == 2, what="two workers")
     others = [pid for pid in farm.workers() if pid != serving]
     for pid in others:
         os.kill(pid, signal.SIGSTOP)
@@ -63,7 +64,8 @@ def only(farm: Farm, serving: int) -> Iterator[None]:
         yield
     finally:
         for pid in others:
-            os.kill(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # it stood still for so long that it was replaced
+                os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -141,6 +143,7 @@ def test_an_engine_is_replaced_and_drained_without_losing_a_request_and_survives
 
 
 def test_a_breaker_that_opens_in_one_worker_opens_in_the_other(farm: Farm, fakes: dict[str, EngineThread]) -> None:
+    until(lambda: len(farm.workers()) == 2, what="two workers")
     first, second = farm.workers()
     fakes["broken"].play("status:code=500*5")
     with only(farm, first):

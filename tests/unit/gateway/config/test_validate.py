@@ -110,7 +110,7 @@ def read(text: str) -> ConfigSpec:
         ),
         (
             "limits: [{name: a}]",
-            "limits[0]: limits nothing; give it 'requests', 'tokens', 'bytes', 'elements', 'concurrent', 'budget' or 'session'",
+            "limits[0]: limits nothing; give it 'requests', 'tokens', 'bytes', 'elements', 'concurrent', 'queued', 'budget' or 'session'",
         ),
         ("limits: [{name: a, concurrent: 1}, {name: a, concurrent: 1}]", "limits[1].name: the limit 'a' appears twice"),
         ("limits: [{name: a, requests: {rate: 0.5}}]", "limits[0].requests: allows 0.5 requests at once, so none would ever pass"),
