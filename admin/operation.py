@@ -77,7 +77,8 @@ class Operation:
     """One method of one path below /admin/v1. `permission` is needed somewhere; the handler asks again for the tenant at hand.
 
     body: the struct of a JSON body; bytes: taken as it is (media types in `accepts`). answer: the type of the JSON answer, for the
-    document. media: the answer's type unless it is JSON; further_media: those that it may have besides. conditional: If-Match is looked at, and 412 possible.
+    document. media: the answer's type unless it is JSON; further_media:
+    those that it may have besides. conditional: If-Match is looked at, and 412 possible.
     creates: takes an Idempotency-Key. engine: may fail because of an engine (502). finds: looks for what a parameter names (404).
     streams: the handler reads the body itself as it arrives (`Call.parts`). takes: headers that it reads. disk: may be refused for
     lack of disk space (507). refuses: further statuses of its errors.

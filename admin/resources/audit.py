@@ -218,9 +218,19 @@ async def _parts(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
 def operations() -> list[Operation]:
     return [
         Operation("GET", "audit/records", "audit:read", "Show the newest records", tail, Records, query=TailQuery),
-        Operation("GET", "audit/export", "audit:export", "Export records", export, None, query=ExportQuery, media=NDJSON, further_media=("text/csv", "text/plain")),
+        Operation(
+            "GET",
+            "audit/export",
+            "audit:export",
+            "Export records",
+            export,
+            None,
+            query=ExportQuery,
+            media=NDJSON,
+            further_media=("text/csv", "text/plain"),
+        ),
         Operation("POST", "audit/verify", "audit:verify", "Verify the log", verify, Verification, query=VerifyQuery, quiet=True),
-        Operation("GET", "audit/proofs/{request_id}", "audit:read", "Prove a request's records", prove, Proofs, finds=True),
+        Operation("GET", "audit/proofs/{request_id}", "audit:read", "Prove a request's records", prove, Proofs, finds=True, refuses=(409,)),
         Operation(
             "GET",
             "audit/consistency",
@@ -229,12 +239,22 @@ def operations() -> list[Operation]:
             consistency,
             Consistency,
             query=ConsistencyQuery,
+            finds=True,
+            refuses=(409,),
         ),
         Operation(
             "POST", "audit/keys", "audit:rotate", "Replace the key that signs the log", rotate_key, (RotatedKey, KeyDryRun), query=Written
         ),
         Operation(
-            "GET", "audit/bundles/{request_id}", "audit:export", "Get a request's evidence bundle", bundle, None, media=ZIP, finds=True
+            "GET",
+            "audit/bundles/{request_id}",
+            "audit:export",
+            "Get a request's evidence bundle",
+            bundle,
+            None,
+            media=ZIP,
+            finds=True,
+            refuses=(409,),
         ),
         Operation("GET", "audit/keys", "audit:read", "Show the keys that checkpoints are verified with", keys, AuditKeys),
     ]

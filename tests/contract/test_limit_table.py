@@ -23,7 +23,6 @@ from policies.limits import LimitRules, estimate
 from tests.cluster.servers import RedisServer
 from tests.fakes.redis_network import Member, Server
 
-
 DOLLAR = Price("usd", "1", 1_000_000_000)
 """A dollar a request."""
 RATE = {"rate": 1, "per": 3600.0}
