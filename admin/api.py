@@ -7,7 +7,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -23,6 +23,8 @@ from admin.operation import IN_FORCE, JSON, PREFIX, Answer, Call, Operation, Wai
 from admin.permissions import Access
 from gateway.core.errors import GatehouseError, InternalError, NotFound, RequestError
 
+MAX_FIELDS: Final = 64
+"""Query parameters of a request."""
 log = logging.getLogger("gatehouse.admin")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ENTITY_TAG = re.compile(r'(?:W/)?"([^"]*)"')
@@ -117,7 +119,10 @@ class Api:
     # --- reading
 
     async def _call(self, request: Request, request_id: str, access: Access, operation: Operation, path: dict[str, str]) -> Call:
-        pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=64)
+        try:
+            pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        except ValueError:
+            raise RequestError(f"More than {MAX_FIELDS} query parameters.", param="query") from None
         given = dict(pairs)
         if len(given) != len(pairs):
             name = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)

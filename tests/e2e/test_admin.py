@@ -286,6 +286,10 @@ def test_bad_bodies_are_refused_with_what_is_wrong(root: httpx.Client, body: byt
     assert words in problem(response, 400, code)["detail"]
 
 
+def test_query_parameters_are_bounded(root: httpx.Client) -> None:
+    assert problem(root.get(f"/keys?{'&'.join(f'a{number}=1' for number in range(65))}"), 400, "invalid_value")["param"] == "query"
+
+
 def test_bodies_are_bounded_and_typed(root: httpx.Client) -> None:
     large = b'{"name": "' + b"x" * 300_000 + b'"}'
     problem(root.post("/limits", content=large, headers={"content-type": "application/json"}), 413, "request_too_large")
