@@ -46,7 +46,8 @@ class Indexer:
     def __init__(self, directory: Path, index: Index) -> None:
         self._directory, self._index = directory, index
         self._at = index.positions()
-        self._checked: set[str] = set()
+        self._first: dict[str, int] = {}
+        """The oldest segment of each writer that was there at the last look."""
 
     def update(self, go_on: Callable[[], bool]) -> int:
         """Indexes what is new while `go_on()`; returns the bytes that are left. Raises OSError, sqlite3.Error."""
@@ -65,9 +66,9 @@ class Indexer:
         """Where to go on. What a writer cut off, and what somebody replaced, is forgotten and read again."""
         place = self._at.get(writer) or Position(writer)
         first, paths = segments[0][0], dict(segments)
-        if place.segment and first > 1 and writer not in self._checked:
+        if place.segment and first > self._first.get(writer, 1):
             self._index.forget(writer, before=first)
-        self._checked.add(writer)
+        self._first[writer] = first
         if place.segment in paths and place.offset and head_at(paths[place.segment], place.offset) != place.head:
             self._index.forget(writer, since=place.segment)
             return Position(writer, place.segment)
@@ -76,7 +77,6 @@ class Indexer:
             if not later:
                 self._index.forget(writer)
                 return Position(writer)
-            self._checked.discard(writer)
             return Position(writer, later[0], 0, place.seq, place.head)
         return place
 

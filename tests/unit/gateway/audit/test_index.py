@@ -150,6 +150,21 @@ def test_segments_that_were_removed_are_forgotten_and_so_is_a_writer(log_bench: 
     assert kept.ids() == []
 
 
+def test_what_retention_takes_away_while_the_index_is_kept_is_forgotten_each_time(log_bench: Any, make: Any, kept: Kept) -> None:
+    for number in range(4):
+        logged(log_bench, [make.intent(f"r{number}")], segment_bytes=1, writer="w").close()
+    indexer = Indexer(kept.directory, kept.index)
+    indexer.update(lambda: True)
+    for gone in ("r0", "r1"):
+        for path in sorted(kept.directory.glob("audit-w-*.jsonl")):
+            last = f'"{gone}"'.encode() in path.read_bytes()
+            path.unlink()
+            if last:
+                break
+        indexer.update(lambda: True)
+        assert gone not in kept.ids() and "r3" in kept.ids()
+
+
 def test_names_that_are_no_text_are_found_by_what_is_left_of_them(log_bench: Any, make: Any, kept: Kept) -> None:
     logged(log_bench, [make.intent("r1", user="a\0b'\"; DROP TABLE entries; --"), make.intent("r2", tenant="x" * 5000)])
     kept.update()
