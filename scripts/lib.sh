@@ -236,26 +236,35 @@ can_compile() {
 sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
 }
 
+# needs_compiler: installs a C compiler and Python's headers if need be; status 1 where they are missing and may not be installed.
+needs_compiler() {
+    if can_compile; then return 0; fi
+    if ! { command -v apt-get && as_root true; } >/dev/null 2>&1; then return 1; fi
+    install_packages build-essential "$("$VENV/bin/python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}-dev")')"
+}
+
 # install_compiled KEY: builds once, keeps the build, and puts it where gateway/app/compiled.py looks. Without a compiler or the headers of
 # Python, and without the right to install them, the sources run as they are.
 install_compiled() {
-    if [ ! -d "$CACHE/compiled/$1" ] && ! can_compile; then
-        if ! { command -v apt-get && as_root true; } >/dev/null 2>&1; then
-            say "warning: the C compiler or Python.h is missing: the hot path runs from its sources, slower"
-            return 0
-        fi
-        install_packages build-essential "$("$VENV/bin/python" -c 'import sys; print(f"python{sys.version_info[0]}.{sys.version_info[1]}-dev")')"
+    if [ ! -d "$CACHE/compiled/$1" ] && ! needs_compiler; then
+        say "warning: the C compiler or Python.h is missing: the hot path runs from its sources, slower"
+        return 0
     fi
     build_compiled "$1"
 }
 
-# build_compiled KEY: the same if a compiler is known to be installed.
+# compile_once KEY: compiles into the cache, unless it is there already; a compiler is known to be installed.
+compile_once() {
+    local directory="$CACHE/compiled/$1"
+    if [ -d "$directory" ]; then return 0; fi
+    say "compiling the hot path, once (two to three minutes)"
+    "$VENV/bin/python" "$ROOT/scripts/compile.py" "$directory" || die "the hot path did not compile; the reason is above (GATEHOUSE_COMPILED=0 goes on without)"
+}
+
+# build_compiled KEY: the same as install_compiled if a compiler is known to be installed.
 build_compiled() {
     local directory="$CACHE/compiled/$1" target
-    if [ ! -d "$directory" ]; then
-        say "compiling the hot path, once (about a minute)"
-        "$VENV/bin/python" "$ROOT/scripts/compile.py" "$directory" || die "the hot path did not compile; the reason is above (GATEHOUSE_COMPILED=0 goes on without)"
-    fi
+    compile_once "$1"
     target="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/gatehouse_compiled"
     # A gateway that starts meanwhile sees the old build or the new one, never half of one.
     rm -rf -- "$target.new"
@@ -311,13 +320,14 @@ ensure_python() {
     once build "$(digest "$ROOT/requirements/build.txt")" install_pinned "$ROOT/requirements/build.txt"
 }
 
-# ensure_gateway NAME: .venv with requirements/NAME.txt and the project, without llama.cpp and without the compiled hot path. What is there
-# already is left alone; that costs some tens of milliseconds.
-ensure_gateway() {
+# ensure_serving NAME [engines]: .venv with requirements/NAME.txt and the project, and llama-cpp-python where engines are asked for, without the
+# compiled hot path. What is there already is left alone; that costs some tens of milliseconds.
+ensure_serving() {
     mkdir -p "$CACHE"
     exec 8>"$CACHE/.lock"
     flock 8 # two scripts started together install once
     ensure_python "$1"
+    if [ "${2:-}" = engines ]; then once llama "$(llama_key)" install_llama "$CACHE/wheels/$(llama_key)"; fi
     once project "$(digest "$ROOT/pyproject.toml") $ROOT" install_project
     exec 8>&-
 }

@@ -77,6 +77,7 @@ def test_llama_is_pinned_apart_with_all_it_depends_on_beside_it() -> None:
     ("name", "extras"),
     [
         ("base", ()),
+        ("gateway", ("postgres", "s3")),
         ("quickstart", ("gguf", "onnx", "nvml")),
         ("server", ("gguf", "onnx", "nvml", "postgres")),
         ("dev", ("gguf", "onnx", "nvml", "postgres", "dev")),
@@ -103,7 +104,7 @@ def test_the_node_packages_are_pinned_by_hash_and_carry_no_address() -> None:
 
 
 def test_all_scripts_are_known_here() -> None:
-    assert {"quickstart", "test", "check", "bench", "lock", "lib.sh", "run", "peers.sh"} <= {path.name for path in SHELL}
+    assert {"quickstart", "build-wheel", "test", "check", "bench", "lock", "lib.sh", "run", "peers.sh"} <= {path.name for path in SHELL}
 
 
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
@@ -257,7 +258,7 @@ def test_a_quickstart_of_the_gateway_alone_builds_no_engine(tmp_path: Path) -> N
     assert start("--gateway-only") == f"serve --config configs/gateway-only.yaml --quickstart in {tmp_path}/state"
     assert start("--gateway-only", "--config", "my.yaml") == f"serve --config {tmp_path}/my.yaml in {tmp_path}/state"
     ran = (tmp_path / "venv/ran").read_text()
-    assert "requirements/server.txt" in ran and "llama" not in ran
+    assert "requirements/gateway.txt" in ran and "llama" not in ran
 
 
 def test_the_container_has_what_its_steps_use() -> None:

@@ -139,6 +139,7 @@ GROUP = "gatehouse"
 """mypyc's name for the library that all modules share: it is imported as `gatehouse__mypyc`."""
 VARIABLE = "GATEHOUSE_COMPILED"
 MANIFEST = "manifest.json"
+FOLDER = "gatehouse_compiled"
 
 
 class CompiledFinder(MetaPathFinder):
@@ -165,7 +166,10 @@ def place(environ: dict[str, str] | os._Environ[str] = os.environ) -> Path | Non
     given = environ.get(VARIABLE, "")
     if given == "0":
         return None
-    return Path(given) if given not in ("", "1") else Path(sysconfig.get_path("platlib")) / "gatehouse_compiled"
+    if given not in ("", "1"):
+        return Path(given)
+    beside = ROOT / FOLDER  # as a wheel has it, wherever that was installed
+    return beside if beside.is_dir() else Path(sysconfig.get_path("platlib")) / FOLDER
 
 
 def fault(directory: Path, root: Path = ROOT) -> str | None:

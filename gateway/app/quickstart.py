@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,9 +75,22 @@ def greeting(data: str, admin: str, spec: ConfigSpec, credentials: Credentials |
     lines = [f"gateway: {data_scheme}://{data}", f"admin: {admin_scheme}://{admin}"]
     if credentials is not None:
         lines += [f"api key: {credentials.api_key}", f"admin key: {credentials.admin_key}"]
-    if credentials is None or not spec.models:
+    if credentials is None:
         return "\n".join(lines)
-    body = {"model": spec.models[0].name, "messages": [{"role": "user", "content": "What is a circuit breaker?"}], "stream": True}
+    if not spec.models:
+        command = Path(sys.executable).with_name("gatehouse")
+        lines += [
+            "",
+            "There is no model yet. For one that a vLLM at 127.0.0.1:8000 serves:",
+            f"export GATEHOUSE_URL={admin_scheme}://{admin} GATEHOUSE_KEY={credentials.admin_key}",
+            f"{command} engines create vllm --runtime external --upstream http://127.0.0.1:8000",
+            f"{command} models create chat --engine vllm --upstream-model NAME_OF_THE_MODEL --wait",
+        ]
+    body = {
+        "model": spec.models[0].name if spec.models else "chat",
+        "messages": [{"role": "user", "content": "What is a circuit breaker?"}],
+        "stream": True,
+    }
     lines += [
         "",
         f"curl -N {data_scheme}://{data}/v1/chat/completions \\",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -106,7 +107,11 @@ def test_the_greeting_has_each_fact_on_a_line_of_its_own() -> None:
 
 def test_the_greeting_where_there_is_no_model_to_show() -> None:
     lines = quickstart.greeting("a:1", "b:2", ConfigSpec(version=1), quickstart.Credentials("gh_one", "gh_two")).splitlines()
-    assert lines == ["gateway: http://a:1", "admin: http://b:2", "api key: gh_one", "admin key: gh_two"]
+    assert lines[:4] == ["gateway: http://a:1", "admin: http://b:2", "api key: gh_one", "admin key: gh_two"]
+    assert "export GATEHOUSE_URL=http://b:2 GATEHOUSE_KEY=gh_two" in lines
+    made = [re.sub(r"^\S+/gatehouse ", "", line) for line in lines if "/gatehouse " in line]
+    assert [line.split(" --")[0] for line in made] == ["engines create vllm", "models create chat"]
+    assert json.loads(lines[-1].strip().removeprefix("-d '").removesuffix("'"))["model"] == "chat"
 
 
 def test_the_greeting_without_keys() -> None:
