@@ -32,7 +32,7 @@ from gateway.audit.fastpath import FastPath
 from gateway.audit.fault import FAILED, HUNG, OPEN, STARTED, TRYING, Fault
 from gateway.audit.privacy import privacy_of
 from gateway.audit.reliance import STEADY, Reliance
-from gateway.audit.sealing import sealed
+from gateway.audit.sealing import seal_all
 from gateway.audit.signing_keys import KeyWatch
 from gateway.audit.sinks import local_sink, segment_age
 from gateway.audit.sinks.file import FileSink
@@ -96,7 +96,7 @@ class AuditBroker:
         self._seals = spec.encryption is not None
         self._privacy = privacy_of(spec.privacy, lambda: load_body_key(state_dir))
         if self._seals:
-            self._writer.seal = sealed
+            self._writer.seal = seal_all
         self._idle: asyncio.Event | None = None
 
     def obey(self, spools: Callable[[], str | None]) -> None:

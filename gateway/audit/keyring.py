@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from binascii import b2a_base64
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +53,15 @@ class Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: bytes
 
 
+class _Derived:
+    """A key of this process. counts: gives each nonce once, to any thread. head: what its envelopes begin with."""
+
+    __slots__ = ("cipher", "counts", "head")
+
+    def __init__(self, cipher: AESGCM, head: bytes) -> None:
+        self.cipher, self.head, self.counts = cipher, head, count(1)
+
+
 class DataKey:
     """An opened data key. `seal` may be called in any thread; after `drop` it raises Shredded."""
 
@@ -58,9 +69,8 @@ class DataKey:
         self.id, self.tenant, self.version = id, tenant, version
         self._material: bytearray | None = bytearray(key)
         self._entropy: Entropy = entropy or SystemEntropy()
-        self._uses, self._count = uses, 0
-        self._salt = b""
-        self._cipher: AESGCM | None = None
+        self._uses = uses
+        self._current: _Derived | None = None
         self._lock = threading.Lock()
 
     @property
@@ -69,14 +79,21 @@ class DataKey:
 
     def seal(self, text: bytes, bound: bytes) -> bytes:
         """The envelope's JSON. bound: what the text belongs to. Raises Shredded."""
+        derived = self._current
+        while derived is None or (number := next(derived.counts)) > self._uses:
+            derived = self._another(derived)
+        data = derived.cipher.encrypt(number.to_bytes(12, "big"), text, bound)
+        return b'%b%d,"data":"%b"}' % (derived.head, number, b2a_base64(data, newline=False))
+
+    def _another(self, spent: _Derived | None) -> _Derived:
+        """A derived key that is not the one given. Raises Shredded."""
         with self._lock:
-            if self._cipher is None or self._count >= self._uses:
-                self._salt = self._entropy.bytes(_SALT)
-                self._cipher, self._count = self._derived(self._salt), 0
-            self._count += 1
-            cipher, salt, count = self._cipher, self._salt, self._count
-        data = cipher.encrypt(count.to_bytes(12, "big"), text, bound)
-        return msgspec.json.encode(Envelope(FORMAT, self.id, salt.hex(), count, data))
+            found = self._current
+            if found is None or found is spent:
+                salt = self._entropy.bytes(_SALT)
+                empty = msgspec.json.encode(Envelope(FORMAT, self.id, salt.hex(), 0, b""))
+                found = self._current = _Derived(self._derived(salt), empty.removesuffix(b'0,"data":""}'))
+            return found
 
     def open(self, envelope: Envelope, bound: bytes) -> bytes:
         """Raises ValueError for what was not sealed with this key for this record, Shredded."""
@@ -101,7 +118,7 @@ class DataKey:
         with self._lock:
             if self._material is not None:
                 self._material[:] = bytes(len(self._material))
-            self._material = self._cipher = None
+            self._material = self._current = None
 
 
 def envelope_of(value: Any) -> Envelope | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from gateway.audit.keyring import DataKey, Envelope
 from gateway.core.audit_specs import RAW_FACTOR
@@ -18,6 +19,10 @@ from gateway.core.errors import Shredded
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 _CONTEXT: Final = "gatehouse audit text 1"
+_BODY: Final = b"\x81\xa4body\xda"
+"""Begins a Text with nothing but a body of up to _SHORT bytes: a map of one, its name, a text whose length has two bytes."""
+_SHORT: Final = 0xFFFF
+_encode: Final = msgspec.json.Encoder().encode
 log = logging.getLogger("gatehouse.audit")
 UNREADABLE: Final = msgspec.Raw(b'{"lost":"the text could not be read"}')
 LOST: Final = msgspec.Raw(b'{"lost":"the key was destroyed"}')
@@ -45,10 +50,11 @@ class Pending:
 
     def sealed(self, kind: str, time: float, request_id: str) -> msgspec.Raw:
         """The envelope. Never fails: a text whose key was destroyed meanwhile is lost."""
+        key, parts = self._key, self._parts
         try:
-            data = b"".join(self._parts)
-            text = text_of_answer(data, self._most) if self._answer else _cut(data, self._most)
-            return msgspec.Raw(self._key.seal(msgspec.msgpack.encode(text), bound(kind, time, request_id, self._tenant, self._key.id)))
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            packed = _packed_answer(data, self._most) if self._answer else _packed(data, self._most)
+            return msgspec.Raw(key.seal(packed, _encode((_CONTEXT, kind, time, request_id, self._tenant, key.id))))
         except Shredded:
             return LOST
         except Exception:  # boundary: an answer that defeats our reading must not stop the log
@@ -58,20 +64,18 @@ class Pending:
 
 def bound(kind: str, time: float, request_id: str, tenant: str, key: str) -> bytes:
     """What a text is authenticated with."""
-    return msgspec.json.encode([_CONTEXT, kind, time, request_id, tenant, key])
+    return _encode((_CONTEXT, kind, time, request_id, tenant, key))
 
 
-def sealed(records: Sequence[Any]) -> Sequence[Any]:
-    """The entries of a batch, with every text in them encrypted. Runs in the writer's thread."""
-    found: list[Any] | None = None
-    for number, record in enumerate(records):
-        if isinstance(record, IntentRecord | OutcomeRecord) and isinstance(record.text, Pending):
-            if found is None:
-                found = list(records)
-            kind = "intent" if isinstance(record, IntentRecord) else "outcome"
-            envelope = record.text.sealed(kind, record.time, record.request_id)
-            found[number] = msgspec.structs.replace(record, text=envelope)
-    return records if found is None else found
+def seal_all(records: Sequence[Any]) -> None:
+    """Encrypts every text in the entries of a batch, in its place. Runs in the writer's thread."""
+    for record in records:
+        made = record.__class__
+        if made is OutcomeRecord or made is IntentRecord:
+            text = record.text
+            if text.__class__ is Pending:
+                kind = "intent" if made is IntentRecord else "outcome"
+                force_setattr(record, "text", text.sealed(kind, record.time, record.request_id))
 
 
 def opened(key: DataKey, envelope: Envelope, kind: str, time: float, request_id: str) -> Text:
@@ -85,14 +89,34 @@ def opened(key: DataKey, envelope: Envelope, kind: str, time: float, request_id:
 
 def text_of_answer(sent: bytes, most: int) -> Text:
     """The text of a response (RFC 9112): of a stream of events the texts in them, otherwise the body."""
+    body, events = _body_of(sent)
+    if not events:
+        return _cut(body, most)
+    found = _of_events(body, most)
+    return found if len(sent) < RAW_FACTOR * most else msgspec.structs.replace(found, cut=True)
+
+
+def _body_of(sent: bytes) -> tuple[bytes, bool]:
+    """The body of a response, and whether it is a stream of events."""
     head, _, body = sent.partition(b"\r\n\r\n")
-    lines = head.lower().split(b"\r\n")
-    if b"transfer-encoding: chunked" in lines:
+    head = head.lower() + b"\r\n"
+    if b"\r\ntransfer-encoding: chunked\r\n" in head:
         body = unchunked(body)
-    if any(line.startswith(b"content-type: text/event-stream") for line in lines):
-        found = _of_events(body, most)
-        return found if len(sent) < RAW_FACTOR * most else msgspec.structs.replace(found, cut=True)
-    return _cut(body, most)
+    return body, b"\r\ncontent-type: text/event-stream" in head
+
+
+def _packed_answer(sent: bytes, most: int) -> bytes:
+    """`text_of_answer` in MessagePack."""
+    body, events = _body_of(sent)
+    return msgspec.msgpack.encode(text_of_answer(sent, most)) if events else _packed(body, most)
+
+
+def _packed(body: bytes, most: int) -> bytes:
+    """The text of a body in MessagePack."""
+    size = len(body)
+    if size > most or size > _SHORT or not body.isascii():
+        return msgspec.msgpack.encode(_cut(body, most))
+    return _BODY + size.to_bytes(2, "big") + body  # most bodies: written without a copy as text
 
 
 def unchunked(data: bytes) -> bytes:

@@ -36,7 +36,7 @@ class ChainWriter:
     `roomy`: whether there were RESERVE bytes left after the last batch, and the journal is where it was. `look`: set now and then: before
     the next batch, or with `mind`, the files are looked after. `spools`: says why a required sink forbids more records, or None; `behind`:
     what it said at the last look. renew: gives the signing key when it was replaced, else None. age: seconds after
-    which a new segment begins. `seal`: encrypts the texts in a batch.
+    which a new segment begins. `seal`: encrypts the texts in a batch, in their places.
     """
 
     def __init__(self, sink: FileSink, signer: Signer, clock: Clock, config: int = 0) -> None:
@@ -50,7 +50,7 @@ class ChainWriter:
         self.age: float | None = None
         self._begun = 0.0
         self._tree: Frontier | None = None
-        self.seal: Callable[[Sequence[Entry]], Sequence[Entry]] | None = None
+        self.seal: Callable[[Sequence[Entry]], None] | None = None
         self._checkpoints: AppendFile | None = None
         self._number = 0
         self._covered = 0
@@ -152,7 +152,7 @@ class ChainWriter:
         if self.look and (lost := self._look_after_files()):
             records, draft = [*lost, *records], None
         if self.seal is not None:
-            records = self.seal(records)
+            self.seal(records)
         if self.sink.full or self._old:
             self._rotate()
         if self.sink.fresh:

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.audit.encode import encode
 from gateway.audit.keyring import DataKey, envelope_of
 from gateway.audit.record import MAX_RECORD
-from gateway.audit.sealing import Pending, opened, sealed, text_of_answer, unchunked
+from gateway.audit.sealing import Pending, Text, opened, seal_all, text_of_answer, unchunked
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 KEY = bytes(range(32))
@@ -31,6 +31,19 @@ def chunked(*parts: bytes) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
+def sealed(records: list[Any]) -> list[Any]:
+    """The records, with their texts encrypted."""
+    seal_all(records)
+    return records
+
+
+def text_in(record: Any) -> Text:
+    """The text in an outcome."""
+    envelope = envelope_of(msgspec.json.decode(record.text))
+    assert envelope is not None
+    return opened(key(), envelope, "outcome", 12.25, "r1")
+
+
 def stream(*events: Any) -> bytes:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
     texts = [event if isinstance(event, str) else json.dumps(event) for event in events]
@@ -45,7 +58,9 @@ def test_a_text_is_sealed_for_its_record_and_opens_with_it() -> None:
     waiting = Pending(key(), "acme", [b"pro", b"mpt"], 100)
     records = [IntentRecord(1.5, "r1", "acme", "k", "api_key", "p", "chat", "m", False, 4, text=waiting)]
     (found,) = sealed(records)
-    assert "prompt" not in encode(found).decode() and isinstance(records[0].text, Pending), "what waits may be written again"
+    assert "prompt" not in encode(found).decode()
+    line = encode(found)
+    assert encode(*sealed([found])) == line, "what is written again after a failure is not encrypted again"
     envelope = envelope_of(msgspec.json.decode(found.text))
     assert envelope is not None
     assert opened(key(), envelope, "intent", 1.5, "r1").body == "prompt"
@@ -58,7 +73,7 @@ def test_a_text_is_sealed_for_its_record_and_opens_with_it() -> None:
 
 def test_a_batch_without_texts_is_passed_on_as_it_is() -> None:
     batch = [outcome(None), b"payload"]
-    assert sealed(batch) is batch
+    assert sealed(list(batch)) == batch
 
 
 def test_the_text_of_a_key_that_was_destroyed_meanwhile_is_lost_and_the_record_stays() -> None:
@@ -82,14 +97,22 @@ def test_the_answer_is_the_body_or_the_texts_of_the_events() -> None:
 
 def test_a_text_is_cut_at_whole_characters_and_says_so() -> None:
     (found,) = sealed([outcome(Pending(key(), "acme", ["ab€".encode()], 4))])
-    envelope = envelope_of(msgspec.json.decode(found.text))
-    assert envelope is not None
-    text = opened(key(), envelope, "outcome", 12.25, "r1")
+    text = text_in(found)
     assert (text.body, text.cut) == ("ab", True)
     cut = text_of_answer(stream(*(delta("x" * 100) for _ in range(10))), 250)
     assert cut.texts == {"choices.0.delta.content": "x" * (250 - len("choices.0.delta.content"))} and cut.cut
     long = stream(delta("few"), *({"pad": "y" * 200} for _ in range(30)))
     assert text_of_answer(long, 256).cut, "what was gathered ended before the answer did"
+
+
+@given(st.binary(max_size=40) | st.text("ab€\n", max_size=40).map(str.encode), st.integers(1, 60), st.booleans())
+@example(b"a" * 65_535, 1 << 20, False)
+@example(b"a" * 65_536, 1 << 20, True)
+@example(b"", 1, True)
+def test_a_body_that_is_plain_is_kept_as_any_other_is(body: bytes, most: int, answer: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
+    (found,) = sealed([outcome(Pending(key(), "acme", [head, body] if answer else [body], most, answer=answer))])
+    assert text_in(found) == text_of_answer(head + body, most)
 
 
 @given(st.binary(max_size=400), st.booleans())
