@@ -30,6 +30,7 @@ SPECS = tuple(
         "price_specs",
         "alert_specs",
         "retention_specs",
+        "telemetry_specs",
     )
 )
 SPEC = "gateway.core.spec.Spec"

@@ -30,6 +30,7 @@ from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.keeping import Keeping
+from gateway.app.observing import Observing
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.policy_texts import PolicyTexts
@@ -66,7 +67,6 @@ from gateway.identity.token_keys import TokenKeys
 from gateway.pipeline.asking import ModelAsker
 from gateway.pipeline.plane import SWEEP_SECONDS, DataPlane
 from gateway.server.tls import Material
-from gateway.telemetry import logging as gatehouse_logging
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused import Refused
 
@@ -141,7 +141,7 @@ class Gateway:
         self.suspensions = Suspensions(self.store_link.store, self.plane.standing, self._owner)
         self._keep(spec, base, environ)
         self.webhook = ApprovalWebhook(self.approvals, link.store, self._approvals_webhook, self.events.record, self._owner)
-        self._telemetry = spec.telemetry
+        self.observing = Observing(self.plane, spec.telemetry, self.replica, self._owner)
         self._measure(parts)
 
     def _keep(self, spec: ConfigSpec, base: Path, environ: Mapping[str, str]) -> None:
@@ -181,6 +181,7 @@ class Gateway:
             self.webhooks,
             self.approvals,
             self.keeping,
+            self.observing,
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:
@@ -279,6 +280,7 @@ class Gateway:
         given_back = await self.limits.aclose(give_back=engines)
         await self.budget_runs.aclose(handed=not engines and self._workers, given_back=given_back)
         await self.keeping.aclose()
+        await self.observing.aclose()
         await self._owner.aclose()
         await self.builder.aclose()
         if self.shared_limits is not None:
@@ -314,10 +316,7 @@ class Gateway:
         self.feed.publish("config", version)
 
     def _log_as_configured(self, built: Built) -> None:
-        wanted = built.snapshot.spec.telemetry
-        if wanted != self._telemetry:
-            self._telemetry = wanted
-            gatehouse_logging.setup(wanted.log_level, wanted.log_format)
+        self.observing.follow(built.snapshot.spec.telemetry)
 
     async def _look_after_tokens(self) -> None:
         await self.tokens.look()

@@ -41,6 +41,7 @@ from gateway.core.redis_specs import RedisSpec
 from gateway.core.retention_specs import CopySpec, RetentionSpec
 from gateway.core.secret import Secret
 from gateway.core.spec import DURATIONS, Amount, ClientTlsSpec, Name, Natural, Overlap, Period, Positive, Seconds, Spec, Timeout
+from gateway.core.telemetry_specs import ExporterSpec, TelemetrySpec, TracesSpec
 
 __all__ = [
     "DEFAULT_SLOTS",
@@ -106,6 +107,7 @@ __all__ = [
     "Timeout",
     "TimeoutsSpec",
     "TlsSpec",
+    "TracesSpec",
     "UploadsSpec",
     "UsageSpec",
     "WarmupSpec",
@@ -407,21 +409,6 @@ class AuditSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     body_hashes: bool = True
     queue: Positive = 65536
     timeout: Timeout = 5.0
-
-
-class ExporterSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where metrics go besides `/metrics`."""
-
-    type: str
-    settings: dict[str, Any] = {}
-
-
-class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Logs, metrics, traces."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-    exporters: tuple[ExporterSpec, ...] = ()
 
 
 class StreamSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

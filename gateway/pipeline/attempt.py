@@ -128,7 +128,8 @@ async def _sleep(seconds: float) -> None:
 
 def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes) -> bytes:
     """Request line and headers for the engine, rebuilt from an allow-list: nothing the client sent goes on but a valid traceparent."""
-    trace = exchange.headers.get(b"traceparent")
+    traced = exchange.clock.trace
+    trace: bytes | None = exchange.headers.get(b"traceparent") if traced is None else traced.next_call()
     request: InferenceRequest = exchange.request  # type: ignore[assignment]
     principal: Principal = exchange.principal  # type: ignore[assignment]
     content = request.content
@@ -142,7 +143,7 @@ def upstream_head(exchange: Exchange, attempt: Attempt, path: bytes, salt: bytes
         principal.priority.encode(),
         int((min(exchange.deadline, exchange.until) - exchange.plane.now) * 1000),
         attempt.request_headers,
-        b"traceparent: %b\r\n" % trace if trace is not None and valid_traceparent(trace) else b"",
+        b"traceparent: %b\r\n" % trace if trace is not None and (traced is not None or valid_traceparent(trace)) else b"",
     )
 
 

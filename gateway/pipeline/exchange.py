@@ -32,7 +32,7 @@ from gateway.core.snapshot import ModelEntry, Snapshot
 from gateway.core.types import DecisionFacts, Headers, InferenceRequest, OutcomeRecord, Peer, Principal, Usage
 from gateway.core.waiting import Driver, Signal
 from gateway.pipeline.guarded import Note
-from gateway.pipeline.phases import UNTIMED, PhaseClock, SampledPhases
+from gateway.pipeline.phases import UNTIMED, PhaseClock, clock_of
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.restoring import pseudonym_counts
 from gateway.pipeline.statuses import status_line
@@ -163,8 +163,7 @@ class Exchange:
         self.request: InferenceRequest | None = None
         self.entry: ModelEntry | None = None
         self.decision_rule = ""
-        self.allowed = False
-        """Whether policy has allowed it, once there is a `decision_rule`."""
+        self.allowed = False  # whether policy has allowed it, once there is a `decision_rule`
         self.reservation: Reservation | None = None
         self.intended = False
         self.attempt: Attempt | None = None
@@ -181,24 +180,19 @@ class Exchange:
         self.head_sent = False
         self.keep_alive = True
         self.settled = False
-        self.refusal: GatehouseError | None = None
-        """A refusal by policy while it is charged."""
-        self.refused = False
-        """Whether a policy refused it: then it costs a request, so that probing is not free."""
+        self.refusal: GatehouseError | None = None  # by policy, while it is charged
+        self.refused = False  # by a policy: then it costs a request, so that probing is not free
         self.answer_bytes, self.answer_hash, self.guardrail = 0, "", ""
-        self.notes: list[Note] = []
-        """What guardrails found, and did."""
+        self.notes: list[Note] = []  # what guardrails found, and did
         self.shapes: tuple[ShapeGuard, ...] = ()  # guardrails that judge the form of the answer
         self.layers: tuple[Layer, ...] = ()  # of pseudonyms; the answer passes them from the last to the first
         self.detail: dict[str, Any] | None = None
-        self.kept: Any = None
-        """What is kept of its texts (gateway.pipeline.capture), or None."""
+        self.kept: Any = None  # what is kept of its texts (gateway.pipeline.capture)
         self.cors = b""
         self.spent: Usage | None = None  # of an answer that was repaired, with its cost
-        self.usage: Usage | None = None
-        """Of the answer, once it is known; never before the answer is whole."""
+        self.usage: Usage | None = None  # of the answer, once it is whole
         self.inspected: Usage | None = None  # what the model cost that a guardrail asked and that led to a refusal
-        self.clock: PhaseClock = SampledPhases(self.started_ns) if plane.sampled() else UNTIMED
+        self.clock: PhaseClock = clock_of(plane, headers, peer, self.started_ns) if plane.timed() else UNTIMED
         self.driver: Driver | None = None
         plane.exchanges.add(self)
 
@@ -405,14 +399,17 @@ class Exchange:
             self._add_notes()
         if self.layers:
             self.detail = {**(self.detail or {}), "pseudonyms": pseudonym_counts(self.layers)}
+        record = None
         if self.principal is not None or self.plane.first_denial(self.peer.address, code, self.plane.now):
-            self._record(outcome, status, code, usage, endpoint, seconds, counts)
+            record = self._record(outcome, status, code, usage, endpoint, seconds, counts)
         if entry is not None and request is not None:
             overhead = (now_ns - self.started_ns - self.engine_ns) * 1e-3
             entry.meter.record(request.operation, status, outcome, overhead, seconds, own)
         else:
             self.plane.metrics.denied(status, code)
         self.clock.finish(self.plane.metrics.phases)
+        if self.plane.observer is not None and record is not None:
+            self.plane.observer.settled(record, self.clock, self.headers.get(b"traceparent"))
         self.plane.settled(self)
         self.driver = None
         self.relay = None
@@ -425,62 +422,64 @@ class Exchange:
         if shown := [note.shown() for note in self.notes if note.verdict != "allow"]:
             self.detail = {**(self.detail or {}), "guardrails": shown}
 
-    def _record(self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float, counts: bool) -> None:
+    def _record(
+        self, outcome: str, status: int, code: str, usage: Usage | None, endpoint: str, seconds: float, counts: bool
+    ) -> OutcomeRecord:
         principal, request, entry = self.principal, self.request, self.entry
         if usage is None:
             usage = NOTHING
         price = None if request is None or usage is NOTHING else request.price
         device = usage.device
         decided = not self.intended and self.decision_rule != "" and principal is not None and request is not None
-        self.snapshot.audit.outcome(
-            OutcomeRecord(
-                time=time(),
-                request_id=self.request_id.decode(),
-                outcome=outcome,
-                status=status,
-                code=code,
-                tenant=principal.tenant if principal is not None else "",
-                principal=principal.id if principal is not None else "",
-                peer="" if self.intended else self.peer.address,
-                operation=request.operation if request is not None else "",
-                model=entry.name if entry is not None else "",
-                endpoint=endpoint,
-                attempts=self.attempts,
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens,
-                cached_tokens=usage.cached_tokens,
-                reasoning_tokens=usage.reasoning_tokens,
-                image_tokens=usage.image_tokens,
-                audio_tokens=usage.audio_tokens + usage.audio_completion_tokens,
-                estimated=usage.estimated,
-                charged=counts,
-                cost=usage.cost,
-                currency=usage.currency if price is None else price.currency,
-                price="" if price is None else price.version_of(usage),
-                basis="" if price is None else price.basis,
-                prefill_us=0 if device is None else device.prefill_us,
-                decode_us=0 if device is None else device.decode_us,
-                slots=0 if device is None else device.slots,
-                bytes=self.answer_bytes,
-                body_hash=self.answer_hash,
-                duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,
-                sent_ms=(self.sent_ns - self.started_ns) // 1000 / 1000.0 if self.sent_ns else 0.0,
-                first_ms=(self.first_ns - self.started_ns) // 1000 / 1000.0 if self.first_ns else 0.0,
-                finish=self.relay.finish() if self.relay is not None else "",
-                route=self.route,
-                guardrail=self.guardrail,
-                user=principal.user if principal is not None else "",
-                agent=principal.agent if principal is not None else "",
-                session=principal.session if principal is not None else "",
-                decision="" if not decided else "allow" if self.allowed else "deny",
-                rule=self.decision_rule if decided else "",
-                credential=principal.kind if decided else "",  # type: ignore[union-attr]
-                caller=caller_facts(principal) if decided else None,  # type: ignore[arg-type]
-                facts=self._facts(entry) if decided else None,
-                detail=self.detail,
-                text=None if self.kept is None else self.kept.answer(),
-            )
+        record = OutcomeRecord(
+            time=time(),
+            request_id=self.request_id.decode(),
+            outcome=outcome,
+            status=status,
+            code=code,
+            tenant=principal.tenant if principal is not None else "",
+            principal=principal.id if principal is not None else "",
+            peer="" if self.intended else self.peer.address,
+            operation=request.operation if request is not None else "",
+            model=entry.name if entry is not None else "",
+            endpoint=endpoint,
+            attempts=self.attempts,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            image_tokens=usage.image_tokens,
+            audio_tokens=usage.audio_tokens + usage.audio_completion_tokens,
+            estimated=usage.estimated,
+            charged=counts,
+            cost=usage.cost,
+            currency=usage.currency if price is None else price.currency,
+            price="" if price is None else price.version_of(usage),
+            basis="" if price is None else price.basis,
+            prefill_us=0 if device is None else device.prefill_us,
+            decode_us=0 if device is None else device.decode_us,
+            slots=0 if device is None else device.slots,
+            bytes=self.answer_bytes,
+            body_hash=self.answer_hash,
+            duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,
+            sent_ms=(self.sent_ns - self.started_ns) // 1000 / 1000.0 if self.sent_ns else 0.0,
+            first_ms=(self.first_ns - self.started_ns) // 1000 / 1000.0 if self.first_ns else 0.0,
+            finish=self.relay.finish() if self.relay is not None else "",
+            route=self.route,
+            guardrail=self.guardrail,
+            user=principal.user if principal is not None else "",
+            agent=principal.agent if principal is not None else "",
+            session=principal.session if principal is not None else "",
+            decision="" if not decided else "allow" if self.allowed else "deny",
+            rule=self.decision_rule if decided else "",
+            credential=principal.kind if decided else "",  # type: ignore[union-attr]
+            caller=caller_facts(principal) if decided else None,  # type: ignore[arg-type]
+            facts=self._facts(entry) if decided else None,
+            detail=self.detail,
+            text=None if self.kept is None else self.kept.answer(),
         )
+        self.snapshot.audit.outcome(record)
+        return record
 
     def _facts(self, entry: ModelEntry | None) -> DecisionFacts | None:
         """What was decided on, of a request without an intent."""

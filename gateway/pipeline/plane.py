@@ -72,6 +72,12 @@ class DataPlane:
         """Where answers are kept that need an approval; set by the composition root."""
         self.texts: Any = None
         """Whose texts are kept (gateway.pipeline.capture.Texts); None where nothing is encrypted."""
+        self.sampler: Any = None
+        """Decides which requests are traced (gateway.telemetry.tracing.Sampler); None where nothing is."""
+        self.observer: Any = None
+        """Is told of each request that has a record (gateway.telemetry.observer.Observer); None where nobody wants to know."""
+        self.counts_phases = False
+        """Whether the phases of the exchange that begins are counted."""
         self.standing.changed.append(self._reconsider)
         self.now = time.monotonic()
         self.date = formatdate(usegmt=True).encode()
@@ -95,10 +101,12 @@ class DataPlane:
         self._count += 1
         return b"req-%b-%d" % (self._identifier, self._count)
 
-    def sampled(self) -> bool:
-        """Whether to time the phases of the exchange that begins now. Counts exchanges, as their identifiers may be the clients'."""
+    def timed(self) -> bool:
+        """Whether the exchange that begins now may need a clock (gateway.pipeline.phases.clock_of). Counts exchanges, as their identifiers
+        may be the clients'."""
         self._begun += 1
-        return self._begun % SAMPLE_EVERY == 0
+        self.counts_phases = self._begun % SAMPLE_EVERY == 0
+        return self.counts_phases or self.sampler is not None
 
     def sweep(self) -> None:
         """Ends exchanges that are past their deadline. Called every SWEEP_SECONDS by the owner of the listener."""

@@ -39,7 +39,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with `worker` where several processes write one log."""
+    """One JSON object a line, with `worker` where several processes write one log, and the facts of a request in a line about one."""
 
     def __init__(self, worker: str = "") -> None:
         super().__init__()
@@ -48,6 +48,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry = {"time": round(record.created, 3), "level": record.levelname.lower(), **self._worker}
         entry |= {"logger": record.name, "message": record.getMessage()}
+        entry |= getattr(record, "request", {})
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry)

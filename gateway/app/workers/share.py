@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.core.specs import ConfigSpec, TelemetrySpec
+from gateway.core.specs import ConfigSpec
 
 
 def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
@@ -12,13 +12,11 @@ def share_of(spec: ConfigSpec, count: int) -> ConfigSpec:
 
     Exporters of metrics run in the control process, which has the metrics of all.
     """
-    listen, telemetry = spec.listen, spec.telemetry
+    listen, telemetry = spec.listen, msgspec.structs.replace(spec.telemetry, exporters=())
     listen = msgspec.structs.replace(
         listen,
         max_connections=-(-listen.max_connections // count),
         max_connections_per_peer=-(-listen.max_connections_per_peer // count),
         memory_bytes=max(-(-listen.memory_bytes // count), listen.max_body_bytes),
     )
-    return msgspec.structs.replace(
-        spec, listen=listen, telemetry=TelemetrySpec(log_level=telemetry.log_level, log_format=telemetry.log_format)
-    )
+    return msgspec.structs.replace(spec, listen=listen, telemetry=telemetry)

@@ -17,6 +17,7 @@ from gateway.app.assembly import Assembled, Assembler
 from gateway.app.connections import Connections
 from gateway.app.countries import Countries
 from gateway.app.events import Events
+from gateway.app.observing import Observing
 from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
 from gateway.app.shared_limits import SharedLimitsPart
@@ -85,7 +86,6 @@ from gateway.routing.registry import EndpointRegistry
 from gateway.routing.shedding import PressureMonitor, cgroup_limit
 from gateway.server.health import Health
 from gateway.server.tls import Contexts, Material, context_of
-from gateway.telemetry import logging as gatehouse_logging
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.refused import Refused
 from policies.limits import LimitRules, nothing
@@ -155,7 +155,8 @@ class Worker:
         self.health = Health(self.plane, lambda: self._facts.store_lost, self._somebody_can_log_in, state.replica)
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
-        self._telemetry = spec.telemetry
+        self.observing = Observing(self.plane, spec.telemetry, state.replica, self._owner, worker=state.worker)
+        self.metrics.gauges.append(self.observing.collect)
         self._assembled: Assembled | None = None
         self._newest: ConfigChanged | None = None
         self._building = asyncio.Lock()
@@ -192,6 +193,7 @@ class Worker:
         self.follower.close()
         await self.plane.tasks.aclose()
         await self.registry.aclose()
+        await self.observing.aclose()
         await self._owner.aclose()
         await self._assembler.aclose()
         if self.shared_limits is not None:
@@ -219,9 +221,7 @@ class Worker:
         self.metrics.config_version = version
         self.plane.snapshot = made.snapshot
         self.audit.configured(version)
-        if spec.telemetry != self._telemetry:
-            self._telemetry = spec.telemetry
-            gatehouse_logging.setup(spec.telemetry.log_level, spec.telemetry.log_format, worker=self.id)
+        self.observing.follow(spec.telemetry)
 
     def _limiter(self, spec: ConfigSpec, version: int, places: bool) -> Limiter:
         self._estimates.bounds = bounds_of(spec.models)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,12 +23,13 @@ from gateway.core.errors import (
     Overloaded,
     RequestError,
 )
-from gateway.core.types import Usage
+from gateway.core.types import OutcomeRecord, Usage
 from gateway.core.waiting import Signal
 from gateway.pipeline.exchange import Exchange, chunked, outcome_of
 from gateway.pipeline.phases import UNTIMED
 from gateway.pipeline.plane import SAMPLE_EVERY
 from gateway.pipeline.statuses import status_line
+from gateway.telemetry.tracing import Sampler, Trace
 from tests.unit.gateway.pipeline.world import ANSWER, BODY, DONE, SSE_HEAD, STREAM_BODY, USAGE, Client, World, chunk, unchunk
 
 Event = Callable[[World, Exchange], None]
@@ -325,13 +327,29 @@ def test_a_wake_up_without_a_relay_waits_for_the_deadline() -> None:
 def test_phases_of_a_sampled_exchange_are_timed() -> None:
     world = World()
     for _ in range(SAMPLE_EVERY - 1):
-        world.plane.sampled()
+        world.plane.timed()
     world.start()
     world.call.answer()
     counted = {phase for phase, histogram in world.metrics.phases.items() if sum(histogram.counts)}
     assert counted == {
         "authenticate", "parse", "authorise", "reserve", "intent", "select", "durable", "dispatch", "engine", "relay", "settle",
     }  # fmt: skip
+
+
+def test_a_traced_exchange_is_timed_and_the_engine_is_told_of_its_span() -> None:
+    world = World()
+    world.plane.sampler = Sampler(0.0, "follow")
+    seen: list[tuple[OutcomeRecord, Trace]] = []
+    world.plane.observer = SimpleNamespace(settled=lambda record, clock, header: seen.append((record, clock.trace)))
+    exchange, _ = world.start(headers={b"traceparent": b"00-%b-%b-01" % (b"a" * 32, b"b" * 16)})
+    trace = exchange.clock.trace
+    assert (trace.trace, trace.parent) == ("a" * 32, "b" * 16)
+    [(span, _)] = trace.calls
+    assert b"traceparent: 00-%b-%b-01\r\n" % (b"a" * 32, span.encode()) in world.call.request_head
+    world.call.answer()
+    [(record, told)] = seen
+    assert (record.outcome, told) == ("ok", trace)
+    assert not any(sum(histogram.counts) for histogram in world.metrics.phases.values()), "the histograms are of a fair sample"
 
 
 def test_an_unsampled_exchange_is_not_timed() -> None:

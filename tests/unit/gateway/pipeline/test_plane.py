@@ -37,7 +37,7 @@ def test_one_exchange_in_so_many_is_sampled_also_when_clients_name_them_all() ->
     plane = DataPlane(Metrics())
     sampled = 0
     for _ in range(SAMPLE_EVERY * 3):
-        sampled += plane.sampled()
+        sampled += plane.timed()
     assert sampled == 3
 
 

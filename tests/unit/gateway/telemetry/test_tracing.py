@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.telemetry.tracing import valid_traceparent
+from gateway.telemetry.tracing import Sampler, of_header, valid_traceparent
 
 TRACE, PARENT = b"0af7651916cd43dd8448eb211c80319c", b"b7ad6b7169203331"
 GOOD = b"00-%b-%b-01" % (TRACE, PARENT)
@@ -49,3 +49,38 @@ def test_one_wrong_byte(place: int, byte: int) -> None:
     changed = GOOD[:place] + bytes([byte]) + GOOD[place + 1 :]
     expected = (byte in b"0123456789abcdef") if GOOD[place : place + 1] != b"-" else byte == ord("-")
     assert valid_traceparent(changed) is expected
+
+
+@pytest.mark.parametrize(
+    ("parents", "flags", "trusted", "chance", "traced"),
+    [
+        ("follow", "01", False, 1.0, True),
+        ("follow", "00", False, 0.0, False),
+        ("trusted", "01", True, 1.0, True),
+        ("trusted", "01", False, 1.0, False),
+        ("trusted", "00", False, 0.0, True),
+        ("ignore", "01", True, 1.0, False),
+        ("ignore", "00", True, 0.0, True),
+    ],
+)
+def test_who_decides_what_is_traced(parents: str, flags: str, trusted: bool, chance: float, traced: bool) -> None:
+    sampler = Sampler(0.5, parents, lambda: chance)  # type: ignore[arg-type]
+    found = sampler.begin(GOOD[:-2] + flags.encode(), trusted)
+    assert (found is not None) is traced
+    if found is not None:
+        assert (found.trace.encode(), found.parent.encode()) == (TRACE, PARENT)
+
+
+@pytest.mark.parametrize("header", [None, b"", b"no trace at all"])
+def test_without_a_valid_header_chance_decides(header: bytes | None) -> None:
+    assert Sampler(0.5, "follow", lambda: 0.6).begin(header, True) is None
+    found = Sampler(0.5, "follow", lambda: 0.4).begin(header, True)
+    assert found is not None and found.parent == ""
+    assert valid_traceparent(found.next_call())
+    assert of_header(header).parent == ""
+
+
+@pytest.mark.parametrize(("ratio", "traced"), [(0.0, 0), (1.0, 1000)])
+def test_the_ends_of_the_ratio_are_none_and_all(ratio: float, traced: int) -> None:
+    sampler = Sampler(ratio, "follow")
+    assert sum(sampler.begin(None, False) is not None for _ in range(1000)) == traced

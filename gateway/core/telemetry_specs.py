@@ -1,0 +1,42 @@
+"""Settings of logs, metrics and traces."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from gateway.core.secret import Secret
+from gateway.core.spec import ClientTlsSpec, Spec, Timeout
+
+
+class ExporterSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where metrics go besides `/metrics`."""
+
+    type: str
+    settings: dict[str, Any] = {}
+
+
+class TracesSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Traces to an OTLP receiver over HTTP. endpoint: without a path, `/v1/traces` is added. ratio: of the requests whose caller did not
+    decide; what fails is traced in any case. parents: whose `traceparent` decides."""
+
+    endpoint: str
+    ratio: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    parents: Literal["follow", "trusted", "ignore"] = "follow"
+    service: Annotated[str, Meta(min_length=1, max_length=255)] = "gatehouse"
+    token: Secret | None = None
+    headers: dict[str, Secret] = {}
+    tls: ClientTlsSpec | None = None
+    timeout: Timeout = 10.0
+
+
+class TelemetrySpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Logs, metrics, traces. request_log: which requests get a line in the log. slow: from how many seconds on a request counts as slow."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    request_log: Literal["none", "slow", "failed", "all"] = "none"
+    slow: Timeout = 30.0
+    exporters: tuple[ExporterSpec, ...] = ()
+    traces: TracesSpec | None = None

@@ -1,0 +1,185 @@
+"""What becomes of settled requests beside the audit log: lines in the process's log, and traces.
+
+A request's path only decides whether anybody wants to know of it, and puts its record into a bounded queue. A thread of its own writes
+and sends; while it cannot, what does not fit is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from gateway.core.types import OutcomeRecord
+from gateway.telemetry.tracing import Trace, of_header
+
+log = logging.getLogger("gatehouse.requests")
+MOST: Final = 8192
+"""Requests that wait for the thread."""
+WAKE: Final = 1024
+"""So many wake it before its time."""
+PERIOD: Final = 1.0
+"""Seconds between two rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One settled request. trace: None where it is only logged. marks: the ends of its phases in nanoseconds, after its beginning."""
+
+    record: OutcomeRecord
+    trace: Trace | None
+    marks: list[tuple[str, int]]
+
+
+class SpanSink(Protocol):
+    """Where traces go. Both methods may block, within their own deadline."""
+
+    def send(self, traced: list[Seen]) -> int:
+        """Sends what it is given; returns how many requests did not arrive."""
+        ...
+
+    def hurry(self) -> None:
+        """The end is near: no further tries for what does not arrive."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RequestLog:
+    """Says which requests get a line, and writes it. which: `none`, `slow`, `failed` or `all`. slow: from so many milliseconds on."""
+
+    def __init__(self, which: str, slow: float) -> None:
+        self._which, self._slow = which, slow
+
+    def wants(self, record: OutcomeRecord) -> bool:
+        if self._which == "all":
+            return True
+        slow = record.duration_ms >= self._slow
+        return (slow or failed(record)) if self._which == "failed" else slow and self._which == "slow"
+
+    def write(self, record: OutcomeRecord, trace: str) -> None:
+        """One line: the request's facts, no text of it. A failed or slow one is a warning."""
+        slow = record.duration_ms >= self._slow
+        level = logging.WARNING if slow or failed(record) else logging.INFO
+        log.log(level, "%s", line_of(record, slow), extra={"request": facts_of(record, slow, trace)})
+
+
+class Observer:
+    """Life: `start`, `settled` for each request, `close`. traces: where they go, or None. Its counts outlive it: `counts` is given on."""
+
+    def __init__(self, requests: RequestLog, traces: SpanSink | None, counts: dict[str, int]) -> None:
+        self._requests, self._traces, self.counts = requests, traces, counts
+        self._queue: deque[tuple[OutcomeRecord, Any, bytes | None]] = deque()
+        self._wake, self._ended = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def settled(self, record: OutcomeRecord, clock: Any, header: bytes | None) -> None:
+        """On the request's path: keeps its record if anybody wants to know of it. clock: with `trace` and `marks`."""
+        if clock.trace is None and not self._requests.wants(record) and (self._traces is None or not failed(record)):
+            return
+        if len(self._queue) >= MOST:
+            self.counts["dropped"] += 1
+            return
+        self._queue.append((record, clock, header))
+        if len(self._queue) == WAKE:
+            self._wake.set()
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Ends the thread when it has sent what waits, or after so many seconds. May block."""
+        self._ended = True
+        if self._traces is not None:
+            self._traces.hurry()
+        self._wake.set()
+        self._thread.join(seconds)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._wake.wait(PERIOD)
+            self._wake.clear()
+            self._round()
+        self._round()
+        if self._traces is not None:
+            self._traces.close()
+
+    def _round(self) -> None:
+        traced: list[Seen] = []
+        while self._queue:
+            record, clock, header = self._queue.popleft()
+            trace = clock.trace
+            if trace is None and self._traces is not None and failed(record):
+                trace = of_header(header)
+            if self._requests.wants(record):
+                self._requests.write(record, "" if trace is None else trace.trace)
+            if trace is not None and self._traces is not None:
+                traced.append(Seen(record, trace, clock.marks))
+        if traced and self._traces is not None:
+            lost = self._sent(traced, self._traces)
+            self.counts["dropped"] += lost
+            self.counts["sent"] += len(traced) - lost
+
+    def _sent(self, traced: list[Seen], traces: SpanSink) -> int:
+        """How many did not arrive."""
+        try:
+            return traces.send(traced)
+        except Exception:  # boundary: a defect in telemetry costs telemetry alone
+            log.exception("%d traces could not be sent", len(traced))
+            return len(traced)
+
+
+def failed(record: OutcomeRecord) -> bool:
+    """Whether it is our fault or an engine's; refusals and clients that leave are not."""
+    return record.status >= 500 or record.outcome in ("failed", "timeout")
+
+
+def facts_of(record: OutcomeRecord, slow: bool, trace: str) -> dict[str, Any]:
+    """What a line in JSON has beside its message; empty values are left out."""
+    found: dict[str, Any] = {
+        "request_id": record.request_id,
+        "trace_id": trace,
+        "status": record.status,
+        "outcome": record.outcome,
+        "code": record.code,
+        "operation": record.operation,
+        "model": record.model,
+        "endpoint": record.endpoint,
+        "tenant": record.tenant,
+        "principal": record.principal,
+        "attempts": record.attempts,
+        "prompt_tokens": record.prompt_tokens,
+        "completion_tokens": record.completion_tokens,
+        "duration_ms": record.duration_ms,
+        "first_ms": record.first_ms,
+        "route": record.route,
+        "slow": slow,
+    }
+    return {name: value for name, value in found.items() if value not in ("", 0, False)}
+
+
+def line_of(record: OutcomeRecord, slow: bool) -> str:
+    """The message: `req-7-1 chat demo-chat 200 ok 1234.5 ms`."""
+    words = [record.request_id, record.operation or "-", record.model or "-", str(record.status), record.outcome]
+    if record.code:
+        words.append(record.code)
+    return f"{' '.join(words)} {record.duration_ms:.1f} ms{', slow' if slow else ''}"
+
+
+def collector(counts: dict[str, int]) -> Callable[[], Iterable[Metric]]:
+    """For a scrape."""
+
+    def collect() -> Iterable[Metric]:
+        found = CounterMetricFamily("gatehouse_traces", "Traced or logged requests, by what became of them", labels=["result"])
+        for result, count in counts.items():
+            found.add_metric([result], count)
+        yield found
+
+    return collect

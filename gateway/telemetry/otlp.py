@@ -1,0 +1,117 @@
+"""Traces to a receiver of OpenTelemetry's protocol over HTTP (https://opentelemetry.io/docs/specs/otlp/), encoded by OpenTelemetry's own
+library. It is loaded only where traces are configured."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import ssl
+import time
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from gateway.core.errors import ConfigError
+from gateway.core.telemetry_specs import TracesSpec
+from gateway.telemetry.observer import Seen
+from gateway.telemetry.spans import Span, spans_of
+
+log = logging.getLogger("gatehouse.telemetry")
+PATH: Final = "/v1/traces"
+AGAIN: Final = frozenset({429, 502, 503, 504})
+"""Answers after which the same body may be sent once more, as the protocol says."""
+BATCH: Final = 512
+"""Requests in one body."""
+PAUSES: Final = (0.5, 1.0, 2.0)
+"""Seconds before each further try."""
+
+
+class OtlpTraces:
+    """Sends in the thread of the observer. verify: for TLS, or True. attributes: of the process, such as its replica and version."""
+
+    def __init__(self, settings: TracesSpec, verify: ssl.SSLContext | bool, attributes: dict[str, str]) -> None:
+        self.url = url_of(settings.endpoint)
+        self._sdk: Any = importlib.import_module("opentelemetry.sdk.trace")
+        self._api: Any = importlib.import_module("opentelemetry.trace")
+        self._encode: Any = importlib.import_module("opentelemetry.exporter.otlp.proto.common.trace_encoder").encode_spans
+        scopes: Any = importlib.import_module("opentelemetry.sdk.util.instrumentation")
+        resources: Any = importlib.import_module("opentelemetry.sdk.resources")
+        httpx: Any = importlib.import_module("httpx")
+        self._errors = (httpx.HTTPError, RuntimeError)  # RuntimeError: it is closed
+        self._resource = resources.Resource({"service.name": settings.service, **attributes})
+        self._scope = scopes.InstrumentationScope("gatehouse", attributes.get("service.version", ""))
+        headers = {name: value.reveal() for name, value in settings.headers.items()}
+        if settings.token is not None:
+            headers["authorization"] = f"Bearer {settings.token.reveal()}"
+        headers["content-type"] = "application/x-protobuf"
+        self._client = httpx.Client(headers=headers, verify=verify, timeout=settings.timeout, trust_env=False, follow_redirects=False)
+        name = settings.tls.server_name if settings.tls is not None else None
+        self._extensions = {"sni_hostname": name} if name else {}
+        self._timeout, self._away, self._closed = settings.timeout, False, False
+
+    def send(self, traced: list[Seen]) -> int:
+        lost = 0
+        for place in range(0, len(traced), BATCH):
+            part = traced[place : place + BATCH]
+            fault = self._post(self._encode([self._readable(span) for seen in part for span in spans_of(seen)]).SerializeToString())
+            if fault:
+                lost += len(part)
+            self._say(fault)
+        return lost
+
+    def close(self) -> None:
+        self._client.close()
+
+    def hurry(self) -> None:
+        self._closed = True
+
+    def _post(self, body: bytes) -> str:
+        """Why it did not arrive, or nothing. Takes at most the timeout."""
+        deadline = time.monotonic() + self._timeout
+        for pause in (*PAUSES, None):
+            try:
+                left = max(0.1, deadline - time.monotonic())
+                answer = self._client.post(self.url, content=body, timeout=left, extensions=self._extensions)
+                if answer.status_code < 300:
+                    return ""
+                fault, again = f"it answered {answer.status_code}", answer.status_code in AGAIN
+            except self._errors as error:
+                fault, again = str(error) or type(error).__name__, True
+            if not again or pause is None or self._closed or time.monotonic() + pause >= deadline:
+                break
+            time.sleep(pause)
+        return fault
+
+    def _say(self, fault: str) -> None:
+        """One line when it stops working, and one when it works again."""
+        if bool(fault) != self._away:
+            self._away = bool(fault)
+            if fault:
+                log.warning("traces do not arrive at %s: %s; requests go on without", self.url, fault)
+            else:
+                log.warning("traces arrive at %s again", self.url)
+
+    def _readable(self, span: Span) -> Any:
+        api, flags = self._api, self._api.TraceFlags(1)
+        context = api.SpanContext(int(span.trace, 16), int(span.span, 16), False, flags)
+        parent = api.SpanContext(int(span.trace, 16), int(span.parent, 16), span.kind == "server", flags) if span.parent else None
+        status = api.Status(api.StatusCode.ERROR, span.error) if span.error else api.Status(api.StatusCode.UNSET)
+        return self._sdk.ReadableSpan(
+            name=span.name,
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=span.attributes,
+            kind=api.SpanKind[span.kind.upper()],
+            status=status,
+            start_time=span.begin,
+            end_time=span.end,
+            instrumentation_scope=self._scope,
+        )
+
+
+def url_of(endpoint: str) -> str:
+    """Where to post. Raises ConfigError for what is no address."""
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.password or url.query or url.fragment:
+        raise ConfigError(f"{endpoint!r} cannot be used: write http(s)://HOST:PORT; a credential belongs into `token` or `headers`")
+    return urlunsplit(url._replace(path=PATH if url.path in ("", "/") else url.path))

@@ -1,0 +1,102 @@
+"""Traces and lines in the log, from a running gateway to a receiver of OTLP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.e2e.conftest import EngineThread
+from tests.e2e.harness import KEY, Gatehouse, configuration, external
+from tests.e2e.resilience import reload
+from tests.fakes.http_receiver import HttpReceiver
+from tests.waiting import until
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.fixture
+def receiver() -> Iterator[HttpReceiver]:
+    made = HttpReceiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gatehouse(tmp_path: Path, engine: EngineThread, receiver: HttpReceiver) -> Iterator[Gatehouse]:
+    config = configuration(
+        tmp_path / "state",
+        engines=[external("fake", engine.port, slots=8)],
+        models=[{"name": "m", "pool": ["fake"]}],
+        guardrails=[{"name": "words", "type": "denylist", "settings": {"phrases": ["nightfall"], "action": "block"}}],
+        telemetry={"log_format": "json", "request_log": "failed", "traces": {"endpoint": receiver.url, "ratio": 0}},
+    )
+    with Gatehouse(tmp_path, config) as running:
+        yield running
+
+
+def spans(receiver: HttpReceiver) -> list[Any]:
+    bodies = [ExportTraceServiceRequest.FromString(body) for _, body in list(receiver.requests)]
+    return [span for body in bodies for resource in body.resource_spans for scope in resource.scope_spans for span in scope.spans]
+
+
+def asked(gatehouse: Gatehouse, flag: str, **fields: Any) -> Any:
+    with gatehouse.client() as client:
+        body = {"model": "m", "messages": [{"role": "user", "content": "the secret plan"}], **fields}
+        return client.post("/v1/chat/completions", json=body, headers={"traceparent": f"00-{TRACE}-{PARENT}-{flag}"})
+
+
+def test_a_callers_trace_goes_on_through_the_gateway_to_the_engine(
+    gatehouse: Gatehouse, engine: EngineThread, receiver: HttpReceiver
+) -> None:
+    assert asked(gatehouse, "01", stream=True).status_code == 200
+    until(lambda: spans(receiver), what="the spans")
+    found = {span.name if span.kind != 3 else "call": span for span in spans(receiver)}
+    assert found.keys() >= {"chat m", "guardrails", "call", "prefill", "decode"}
+    own, call = found["chat m"], found["call"]
+    assert {span.trace_id.hex() for span in found.values()} == {TRACE}
+    assert (own.parent_span_id.hex(), call.parent_span_id) == (PARENT, own.span_id)
+    assert dict(engine.received[-1].headers)["traceparent"] == f"00-{TRACE}-{call.span_id.hex()}-01"
+    assert own.start_time_unix_nano <= call.start_time_unix_nano < call.end_time_unix_nano <= own.end_time_unix_nano
+    assert not any(b"secret plan" in body or KEY.encode() in body for _, body in receiver.requests)
+
+
+def test_an_unsampled_failure_is_told_with_a_line_and_a_span(gatehouse: Gatehouse, engine: EngineThread, receiver: HttpReceiver) -> None:
+    assert asked(gatehouse, "00").status_code == 200
+    engine.play("status:code=400")
+    assert asked(gatehouse, "00").status_code == 400
+    engine.play("reset:at=mid")
+    answer = asked(gatehouse, "00", stream=True)
+    [own] = until(lambda: spans(receiver), what="the span")
+    assert (own.trace_id.hex(), own.parent_span_id.hex(), own.status.code) == (TRACE, PARENT, 2)
+    [line] = until(lambda: [json.loads(line) for line in gatehouse.lines if "gatehouse.requests" in line], what="the line")
+    assert (line["request_id"], line["trace_id"], line["level"]) == (answer.headers["x-request-id"], TRACE, "warning")
+    assert "secret plan" not in "".join(gatehouse.lines)
+
+
+def test_changed_telemetry_is_in_force_without_a_restart(gatehouse: Gatehouse, receiver: HttpReceiver) -> None:
+    changed = {
+        **gatehouse.config,
+        "telemetry": {"log_format": "json", "request_log": "all", "traces": {"endpoint": receiver.url, "ratio": 1}},
+    }
+    reload(gatehouse, changed)
+    until(lambda: gatehouse.chat(model="m").status_code == 200 and spans(receiver), what="a trace by chance")
+    until(lambda: any("gatehouse.requests" in line for line in gatehouse.lines), what="a line")
+    reload(gatehouse, {**gatehouse.config, "telemetry": {}})
+    until(lambda: gatehouse.metric("gatehouse_config_version") >= 3, what="the second change")
+    before = gatehouse.metric("gatehouse_traces_total")
+    assert gatehouse.chat(model="m").status_code == 200
+    assert gatehouse.metric("gatehouse_traces_total") == before
+
+
+def test_a_receiver_that_is_away_costs_traces_alone(gatehouse: Gatehouse, receiver: HttpReceiver) -> None:
+    receiver.answers = [(400, b"")]
+    assert asked(gatehouse, "01").status_code == 200
+    until(lambda: gatehouse.metric("gatehouse_traces_total", result="dropped") == 1, what="the drop")
+    assert any("do not arrive" in line for line in gatehouse.lines)
+    assert asked(gatehouse, "01").status_code == 200
+    until(lambda: gatehouse.metric("gatehouse_traces_total", result="sent") == 1, what="the next one")

@@ -1,0 +1,67 @@
+"""The spans of a settled request: one tree, with the right times."""
+
+from __future__ import annotations
+
+from gateway.core.types import OutcomeRecord
+from gateway.telemetry.observer import Seen
+from gateway.telemetry.spans import spans_of
+from gateway.telemetry.tracing import Trace
+
+MS = 1_000_000
+RECORD = OutcomeRecord(
+    1_700_000_000.0, "req-1", "ok", 200, tenant="acme", principal="k1", operation="chat", model="m", endpoint="m/0", attempts=1,
+    prompt_tokens=7, completion_tokens=3, duration_ms=100.0, sent_ms=40.0, first_ms=60.0, finish="stop", user="ann", session="s-1",
+)  # fmt: skip
+MARKS = [
+    ("", 0), ("receive", 1 * MS), ("inspect", 3 * MS), ("intent", 4 * MS), ("select", 39 * MS), ("dispatch", 41 * MS),
+    ("engine", 95 * MS), ("settle", 100 * MS),
+]  # fmt: skip
+
+
+def traced(record: OutcomeRecord = RECORD, marks: list[tuple[str, int]] = MARKS, sent: int = 40 * MS, parent: str = "b" * 16) -> Seen:
+    trace = Trace("a" * 32, parent)
+    trace.calls.append(("c" * 16, sent))
+    return Seen(record, trace, marks)
+
+
+def test_the_spans_of_a_stream_are_one_tree_in_one_trace() -> None:
+    seen = traced()
+    found = {span.name if span.kind != "client" else "call": span for span in spans_of(seen)}
+    assert list(found) == ["chat m", "guardrails", "queue", "call", "prefill", "decode"]
+    own, call = found["chat m"], found["call"]
+    assert {span.trace for span in found.values()} == {"a" * 32}
+    assert (own.parent, own.kind, own.error) == ("b" * 16, "server", "")
+    assert [found[name].parent for name in ("guardrails", "queue", "call")] == [own.span] * 3
+    assert [found[name].parent for name in ("prefill", "decode")] == [call.span] * 2
+    at = {name: ((span.begin - own.begin) // MS, (span.end - own.begin) // MS) for name, span in found.items()}
+    assert at == {"chat m": (0, 100), "guardrails": (1, 3), "queue": (4, 39), "call": (40, 95), "prefill": (40, 60), "decode": (60, 95)}
+    assert own.end == 1_700_000_000 * 10**9
+    assert own.attributes["gen_ai.usage.input_tokens"] == 7
+    assert own.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert (own.attributes["user.id"], own.attributes["session.id"]) == ("ann", "s-1")
+    assert own.attributes["gatehouse.phase.inspect"] == 2.0
+
+
+def test_each_call_of_a_retried_request_ends_where_the_next_begins() -> None:
+    marks = [
+        ("", 0),
+        ("select", 1 * MS),
+        ("dispatch", 2 * MS),
+        ("select", 10 * MS),
+        ("dispatch", 11 * MS),
+        ("engine", 50 * MS),
+        ("settle", 51 * MS),
+    ]
+    seen = traced(marks=marks, sent=1 * MS)
+    assert seen.trace is not None
+    seen.trace.calls.append(("d" * 16, 10 * MS + 1))
+    calls = [span for span in spans_of(seen) if span.kind == "client"]
+    assert [(call.begin - calls[0].begin) // MS for call in calls] == [0, 9]
+    assert (calls[0].end - calls[0].begin, calls[1].end - calls[1].begin) == (9 * MS, 40 * MS - 1)
+    assert "gen_ai.usage.output_tokens" not in calls[0].attributes
+
+
+def test_a_failure_that_was_not_sampled_is_one_span_with_its_error() -> None:
+    record = OutcomeRecord(5.0, "req-2", "failed", 502, code="engine_error", operation="chat", model="m", duration_ms=10.0)
+    [own] = spans_of(Seen(record, Trace("a" * 32, ""), []))
+    assert (own.begin, own.end, own.error) == (4_990_000_000, 5_000_000_000, "engine_error")
