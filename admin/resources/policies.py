@@ -79,7 +79,8 @@ class Considered(msgspec.Struct, kw_only=True):
 
 
 class Explanation(msgspec.Struct, kw_only=True):
-    """rule: the one that decided. rules: all that concern the request. limits, guardrails: the names of those that would apply."""
+    """rule: the one that decided. rules: all that concern the request. limits, guardrails: the names of those that would apply. labels:
+    of the data, before a guardrail has read it. engines: those of the model that are cleared for them."""
 
     tenant: str
     model: str
@@ -90,6 +91,8 @@ class Explanation(msgspec.Struct, kw_only=True):
     rules: list[Considered]
     limits: list[str]
     guardrails: list[str]
+    labels: list[str] = []
+    engines: list[str] = []
 
 
 async def explain(call: Call) -> Answer:

@@ -28,6 +28,7 @@ from gateway.core.types import Headers, InferenceRequest, Peer, Principal, Trial
 from gateway.core.waiting import Maybe
 from gateway.core.wire import WireApi
 from gateway.pipeline.plane import DataPlane
+from gateway.routing.build import clearance
 from gateway.routing.mirror import Mirror
 from gateway.routing.registry import EndpointRegistry
 from gateway.wire.table import APIS
@@ -137,7 +138,20 @@ class PolicyTrial:
                 dict.fromkeys(limit.name for one in (rules, places) for limit, _ in one.applying(principal, name, trial.operation))
             ),
             "guardrails": reading,
+            **_labelled(snapshot, principal, name, trial.label),
         }
+
+
+def _labelled(snapshot: Snapshot, principal: Principal, model: str, label: str) -> dict[str, list[str]]:
+    """The labels of a request, and the engines of its model that may see it."""
+    known, entry = snapshot.labels, snapshot.models.get(model)
+    labels: frozenset[str] = frozenset()
+    if known is not None:
+        labels = known.of_tenant(principal.tenant) | known.of_model(model) | ({label} if label in known else labels)
+    pool = [] if entry is None else [member if isinstance(member, str) else member.engine for member in entry.spec.pool]
+    seen = {engine.name: clearance(engine) for engine in snapshot.spec.engines if engine.name in pool}
+    engines = [name for name in pool if (allowed := seen.get(name, labels)) is None or labels <= allowed]
+    return {"labels": sorted(labels), "engines": engines}
 
 
 VERIFY_TRIES: Final = 5

@@ -19,6 +19,7 @@ from gateway.config.convert import nearest
 from gateway.core.clock import SystemClock
 from gateway.core.errors import ConfigError
 from gateway.core.isolation import Salts
+from gateway.core.labels import Labels
 from gateway.core.ports import AuditLog, Limiter, Route
 from gateway.core.price_rules import device_price
 from gateway.core.prices import LineUp, Price
@@ -113,6 +114,8 @@ class Assembler:
             hint = nearest(pattern, [model.name for model in spec.models])
             log.warning("no model is named %r, which has a price; %s", pattern, hint)
         _check_table(spec)
+        for label, pattern in _unmatched_labels(spec):
+            log.warning("no model fits %r, which has the label %r", pattern, label)
         moderations = moderation_of(spec, built, self._parts)
         yield
         entries: dict[str, ModelEntry] = {}
@@ -151,6 +154,7 @@ class Assembler:
             prover,
             self._limiter(spec, version, True) if any(limit.queued is not None for limit in spec.limits) else None,
             moderations,
+            Labels(spec.labels, matches) if spec.labels else None,
         )
         return Assembled(snapshot, router, parts)
 
@@ -188,6 +192,12 @@ def _device_prices(spec: ConfigSpec) -> dict[str, Price]:
         if price is not None:
             found[model.name] = price
     return found
+
+
+def _unmatched_labels(spec: ConfigSpec) -> list[tuple[str, str]]:
+    """(label, pattern) for patterns that no model fits: perhaps a mistake, or a model that the store will have."""
+    names = [model.name for model in spec.models]
+    return [(label, one) for label, given in spec.labels.items() for one in given.models if not any(matches(one, name) for name in names)]
 
 
 def _check_table(spec: ConfigSpec) -> None:

@@ -14,6 +14,7 @@ from gateway.config.reload import Status
 from gateway.core.durations import shown
 from gateway.core.specs import EngineSpec, LimitSpec
 from gateway.pipeline.plane import DataPlane
+from gateway.routing.build import clearance
 from gateway.server.health import Health
 
 
@@ -64,7 +65,7 @@ class FleetView:
                     "name": spec.name,
                     "source": self._source("models", spec.name),
                     "ready": entry.route.ready,
-                    "queued": entry.route.queued if self._fleet.mirror is None else self._fleet.mirror.queued(spec.name),
+                    "queued": entry.route.backlog if self._fleet.mirror is None else self._fleet.mirror.queued(spec.name),
                     "aliases": list(spec.aliases),
                     "fallbacks": list(spec.fallbacks),
                     "policy": spec.routing.policy,
@@ -123,10 +124,16 @@ def _member(member: dict[str, Any], state: str, sidecar: dict[str, Any] | None) 
     return {**member, "state": state, "version": sidecar["version"], "rollout": sidecar["rollout"]}
 
 
+def _seen(spec: EngineSpec) -> list[str]:
+    """The labels of data that an engine may see."""
+    seen = clearance(spec)
+    return ["*"] if seen is None else sorted(seen)
+
+
 def _engine(spec: EngineSpec, sidecar: dict[str, Any] | None, endpoint: dict[str, Any]) -> dict[str, Any]:
     """Settings and state of one engine; an external one has the state of its endpoint."""
     shown: dict[str, Any] = {
-        "name": spec.name, "runtime": spec.runtime, "version": spec.version, "slots": spec.slots,
+        "name": spec.name, "runtime": spec.runtime, "version": spec.version, "slots": spec.slots, "clearance": _seen(spec),
     }  # fmt: skip
     if sidecar is not None:
         return {**shown, "model": spec.model, "device": spec.device, **sidecar}

@@ -125,6 +125,7 @@ class PartsBuilder:
             budget=spec.budget,
             tally=self.guardrail_tallies.setdefault(spec.name, Tally()),
             concerns=concerning(spec.tenants, spec.roles),
+            label=spec.label or "",
         )
 
     def sweep(self, now: float) -> None:

@@ -68,7 +68,7 @@ class TrafficGauges:
         queued = GaugeMetricFamily("gatehouse_queued", "Requests that wait for a slot", labels=["model"])
         snapshot = self._plane.snapshot
         for entry in set(snapshot.models.values()) if snapshot is not None else ():  # aliases share an entry
-            queued.add_metric([entry.name], entry.route.queued)
+            queued.add_metric([entry.name], entry.route.backlog)
         yield from (up, busy, breaker, state, queued)
         yield GaugeMetricFamily("gatehouse_load_shedding", "Level of load shedding, 0 (none) to 3 (all)", value=self._registry.shedding)
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gateway.config import validate
+from gateway.config import label_rules, validate
 from gateway.config.convert import nearest, quoted
 from gateway.core import price_rules
 from gateway.core.errors import ConfigError
@@ -76,7 +76,9 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
     left_out.update(unusable)
     prices = (*file.prices, *_others(_policies("prices", additions, PriceSpec), file.prices))
     if len(prices) > len(file.prices):
-        price_rules.check(prices, lambda path, message: ConfigError(message, path=path, file="the store"))
+        price_rules.check(prices, _in_store)
+    for one in guardrails:
+        label_rules.check_guardrail(one, file.labels, f"guardrails.{one.name}", _in_store)
     spec = msgspec.structs.replace(
         file,
         prices=prices,
@@ -88,6 +90,10 @@ def merge(file: ConfigSpec, additions: Additions, built_in: Collection[str] = ()
         models=(*file.models, *models),
     )
     return Merged(spec, revisions, left_out)
+
+
+def _in_store(path: str, message: str) -> ConfigError:
+    return ConfigError(message, path=path, file="the store")
 
 
 def _specs(additions: Mapping[str, Addition], wanted: type[S]) -> Iterable[S]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from gateway.core.values import Principal, Usage
+from gateway.core.values import UNLABELLED, Principal, Usage
 
 
 class Answered:
@@ -20,11 +20,20 @@ class Asker(Protocol):
     """Asks a model through the fleet: its pool, slots, queue, breakers and retries are those of a client's request. No guardrail reads the
     question or the answer."""
 
-    async def ask(self, model: str, path: bytes, question: dict[str, Any], seconds: float, principal: Principal | None = None) -> Answered:
+    async def ask(
+        self,
+        model: str,
+        path: bytes,
+        question: dict[str, Any],
+        seconds: float,
+        principal: Principal | None = None,
+        labels: frozenset[str] = UNLABELLED,
+    ) -> Answered:
         """Posts a question to a path of the OpenAI API; `model` is added to it.
 
         seconds: for all of it, the wait for a slot included. principal: on whose behalf it waits for a slot; None: the gateway's own.
-        Raises GatehouseError where there is no answer (EngineTimeout after the deadline).
+        labels: of the texts in the question.
+        Raises GatehouseError where there is no answer: EngineTimeout after the deadline, PermissionDenied where no engine is cleared.
         """
         ...
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from gateway.core.errors import RequestError
-from gateway.core.values import Principal, Usage
+from gateway.core.values import UNLABELLED, Principal, Usage
 
 
 class Judgement:
@@ -34,8 +34,10 @@ class Moderator(Protocol):
     name: str
     model: str
 
-    def moderate(self, texts: Sequence[str], principal: Principal, seconds: float) -> asyncio.Future[Moderated]:
-        """Fails with a GatehouseError where the model does not say what the texts are."""
+    def moderate(
+        self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str] = UNLABELLED
+    ) -> asyncio.Future[Moderated]:
+        """labels: of the texts. Fails with a GatehouseError where the model does not say what the texts are."""
         ...
 
 

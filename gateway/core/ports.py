@@ -101,7 +101,10 @@ class Guardrail(Protocol):
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict] | Steps[Verdict]:
         """The verdict, an awaitable if others must be asked, or for long texts the steps to it, which run in slices between
-        other work (gateway.core.slices), and a step takes a few milliseconds at most. A plain call takes about one."""
+        other work (gateway.core.slices), and a step takes a few milliseconds at most. A plain call takes about one.
+
+        One that shows texts to anybody else should also have `check_labelled(texts, labels)`, which is called instead where the texts have
+        data labels: it may ask only who is cleared for all of them (docs/labels.md)."""
         ...
 
     def stream(self) -> StreamMatcher | None:
@@ -297,7 +300,8 @@ class Route(Protocol):
     ) -> Maybe[Attempt] | float:
         """Admission and selection in one decision. `session`: the value of the routing header, if any. `tried`: endpoints to avoid (a
         retry). `deadline`: monotonic seconds. `wait` False: instead of waiting, the seconds until the caller's tenant is served next.
-        Raises Overloaded, EngineError(no_healthy_endpoint); a Signal that is abandoned must be given to `abandon`."""
+        Raises Overloaded, EngineError(no_healthy_endpoint), PermissionDenied(label_not_cleared); a Signal that is
+        abandoned must be given to `abandon`."""
         ...
 
     def abandon(self, waiting: Any) -> None:
@@ -308,8 +312,12 @@ class Route(Protocol):
         """Seconds to wait before another attempt (0.0: none), or None: no retry (attempts spent, budget spent, not retry-safe)."""
         ...
 
-    def may_leave(self, endpoint: str, attempts: int) -> bool:
+    def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
+        ...
+
+    def serves(self, labels: frozenset[str]) -> bool:
+        """Whether an endpoint that is cleared for these labels can take a request now."""
         ...
 
     @property
@@ -318,7 +326,7 @@ class Route(Protocol):
         ...
 
     @property
-    def queued(self) -> int:
+    def backlog(self) -> int:
         """Requests that wait for a slot."""
         ...
 

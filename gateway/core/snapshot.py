@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.core.isolation import Salts
+from gateway.core.labels import Labels
 from gateway.core.moderation import Moderations
 from gateway.core.network import Rules
 from gateway.core.ports import AuditLog, Authenticator, Authorizer, Limiter, Route, StreamMatcher
@@ -21,6 +22,7 @@ from gateway.core.slices import Steps
 from gateway.core.specs import ConfigSpec, ModelSpec
 from gateway.core.tools import ToolGuard
 from gateway.core.types import Headers, InferenceRequest, Principal, Usage, Verdict
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
 
 
@@ -40,6 +42,7 @@ class Inspector(Protocol):
 
     monitor: its verdicts are recorded and nothing is done. holds: it cannot follow a stream. concerns: whether it reads a caller's
     requests; None: everybody's. reads: whose texts of a request it reads (`RequestTexts.sources`); None: all. layered: it gives pseudonyms.
+    label: what the action `label` gives to a request; "": none.
     """
 
     name: str
@@ -48,9 +51,10 @@ class Inspector(Protocol):
     holds: bool
     concerns: Callable[[Principal], bool] | None
     layered: bool
+    label: str
 
-    def check(self, texts: Sequence[str], layer: Layer | None = None) -> Maybe[Verdict]:
-        """layer: of this exchange, where the guardrail gives pseudonyms to a request."""
+    def check(self, texts: Sequence[str], layer: Layer | None = None, labels: frozenset[str] = UNLABELLED) -> Maybe[Verdict]:
+        """layer: of this exchange, where the guardrail gives pseudonyms to a request. labels: of the texts."""
         ...
 
     def layer(self, principal: Principal, secret: Callable[[str], bytes], now: float) -> Layer | None:
@@ -189,8 +193,8 @@ class Snapshot:
     salts: keep callers from sharing cached prefixes.
     networks, admin_networks: who is let in by the two listeners; None: everybody.
     places: counts places in queues; None where no limit bounds them. prover: reads proofs at the token endpoint; None where no token can
-    be bound to a key. moderations: who answers requests for moderation. owned: keeps the plug-ins that were built for this Snapshot open
-    for as long as something refers to the Snapshot.
+    be bound to a key. moderations: who answers requests for moderation. labels: of data; None where there are none.
+    owned: keeps the plug-ins that were built for this Snapshot open for as long as something refers to the Snapshot.
     """
 
     __slots__ = (
@@ -198,6 +202,7 @@ class Snapshot:
         "audit",
         "authorizer",
         "identity",
+        "labels",
         "limiter",
         "models",
         "moderations",
@@ -230,10 +235,11 @@ class Snapshot:
         prover: Prover | None = None,
         places: Limiter | None = None,
         moderations: Moderations = NO_MODERATIONS,
+        labels: Labels | None = None,
     ) -> None:
         self.version, self.spec = version, spec
         self.identity, self.authorizer, self.limiter, self.audit = identity, authorizer, limiter, audit
         self.models, self.parse, self.salts, self.owned = models, parse, salts, owned
         self.parse_steps, self.places = parse_steps, places
         self.networks, self.admin_networks, self.prover = networks, admin_networks, prover
-        self.moderations = moderations
+        self.moderations, self.labels = moderations, labels

@@ -13,6 +13,7 @@ from msgspec import Meta, field
 from gateway.core.alert_specs import AlertsSpec, WebhookSpec
 from gateway.core.approval_specs import ApprovalsSpec
 from gateway.core.audit_specs import EncryptionSpec, PrivacySpec, TextSpec
+from gateway.core.guardrail_specs import GuardrailSpec, LabelSpec
 from gateway.core.identity_specs import (
     ApiKeysSpec,
     BindingSpec,
@@ -70,6 +71,7 @@ __all__ = [
     "HealthSpec",
     "HookSpec",
     "IdentitySpec",
+    "LabelSpec",
     "LdapSpec",
     "LifecycleSpec",
     "LimitMatchSpec",
@@ -247,7 +249,8 @@ class LifecycleSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`, a plug-in's) or an OpenAI-compatible server (`external`)."""
+    """One engine: a sidecar that Gatehouse starts (`llama.cpp`, `onnx`, a plug-in's) or an OpenAI-compatible server (`external`).
+    clearance: labels of data that it may see, `*` for all; by default a sidecar all, an external engine none."""
 
     name: Name
     runtime: Name
@@ -275,6 +278,7 @@ class EngineSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     rollout: RolloutSpec = RolloutSpec()
     lifecycle: LifecycleSpec = LifecycleSpec()
     cost: EngineCostSpec | None = None
+    clearance: tuple[str, ...] | None = None
 
     @property
     def process_settings(self) -> tuple[Any, ...]:
@@ -351,22 +355,6 @@ class ModelSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     created: Natural = 0
     owned_by: str = "gatehouse"
     unknown_fields: Literal["refuse", "drop", "forward"] = "refuse"
-
-
-class GuardrailSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """type: a file of policies/guardrails or gateway/guardrails. tenants, roles: of the callers whose requests it reads. mode: `monitor`
-    counts and records, and does nothing. budget: seconds that one request, answer or piece of a stream may take; more is a failure."""
-
-    name: Name
-    type: str
-    on: tuple[Literal["request", "response"], ...] = ("request", "response")
-    models: tuple[str, ...] = ("*",)
-    tenants: tuple[str, ...] = ("*",)
-    roles: tuple[str, ...] = ("*",)
-    mode: Literal["enforce", "monitor"] = "enforce"
-    budget: Timeout = 30.0
-    fail_mode: Literal["closed", "open"] = "closed"
-    settings: dict[str, Any] = {}
 
 
 class HookSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -449,6 +437,7 @@ class ConfigSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prices: tuple[PriceSpec, ...] = ()
     usage: UsageSpec = UsageSpec()
     alerts: AlertsSpec = AlertsSpec()
+    labels: dict[Name, LabelSpec] = {}
     guardrails: tuple[GuardrailSpec, ...] = ()
     moderation: ModerationSpec = ModerationSpec()
     approvals: ApprovalsSpec = ApprovalsSpec()

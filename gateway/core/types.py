@@ -49,7 +49,7 @@ NARROWED: Final = Decision(False, "The token's scope does not cover this request
 class Verdict(Struct, frozen=True):
     """A guardrail's verdict on texts: allow, annotate (pass, but the record says what was found), rewrite (with `texts`, one for each that
     was read), block or hold. error: it failed (only the failure boundary says so). findings: what led to it. usage: what a model cost that
-    was asked; it is charged to the caller if the verdict refuses."""
+    was asked; it is charged to the caller if the verdict refuses. label: what was found gives the request the guardrail's label."""
 
     action: Literal["allow", "annotate", "rewrite", "block", "hold", "error"]
     guardrail: str = ""
@@ -57,6 +57,7 @@ class Verdict(Struct, frozen=True):
     texts: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     usage: Usage | None = None
+    label: bool = False
 
 
 ALLOW = Verdict("allow")
@@ -103,7 +104,8 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     principal: the key's id, or the subject. credential: the kind of login. user, agent, session: whose key it is or who logged in, who acts
     for them, in which session. reserved_prompt, reserved_completion: tokens that the request may cost; reserved_cost: in nano-units of
     `currency`, by the version `price` of the price. They are charged if the outcome is never known. rule: what allowed it. caller, facts:
-    what that was decided on (gateway.core.decided); caller is JSON, absent in records of earlier versions. text: the prompt where a policy
+    what that was decided on (gateway.core.decided); caller is JSON, absent in records of earlier versions. labels: of its data, by which
+    engines were chosen. text: the prompt where a policy
     keeps it, encrypted once it is written (gateway.audit.sealing).
     """
 
@@ -130,6 +132,7 @@ class IntentRecord(Struct, frozen=True, gc=False, omit_defaults=True):
     price: str = ""
     caller: Any = None
     facts: DecisionFacts | None = None
+    labels: tuple[str, ...] = ()
     detail: dict[str, Any] | None = None
     text: Any = None
 

@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 Headers = dict[bytes, bytes]
 """Request headers: names in lower case, one value each (repeated ones joined by ", "; repeated sensitive ones are refused)."""
 
+UNLABELLED: Final[frozenset[str]] = frozenset()
+"""The data labels of most requests (gateway.core.labels)."""
 Priority = Literal["interactive", "standard", "batch"]
 
 

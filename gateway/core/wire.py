@@ -17,7 +17,7 @@ from gateway.core.moderation import Judgement
 from gateway.core.prices import Price
 from gateway.core.slices import Steps
 from gateway.core.tools import CallReader, ToolUse
-from gateway.core.values import Headers, ResponseHead, Usage
+from gateway.core.values import UNLABELLED, Headers, ResponseHead, Usage
 
 HashBody = Callable[[bytes | memoryview], str]
 """A keyed hash in hex, or "" when body hashes are off."""
@@ -35,6 +35,7 @@ class InferenceRequest:
     the engine gets. version: of the model, where the path names one. unknown: the places of fields that `models[].unknown_fields` decides
     about. size: of the body in bytes. choices: how many answers it asks for.
     asked: the name of the model that was asked for, if `model` is no longer it.
+    labels: of its data; an engine that is not cleared for all of them never gets it (gateway.core.labels).
     expected: tokens reserved for what is generated. price: the model's when the request began; set before quota is reserved, None if it
     has none.
     """
@@ -47,6 +48,7 @@ class InferenceRequest:
         "expected",
         "fields",
         "include_usage",
+        "labels",
         "max_tokens",
         "model",
         "operation",
@@ -84,6 +86,7 @@ class InferenceRequest:
         self.content, self.raw, self.version = content, raw, version
         self.unknown: tuple[str, ...] = ()
         self.asked = ""
+        self.labels: frozenset[str] = UNLABELLED
         self.choices = 1
         self.size = self.expected = 0
         self.price: Price | None = None

@@ -20,9 +20,10 @@ from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
+from gateway.core.types import ALLOW, Finding, Principal, Usage, Verdict
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, pieces, sendable
+from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, sendable
 
 REASON: Final = "The text is not allowed here."
 PATH: Final = b"/v1/classify"
@@ -40,7 +41,7 @@ class ClassifierSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
     labels: Annotated[dict[str, Annotated[float, Meta(gt=0, le=1)]], Meta(min_length=1, max_length=256)]
-    action: Literal["block", "annotate"] = "block"
+    action: Literal["block", "annotate", "label"] = "block"
     classes: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ("user", "tool", "other")
     timeout: Timeout = 1.0
@@ -87,20 +88,26 @@ class Classifier:
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
         """Allow, annotate or block. Raises EngineError: the model did not say what the texts are."""
+        return self.check_labelled(texts, UNLABELLED)
+
+    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
+        """The same for texts with data labels."""
         bounded(texts, self._settings.max_bytes)
         asked = pieces(texts, self._settings.window, self._settings.overlap)
-        return self._tasks.wait(self._verdict(asked), name="check") if asked else ALLOW
+        return self._tasks.wait(self._verdict(asked, labels), name="check") if asked else ALLOW
 
     def stream(self) -> None:
         return None
 
-    def moderate(self, texts: Sequence[str], principal: Principal, seconds: float) -> asyncio.Task[Moderated]:
+    def moderate(
+        self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str] = UNLABELLED
+    ) -> asyncio.Task[Moderated]:
         """See gateway.core.moderation.Moderator."""
-        return self._tasks.wait(self._moderated(texts, principal, seconds), name="moderate")
+        return self._tasks.wait(self._moderated(texts, principal, seconds, labels), name="moderate")
 
-    async def _verdict(self, asked: list[Piece]) -> Verdict:
+    async def _verdict(self, asked: list[Piece], labels: frozenset[str]) -> Verdict:
         settings = self._settings
-        scored, usage = await self._scored(asked, settings.timeout, None)
+        scored, usage = await self._scored(asked, settings.timeout, None, labels)
         findings = [
             Finding(label, piece.start, piece.start + len(piece.text), piece.text, piece.number, round(scores[label], 4))
             for piece, scores in scored
@@ -110,16 +117,16 @@ class Classifier:
         if not findings:
             return ALLOW
         findings.sort(key=lambda finding: -finding.score)
-        return Verdict(settings.action, self.name, REASON, (), tuple(findings[:MOST_FINDINGS]), usage)
+        return found_as(settings.action, self.name, REASON, findings, usage)
 
-    async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float) -> Moderated:
+    async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str]) -> Moderated:
         settings = self._settings
         bounded(texts, settings.max_bytes)
         asked = pieces(texts, settings.window, settings.overlap)
         worst = [dict.fromkeys(settings.labels, 0.0) for _ in texts]
         usage = Usage()
         if asked:
-            scored, usage = await self._scored(asked, seconds, principal)
+            scored, usage = await self._scored(asked, seconds, principal, labels)
             for piece, scores in scored:
                 mine = worst[piece.number]
                 for label in mine:
@@ -131,7 +138,7 @@ class Classifier:
         return Moderated(results, usage)
 
     async def _scored(
-        self, asked: list[Piece], seconds: float, principal: Principal | None
+        self, asked: list[Piece], seconds: float, principal: Principal | None, labels: frozenset[str]
     ) -> tuple[list[tuple[Piece, dict[str, float]]], Usage]:
         """The probability of each label in `labels` for every piece, in any order."""
         until = time.monotonic() + seconds
@@ -144,7 +151,7 @@ class Classifier:
                 raise EngineTimeout(f"The model {self.model!r} did not answer within {seconds:g} s.")
             question: dict[str, Any] = {"input": [sendable(piece.text) for piece in batch]}
             try:
-                answered = await self._asker.ask(self.model, PATH, question, left, principal)
+                answered = await self._asker.ask(self.model, PATH, question, left, principal, labels)
             except ContextLengthExceeded:  # by an engine that does not cut
                 longest = max(len(piece.text) for piece in batch)
                 asked = [one for piece in batch for one in (self._shorter([piece]) if 2 * len(piece.text) > longest else [piece])] + asked

@@ -21,6 +21,7 @@ from gateway.core.secret import Secret
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
 from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Usage, Verdict
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
 from gateway.guardrails.pieces import bounded, sendable
 
@@ -33,7 +34,7 @@ NAMES: Final = {
 _ENDS: Final = frozenset('"\\\n\r{}[]<>')
 """An entity ends before them: they are the structure of JSON and of markup around it."""
 _MIN_KEY: Final = 16
-Action = Literal["block", "mask", "hash", "annotate", "allow"]
+Action = Literal["block", "mask", "hash", "annotate", "label", "allow"]
 
 
 class EntitiesSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -89,14 +90,18 @@ class Entities:
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
         """Allow, annotate, rewrite or block. Raises EngineError: the model did not say what is in the texts."""
+        return self.check_labelled(texts, UNLABELLED)
+
+    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
+        """The same for texts with data labels."""
         bounded(texts, self._settings.max_bytes)
         asked = [number for number, text in enumerate(texts) if text and not text.isspace()]
-        return self._tasks.wait(self._verdict(texts, asked), name="check") if asked and self._actions else ALLOW
+        return self._tasks.wait(self._verdict(texts, asked, labels), name="check") if asked and self._actions else ALLOW
 
     def stream(self) -> None:
         return None
 
-    async def _verdict(self, texts: Sequence[str], asked: list[int]) -> Verdict:
+    async def _verdict(self, texts: Sequence[str], asked: list[int], labels: frozenset[str]) -> Verdict:
         findings: list[Finding] = []
         usages: list[Usage] = []
         until = time.monotonic() + self._settings.timeout
@@ -105,7 +110,8 @@ class Entities:
             left = until - time.monotonic()
             if left <= 0:
                 raise EngineTimeout(f"The model {self.model!r} did not answer within {self._settings.timeout:g} s.")
-            answered = await self._asker.ask(self.model, PATH, {"input": [sendable(texts[number]) for number in batch]}, left)
+            question = {"input": [sendable(texts[number]) for number in batch]}
+            answered = await self._asker.ask(self.model, PATH, question, left, None, labels)
             usages.append(answered.usage)
             for number, entities in zip(batch, self._read(answered.body, [texts[number] for number in batch]), strict=True):
                 findings += self._wanted(number, texts[number], entities)
@@ -117,7 +123,8 @@ class Entities:
             message = f"The text contains what must not pass here: {', '.join(refused)}."
             return Verdict("block", self.name, message, (), kept, summed(usages))
         passed = self._replaced(texts, findings)
-        return Verdict("rewrite" if passed != list(texts) else "annotate", self.name, reason, tuple(passed), kept, summed(usages))
+        label = any(self._actions[finding.entity] == "label" for finding in findings)
+        return Verdict("rewrite" if passed != list(texts) else "annotate", self.name, reason, tuple(passed), kept, summed(usages), label)
 
     def _read(self, body: bytes, texts: list[str]) -> list[list[_Entity]]:
         try:
@@ -156,7 +163,7 @@ class Entities:
         passed = list(texts)
         for finding in reversed(findings):
             action = self._actions[finding.entity]
-            if action == "annotate":
+            if action in ("annotate", "label"):
                 continue
             mark = finding.entity.upper() if action == "mask" else f"{finding.entity.upper()}:{self._hashed(finding)}"
             text = passed[finding.text]

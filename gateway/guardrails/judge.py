@@ -23,9 +23,10 @@ from gateway.core.moderation import Judgement, Moderated
 from gateway.core.plugins import GuardrailContext
 from gateway.core.specs import Spec, Timeout
 from gateway.core.tasks import TaskOwner
-from gateway.core.types import ALLOW, MOST_FINDINGS, Finding, Principal, Usage, Verdict
+from gateway.core.types import ALLOW, Finding, Principal, Usage, Verdict
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.guardrails.pieces import Piece, bounded, pieces, sendable
+from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, sendable
 from gateway.guardrails.verdicts import SCHEMA, TEMPLATES, Found, Template
 
 REASON: Final = "The text is not allowed here."
@@ -50,7 +51,7 @@ class JudgeSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True)
     policy: Annotated[str, Meta(max_length=100_000)] = ""
     policy_file: str | None = None
     categories: dict[str, str] = field(default_factory=dict)
-    action: Literal["block", "annotate"] = "block"
+    action: Literal["block", "annotate", "label"] = "block"
     sources: tuple[Literal["system", "user", "assistant", "tool", "other"], ...] = ("user", "assistant", "tool", "other")
     timeout: Timeout = 10.0
     window: Annotated[int, Meta(ge=256, le=1_000_000)] = 12_000
@@ -97,16 +98,22 @@ class Judge:
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
         """Allow, annotate or block. Raises EngineError: the model did not say what the texts are."""
+        return self.check_labelled(texts, UNLABELLED)
+
+    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
+        """The same for texts with data labels."""
         bounded(texts, self._settings.max_bytes)
         packed = self._packed(pieces(texts, self._settings.window, self._settings.overlap))
-        return self._tasks.wait(self._verdict(packed), name="check") if packed else ALLOW
+        return self._tasks.wait(self._verdict(packed, labels), name="check") if packed else ALLOW
 
     def stream(self) -> None:
         return None
 
-    def moderate(self, texts: Sequence[str], principal: Principal, seconds: float) -> asyncio.Task[Moderated]:
+    def moderate(
+        self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str] = UNLABELLED
+    ) -> asyncio.Task[Moderated]:
         """See gateway.core.moderation.Moderator."""
-        return self._tasks.wait(self._moderated(texts, principal, seconds), name="moderate")
+        return self._tasks.wait(self._moderated(texts, principal, seconds, labels), name="moderate")
 
     def _packed(self, asked: list[Piece]) -> list[list[Piece]]:
         """What one question is about: as many texts as fit, so that a conversation is read as one."""
@@ -120,8 +127,8 @@ class Judge:
             room -= len(piece.text)
         return packed
 
-    async def _verdict(self, packed: list[list[Piece]]) -> Verdict:
-        judged, usage = await self._judged(packed, self._settings.timeout, None)
+    async def _verdict(self, packed: list[list[Piece]], labels: frozenset[str]) -> Verdict:
+        judged, usage = await self._judged(packed, self._settings.timeout, None, labels)
         findings: list[Finding] = []
         for group, found in zip(packed, judged, strict=True):
             for category in self._counted(found):
@@ -130,7 +137,7 @@ class Judge:
                 ]
         if not findings:
             return ALLOW
-        return Verdict(self._settings.action, self.name, REASON, (), tuple(findings[:MOST_FINDINGS]), usage)
+        return found_as(self._settings.action, self.name, REASON, findings, usage)
 
     def _counted(self, found: Found) -> list[str]:
         """The names of the categories that count; one that is violated without saying which counts too."""
@@ -141,11 +148,11 @@ class Judge:
             return list(found.categories[:8]) or [UNSAFE]
         return list(dict.fromkeys(named[code] for code in found.categories if code in named))
 
-    async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float) -> Moderated:
+    async def _moderated(self, texts: Sequence[str], principal: Principal, seconds: float, labels: frozenset[str]) -> Moderated:
         settings = self._settings
         bounded(texts, settings.max_bytes)
         asked = [[piece] for piece in pieces(texts, settings.window, settings.overlap)]
-        judged, usage = await self._judged(asked, seconds, principal) if asked else ([], Usage())
+        judged, usage = await self._judged(asked, seconds, principal, labels) if asked else ([], Usage())
         names = list(dict.fromkeys(settings.categories.values())) or [UNSAFE]
         scores = [dict.fromkeys(names, 0.0) for _ in texts]
         categories = [dict.fromkeys(names, False) for _ in texts]
@@ -157,11 +164,13 @@ class Judge:
         results = [Judgement(any(named.values()), named, mine) for named, mine in zip(categories, scores, strict=True)]
         return Moderated(results, usage)
 
-    async def _judged(self, asked: list[list[Piece]], seconds: float, principal: Principal | None) -> tuple[list[Found], Usage]:
+    async def _judged(
+        self, asked: list[list[Piece]], seconds: float, principal: Principal | None, labels: frozenset[str]
+    ) -> tuple[list[Found], Usage]:
         """A verdict for each question, in their order."""
         turns = asyncio.Semaphore(self._settings.concurrent)
         until = time.monotonic() + seconds
-        waiting = [self._tasks.spawn(self._asked(group, turns, until, principal), name="ask") for group in asked]
+        waiting = [self._tasks.spawn(self._asked(group, turns, until, principal, labels), name="ask") for group in asked]
         try:
             answers = [await one for one in waiting]
         finally:
@@ -169,12 +178,14 @@ class Judge:
                 one.cancel()
         return [found for found, _ in answers], summed([usage for _, usage in answers])
 
-    async def _asked(self, group: list[Piece], turns: asyncio.Semaphore, until: float, principal: Principal | None) -> tuple[Found, Usage]:
+    async def _asked(
+        self, group: list[Piece], turns: asyncio.Semaphore, until: float, principal: Principal | None, labels: frozenset[str]
+    ) -> tuple[Found, Usage]:
         async with turns:
             left = until - time.monotonic()
             if left <= 0:
                 raise EngineTimeout(f"The model {self.model!r} did not answer in time.")
-            answered = await self._asker.ask(self.model, PATH, self._question(group), left, principal)
+            answered = await self._asker.ask(self.model, PATH, self._question(group), left, principal, labels)
         try:
             content = _ANSWER.decode(answered.body).choices[0].message.content
         except (msgspec.DecodeError, UnicodeDecodeError, IndexError):

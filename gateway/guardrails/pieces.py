@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.core.errors import EngineError
+from gateway.core.types import MOST_FINDINGS, Finding, Usage, Verdict
 
 
 class Piece(NamedTuple):
@@ -51,3 +52,9 @@ def sendable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace").decode()
     return text
+
+
+def found_as(action: str, name: str, reason: str, findings: list[Finding], usage: Usage) -> Verdict:
+    """The verdict of a guardrail that has found something and rewrites nothing: block, annotate, or annotate with its label."""
+    kept = tuple(findings[:MOST_FINDINGS])
+    return Verdict("block" if action == "block" else "annotate", name, reason, (), kept, usage, action == "label")

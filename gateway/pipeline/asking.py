@@ -17,6 +17,7 @@ from gateway.core.errors import EngineError, EngineTimeout, GatehouseError
 from gateway.core.ports import Attempt, AttemptResult
 from gateway.core.snapshot import ModelEntry
 from gateway.core.types import InferenceRequest, Principal, ResponseHead, Usage
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Signal, as_future
 from gateway.pipeline.attempt import engine_error, result_of
 from gateway.pipeline.plane import DataPlane
@@ -67,7 +68,15 @@ class ModelAsker:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
 
-    async def ask(self, model: str, path: bytes, question: dict[str, Any], seconds: float, principal: Principal | None = None) -> Answered:
+    async def ask(
+        self,
+        model: str,
+        path: bytes,
+        question: dict[str, Any],
+        seconds: float,
+        principal: Principal | None = None,
+        labels: frozenset[str] = UNLABELLED,
+    ) -> Answered:
         """See the port."""
         snapshot = self._plane.current()
         entry = snapshot.models.get(model)
@@ -77,6 +86,7 @@ class ModelAsker:
         if standing.active and standing.of_model(entry.name) is not None:
             raise EngineError(f"The model {model!r} has been stopped.")
         request = snapshot.parse(path, msgspec.json.encode({"model": entry.name, **question}), {})
+        request.labels = labels if snapshot.labels is None else labels | snapshot.labels.of_model(entry.name)
         began = time.perf_counter()
         usage: Usage | None = None
         status, outcome = 504, "timeout"

@@ -13,6 +13,7 @@ from gateway.core.ports import Guardrail, StreamMatcher
 from gateway.core.pseudonyms import Layer
 from gateway.core.slices import Steps, Turns
 from gateway.core.types import ALLOW, Finding, Principal, Verdict
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Driver, Maybe, Signal
 
 log = logging.getLogger("gatehouse.guardrails")
@@ -105,7 +106,8 @@ class Guarded:
 
     turns: shared by all guardrails of the process, for long work. holds: it cannot follow a stream, which is therefore held. monitor: its
     verdicts are counted and recorded, and nothing is done. budget: seconds that one request, answer or piece of a stream may take.
-    concerns: whether it reads a caller's requests; None: everybody's. reads: whose texts of a request the guardrail wants to see.
+    concerns: whether it reads a caller's requests; None: everybody's. reads: whose texts of a request the guardrail wants to see. label:
+    what it gives to a request in which it finds something with the action `label`.
     """
 
     def __init__(
@@ -119,14 +121,16 @@ class Guarded:
         budget: float = BUDGET,
         tally: Tally | None = None,
         concerns: Callable[[Principal], bool] | None = None,
+        label: str = "",
     ) -> None:
         self.name = guardrail.name
-        self.monitor, self.concerns = monitor, concerns
+        self.monitor, self.concerns, self.label = monitor, concerns, label
         self.tally = tally or Tally()
         self.budget_ns = int(budget * 1e9)
         self._turns = turns or Turns()
         self.holds = self._cannot_follow(guardrail)
         self.reads: frozenset[str] | None = getattr(guardrail, "reads", None)
+        self._check_labelled: Callable[[Sequence[str], frozenset[str]], Maybe[Verdict]] | None = getattr(guardrail, "check_labelled", None)
         self.layered: bool = getattr(guardrail, "layer", None) is not None
         self.guardrail, self._fail_open, self._on_failure = guardrail, fail_open or monitor, on_failure
 
@@ -168,11 +172,15 @@ class Guarded:
             return None
         return made
 
-    def check(self, texts: Sequence[str], layer: Layer | None = None) -> Maybe[Verdict]:
-        """Counts only what is allowed; whoever acts on another verdict counts it. layer: reads the texts in the guardrail's place."""
+    def check(self, texts: Sequence[str], layer: Layer | None = None, labels: frozenset[str] = UNLABELLED) -> Maybe[Verdict]:
+        """Counts only what is allowed; whoever acts on another verdict counts it. layer: reads the texts in the guardrail's place. labels:
+        of the texts, for a guardrail that shows them to others."""
         began = perf_counter_ns()
         try:
-            verdict = self.guardrail.check(texts) if layer is None else layer.check(texts)
+            if labels and self._check_labelled is not None:
+                verdict: Any = self._check_labelled(texts, labels)
+            else:
+                verdict = self.guardrail.check(texts) if layer is None else layer.check(texts)
         except Exception as error:  # noqa: BLE001 - boundary: a guardrail that fails denies
             return self.failed(error)
         took = perf_counter_ns() - began

@@ -62,7 +62,8 @@ async def checked(
         layer = None
         if layers is not None and guardrail.layered and not guardrail.monitor:
             layer = guardrail.layer(x.principal, x.snapshot.salts.secret, x.plane.now)  # type: ignore[arg-type]
-        found = guardrail.check(texts if chosen is None else [texts[number] for number in chosen], layer)
+        labels = x.request.labels  # type: ignore[union-attr]
+        found = guardrail.check(texts if chosen is None else [texts[number] for number in chosen], layer, labels)
         if found is ALLOW and layer is None:
             continue
         verdict = found if isinstance(found, Verdict) else await found
@@ -85,7 +86,7 @@ def _of_all(verdict: Verdict, texts: Sequence[str], chosen: list[int]) -> Verdic
     for number, text in zip(chosen, verdict.texts, strict=False):
         passed[number] = text
     passing = tuple(passed) if verdict.texts else ()
-    return Verdict(verdict.action, verdict.guardrail, verdict.reason, passing, verdict.findings, verdict.usage)
+    return Verdict(verdict.action, verdict.guardrail, verdict.reason, passing, verdict.findings, verdict.usage, verdict.label)
 
 
 def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> bool:
@@ -93,12 +94,21 @@ def judged(x: Exchange, guardrail: Inspector, verdict: Verdict, where: str) -> b
     note = guardrail.note(where, x.snapshot.audit.hash_body)
     note.add(verdict.action, verdict.reason, verdict.findings)
     x.notes.append(note)
+    if where == "request" and guardrail.label and not guardrail.monitor and (verdict.label or verdict.action == "error"):
+        labelled(x, frozenset((guardrail.label,)))  # one that has failed, and may, has not seen what would have given the label
     if note.action == "pass":
         return False
     if note.action != "rewrite":
         x.inspected = verdict.usage
     x.guardrail = guardrail.name
     return True
+
+
+def labelled(x: Exchange, labels: frozenset[str]) -> None:
+    """From now on the request has these data labels too."""
+    assert x.request is not None
+    x.request.labels |= labels
+    x.detail = {**(x.detail or {}), "labels": sorted(x.request.labels)}
 
 
 async def request(x: Exchange, guardrails: Sequence[Inspector]) -> None:

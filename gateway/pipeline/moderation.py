@@ -46,7 +46,7 @@ async def judged(x: Exchange, moderator: Moderator, ticket: Signal[None]) -> byt
     texts = request.api.judged(request)
     x.sent_ns = perf_counter_ns()
     try:
-        found = await moderator.moderate(texts, principal, max(0.001, x.deadline - x.plane.now))
+        found = await moderator.moderate(texts, principal, max(0.001, x.deadline - x.plane.now), request.labels)
     finally:
         x.engine_ns += perf_counter_ns() - x.sent_ns
     if len(found.results) != len(texts):

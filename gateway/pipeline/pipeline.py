@@ -40,6 +40,8 @@ INSUFFICIENT: Final = (("www-authenticate", 'Bearer realm="gatehouse", error="in
 """RFC 6750, 3.1."""
 _ELSEWHERE = ("engine_error", "overloaded_error", "timeout_error")
 """Types of errors that a fallback may not have."""
+NOT_CLEARED: Final = "label_not_cleared"
+"""The code where no engine of a model may see the request; those of a fallback may."""
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -174,6 +176,9 @@ def _allowed(x: Exchange, principal: Principal, request: InferenceRequest) -> Mo
     if entry.prices is not None:
         request.price = x.price_of(entry)
     request.size = len(x.body or b"")
+    known = snapshot.labels
+    if known is not None and (labels := known.of(request, principal, entry.name, x.headers, x.peer)):
+        inspect.labelled(x, labels)
     return entry
 
 
@@ -318,6 +323,7 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
             price="" if price is None else price.version,
             caller=caller_facts(principal),
             facts=request_facts(request, entry.name, x.peer),
+            labels=tuple(sorted(request.labels)) if request.labels else (),
             detail=api.detail(request, audit.hash_body),
             text=None if x.kept is None else x.kept.prompt(body),
         )
@@ -350,7 +356,7 @@ async def _with_fallbacks(
                 if error is None or error.type not in _ELSEWHERE:
                     return candidate, relay
             except GatehouseError as failed:
-                if failed.type not in _ELSEWHERE or x.head_sent:
+                if (failed.type not in _ELSEWHERE and failed.code != NOT_CLEARED) or x.head_sent:
                     raise
                 error = failed
             log.info("model %s cannot answer (%s)", candidate.name, error.code)
@@ -369,6 +375,8 @@ async def _may_stand_in(x: Exchange, fallback: ModelEntry) -> bool:
     """Whether a fallback may answer this request: the caller may use it, and the request passes the fallback's own checks."""
     request: InferenceRequest = x.request  # type: ignore[assignment]
     request.api.rename(request, fallback.name)
+    if x.snapshot.labels is not None and (labels := x.snapshot.labels.of_model(fallback.name)):
+        inspect.labelled(x, labels)
     bound = fallback.spec.max_tokens
     if bound is not None and request.max_tokens > bound:
         return False

@@ -79,7 +79,10 @@ class AnswerRelay:
         attempt, entry = exchange.attempt, exchange.entry
         if attempt is None or entry is None or self.done.done:
             return False
-        return entry.route.may_leave(attempt.endpoint_name, exchange.tried + 1) or any(other.route.ready for other in entry.fallbacks)
+        labels = exchange.request.labels  # type: ignore[union-attr]
+        return entry.route.may_leave(attempt.endpoint_name, exchange.tried + 1, labels) or any(
+            other.route.serves(labels) for other in entry.fallbacks
+        )
 
     def body(self) -> bytes:
         parts = self._parts

@@ -16,6 +16,8 @@ from gateway.routing.ring import Ring
 from gateway.routing.router import FleetRouter, PoolRoute
 from gateway.routing.selectors import Member, Only, Selector, ring_of
 
+MOST_NARROW: Final = 64
+"""Routes over parts of one pool, for requests with labels."""
 SELECTORS: Final = Table(SelectorRow, ROWS)
 """The routing policies that Gatehouse brings."""
 _Members = dict[str, tuple[Endpoint, EngineSpec, BreakerSpec]]
@@ -44,10 +46,30 @@ def router_steps(
         if previous is not None and previous.equals(spec, pool):
             routes.append(previous)
         else:
+            narrow: list[PoolRoute] = []
+            for part in _parts(pool, number):
+                selector = yield from _selector(spec, number, part, registry, selectors)
+                narrow.append(PoolRoute(spec, part, registry, selector))
             selector = yield from _selector(spec, number, pool, registry, selectors)
-            routes.append(PoolRoute(spec, pool, registry, selector))
+            routes.append(PoolRoute(spec, pool, registry, selector, tuple(narrow)))
         yield
     return FleetRouter(routes, members)
+
+
+def _parts(pool: tuple[Member, ...], number: int) -> list[tuple[Member, ...]]:
+    """The parts of a pool that are cleared for some set of labels, each with members of its own; neither the whole pool nor none of it.
+
+    A label that no member names is one that only those may see that may see all."""
+    named = frozenset(label for member in pool for label in member.clearance or ())
+    singly = {frozenset(m.index for m in pool if m.clearance is None or label in m.clearance) for label in (*named, None)}
+    found: set[frozenset[int]] = set()
+    for one in singly:
+        found |= {one, *(one & other for other in found)}
+        if len(found) > MOST_NARROW + 2:
+            message = f"the engines have clearances that differ in more than {MOST_NARROW} ways; use fewer labels"
+            raise ConfigError(message, path=f"models[{number}].pool")
+    found -= {frozenset(), frozenset(range(len(pool)))}
+    return [tuple(pool[index].alike(at) for at, index in enumerate(sorted(part))) for part in sorted(found, key=sorted)]
 
 
 def _selector(
@@ -124,10 +146,19 @@ def _pool(
             headers = request_headers(engine, path)
             rate = None if engine.cost is None else device_rate(engine.cost)
             name = wanted.model or spec.upstream_model
-            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, _salting(engine), rate))
+            salting, seen = _salting(engine), clearance(engine)
+            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen))
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)
+
+
+def clearance(engine: EngineSpec) -> frozenset[str] | None:
+    """The labels of data that an engine may see; None: all."""
+    given = engine.clearance
+    if given is None:
+        return frozenset() if engine.runtime == "external" else None
+    return None if "*" in given else frozenset(given)
 
 
 def _salting(engine: EngineSpec) -> str:

@@ -366,7 +366,7 @@ class Follower:
                 changed.append(m.EndpointUse(endpoint.name, endpoint.in_flight, waiting, idle, endpoint.breaker.failures))
         active, shedding = self._registry.active, self._registry.shedding
         routes = active.routes.values() if isinstance(active, FleetRouter) else ()
-        queued = {route.model: route.queued for route in routes if route.queued}
+        queued = {route.model: route.backlog for route in routes if route.backlog}
         if changed or queued != self._said_queued or shedding != self._said_shedding:
             self._said_queued, self._said_shedding = queued, shedding
             self._tell(m.FleetUsed(changed, queued, shedding))

@@ -5,6 +5,9 @@ returns the attempt. A request waits only when every slot is taken, as a `Waitin
 
 Panic mode: when failures have ejected more of a pool than `breaker.max_ejected` allows (one endpoint may always be), ejected endpoints
 serve again, but only requests that find no slot at a healthy one, and never those that refuse connections or are down.
+
+A request with data labels takes another route: one over the members alone that are cleared for all of its labels, with a selector and a
+queue of its own. Whatever happens to it there (retries, panic, a full queue), no other member can be chosen, because there is none.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gateway.core.errors import EngineError, GatehouseError, Overloaded
+from gateway.core.errors import EngineError, GatehouseError, Overloaded, PermissionDenied
 from gateway.core.ports import AttemptResult, EngineClient
 from gateway.core.prices import SlotTime
 from gateway.core.specs import BreakerSpec, EngineSpec, ModelSpec
@@ -29,6 +32,8 @@ _SUCCESS: Final = AttemptResult.SUCCESS
 _SMOOTHING: Final = 0.1
 """Weight of the newest observation in the mean time that requests hold their slots."""
 MAX_RETRY_AFTER: Final = 60.0
+REMEMBERED: Final = 1024
+"""Sets of labels whose route is remembered."""
 
 
 class PoolAttempt:
@@ -105,22 +110,34 @@ def _slots(endpoint: Endpoint) -> int:
 class Waiting(Signal[PoolAttempt]):
     """A request in a queue: completes with its attempt, or fails with Overloaded."""
 
-    __slots__ = ("entry", "key", "retry")
+    __slots__ = ("entry", "key", "retry", "route")
 
-    def __init__(self, entry: Entry, key: int, retry: bool) -> None:
+    def __init__(self, route: PoolRoute, entry: Entry, key: int, retry: bool) -> None:
         super().__init__()
-        self.entry, self.key, self.retry = entry, key, retry
+        self.route, self.entry, self.key, self.retry = route, entry, key, retry
 
 
 class PoolRoute:
-    """The way to one model. See gateway.core.ports.Route. `fallbacks`: models to try, in order, when this one cannot serve."""
+    """The way to one model. See gateway.core.ports.Route. `fallbacks`: models to try, in order, when this one cannot serve. narrow: routes
+    over fewer of its endpoints, for requests with labels; of each set of labels the widest is taken whose members are all cleared."""
 
-    def __init__(self, spec: ModelSpec, members: tuple[Member, ...], registry: EndpointRegistry, selector: Selector) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        members: tuple[Member, ...],
+        registry: EndpointRegistry,
+        selector: Selector,
+        narrow: tuple[PoolRoute, ...] = (),
+    ) -> None:
         routing = spec.routing
         self.spec, self.model, self.fallbacks = spec, spec.name, spec.fallbacks
         self.members = members
         self.in_flight = 0
         self.budget = RetryBudget(routing.retry, registry.clock, registry.entropy)
+        self._narrow = narrow
+        for route in narrow:
+            route.budget = self.budget
+        self._cleared: dict[frozenset[str], PoolRoute] = {}
         self._registry = registry
         self._now = registry.now
         self._select = selector.choose
@@ -150,8 +167,10 @@ class PoolRoute:
         """Admission and selection in one decision; see the port.
 
         Raises Overloaded (queue full, shedding) or EngineError (no_healthy_endpoint, model_loading), each with a realistic retry_after, or
-        EngineError (insufficient_memory) when the model fits nowhere.
+        EngineError (insufficient_memory) when the model fits nowhere, PermissionDenied when none is cleared for the request's labels.
         """
+        if request.labels and (cleared := self.cleared(request.labels)) is not self:
+            return cleared.acquire(request, principal, session, tried, deadline, wait)
         registry = self._registry
         if self._version != registry.version:
             self._look()
@@ -175,28 +194,60 @@ class PoolRoute:
             return min(self._timeout, self._retry_after(self._queue.before(principal.tenant, RANKS[principal.priority])))
         until = min(deadline, self._now() + self._timeout)
         entry = Entry(principal.tenant, principal.priority, request.prompt_tokens + request.max_tokens, until, tried)
-        return self._enqueue(Waiting(entry, key, retry))
+        return self._enqueue(Waiting(self, entry, key, retry))
 
     def abandon(self, waiting: Any) -> None:
         """Takes a cancelled request out of the queue, or gives back the slot that it was granted."""
         if waiting.done:
             if waiting.value is not None:
                 waiting.value.close(AttemptResult.NEUTRAL)
+        elif waiting.route is not self:
+            waiting.route.abandon(waiting)
         elif self._queue.cancel(waiting.entry):
             self._dequeued(waiting.entry)
 
-    def may_retry(self, error: Exception, attempts: int) -> float | None:
-        return self.budget.promise(error, attempts, self.in_flight + len(self._waiting))
+    def cleared(self, labels: frozenset[str]) -> PoolRoute:
+        """The route over the members that may see data with these labels. Raises PermissionDenied where there is none."""
+        found = self._cleared.get(labels)
+        if found is None:
+            names = {member.endpoint.name for member in self.members if member.cleared(labels)}
+            for route in (self, *self._narrow):
+                if {member.endpoint.name for member in route.members} == names:
+                    found = route
+            if found is None:
+                word = "label" if len(labels) == 1 else "labels"
+                shown = ", ".join(sorted(labels))
+                raise PermissionDenied(f"No engine of {self.model} may see data with the {word} {shown}.", code="label_not_cleared")
+            if len(self._cleared) >= REMEMBERED:
+                self._cleared.clear()
+            self._cleared[labels] = found
+        return found
 
-    def may_leave(self, endpoint: str, attempts: int) -> bool:
+    def serves(self, labels: frozenset[str]) -> bool:
+        """Whether an endpoint that is cleared for these labels can take a request."""
+        try:
+            return self.cleared(labels).ready if labels else self.ready
+        except PermissionDenied:
+            return False
+
+    def may_retry(self, error: Exception, attempts: int) -> float | None:
+        return self.budget.promise(error, attempts, self._under_way())
+
+    def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         """Whether an attempt at this endpoint, the last of so many, could be given up for one at another endpoint now."""
+        if labels and (cleared := self.cleared(labels)) is not self:
+            return cleared.may_leave(endpoint, attempts, labels)
         if self._version != self._registry.version:
             self._look()
         return (
             any(member.endpoint.name != endpoint for member in self._open)
             and len(self._waiting) < self._queue.size
-            and self.budget.allows(attempts, self.in_flight + len(self._waiting))
+            and self.budget.allows(attempts, self._under_way())
         )
+
+    def _under_way(self) -> int:
+        """Requests in flight or waiting, whatever their labels."""
+        return self.in_flight + len(self._waiting) + sum([route._under_way() for route in self._narrow])
 
     @property
     def ready(self) -> bool:
@@ -206,8 +257,13 @@ class PoolRoute:
 
     @property
     def queued(self) -> int:
-        """Requests waiting for a slot."""
+        """Requests waiting for a slot here."""
         return len(self._waiting)
+
+    @property
+    def backlog(self) -> int:
+        """Requests waiting for a slot, whatever their labels."""
+        return len(self._waiting) + sum([route.backlog for route in self._narrow])
 
     @property
     def places(self) -> list[Endpoint]:

@@ -27,9 +27,11 @@ T = TypeVar("T")
 
 
 class Member:
-    """One endpoint in one pool. `load`: requests of this pool in flight there. The rest is what an attempt copies."""
+    """One endpoint in one pool. `load`: requests of this pool in flight there. clearance: the labels of data that it may see; None: all.
+    The rest is what an attempt copies."""
 
     __slots__ = (
+        "clearance",
         "endpoint",
         "endpoint_header",
         "first_byte_timeout",
@@ -39,6 +41,7 @@ class Member:
         "rate",
         "request_headers",
         "salting",
+        "timeouts",
         "total_timeout",
         "upstream_model",
         "weight",
@@ -54,14 +57,24 @@ class Member:
         request_headers: bytes = b"",
         salting: str = "none",
         rate: DeviceRate | None = None,
+        clearance: frozenset[str] | None = None,
     ) -> None:
-        self.endpoint, self.index, self.weight = endpoint, index, weight
+        self.endpoint, self.index, self.weight, self.timeouts = endpoint, index, weight, timeouts
         self.upstream_model, self.request_headers = upstream_model, request_headers
         self.endpoint_header = f"x-gatehouse-endpoint: {endpoint.name}\r\n".encode()
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
         self.total_timeout = timeouts.total
-        self.salting, self.rate = salting, rate
+        self.salting, self.rate, self.clearance = salting, rate, clearance
         self.load = 0.0
+
+    def alike(self, index: int) -> Member:
+        """The same endpoint with the same settings, as a member of another pool."""
+        named, headers = self.upstream_model, self.request_headers
+        return Member(self.endpoint, index, self.weight, self.timeouts, named, headers, self.salting, self.rate, self.clearance)
+
+    def cleared(self, labels: frozenset[str]) -> bool:
+        """Whether it may see data with these labels."""
+        return self.clearance is None or labels <= self.clearance
 
     @property
     def settings(self) -> tuple[object, ...]:
@@ -76,6 +89,7 @@ class Member:
             self.total_timeout,
             self.salting,
             None if self.rate is None else self.rate.version,
+            self.clearance,
         )
 
 

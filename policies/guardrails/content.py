@@ -50,7 +50,7 @@ class ContentSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     max_length: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
     urls: UrlSettings | None = None
-    action: Literal["block", "mask", "annotate"] = "block"
+    action: Literal["block", "mask", "annotate", "label"] = "block"
 
 
 class Hosts:
@@ -136,7 +136,7 @@ class Content:
         reason = f"{TOO_LONG} {verdict.reason}".strip()
         if self._action == "mask":
             return Verdict("rewrite", self.name, reason, verdict.texts or cut, (*findings, *verdict.findings))
-        return Verdict("annotate", self.name, reason, (), (*findings, *verdict.findings))
+        return Verdict("annotate", self.name, reason, (), (*findings, *verdict.findings), None, self._action == "label")
 
     def stream(self) -> ContentStream:
         return ContentStream(self.name, self._most, self._action, None if self._inner is None else self._inner.stream())

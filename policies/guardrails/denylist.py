@@ -29,21 +29,34 @@ _SEARCHED: Final = 32 * 1024
 class DenyListSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`phrases` here, and one in each line of `phrases_file` (empty lines and lines that begin with # do not count).
 
-    action: `block` refuses the request or ends the answer; `mask` puts `replacement` in the phrase's place.
+    action: `block` refuses the request or ends the answer; `mask` puts `replacement` in the phrase's place; `label` gives the request the
+    guardrail's label, and the text passes.
     """
 
     phrases: tuple[str, ...] = ()
     phrases_file: str | None = None
-    action: Literal["block", "mask"] = "block"
+    action: Literal["block", "mask", "label"] = "block"
     replacement: str = "[removed]"
+
+
+class Passing:
+    """The matcher of a list that only labels requests: an answer passes."""
+
+    held = ""
+
+    def feed(self, text: str) -> str:
+        return text
+
+    def finish(self) -> str:
+        return ""
 
 
 class DenyList:
     """The guardrail. Immutable; shared by all requests of a snapshot."""
 
-    def __init__(self, name: str, phrases: PhraseSet, *, mask: bool, replacement: str = "[removed]") -> None:
+    def __init__(self, name: str, phrases: PhraseSet, *, mask: bool, replacement: str = "[removed]", label: bool = False) -> None:
         self.name = name
-        self._phrases, self._mask, self._replacement = phrases, mask, replacement
+        self._phrases, self._mask, self._replacement, self._label = phrases, mask or label, replacement, label
         self._blocked = Verdict("block", name, REASON)
         self.longest = phrases.longest
         """Characters that a stream may hold, without invisible ones."""
@@ -63,7 +76,10 @@ class DenyList:
         verdict = at_once(self._steps(texts))
         return self._blocked if verdict is ALLOW and not self._mask else verdict
 
-    def stream(self) -> DenyListStream:
+    def stream(self) -> DenyListStream | Passing:
+        return Passing() if self._label else self._followed()
+
+    def _followed(self) -> DenyListStream:
         return DenyListStream(self.name, self._phrases, self._replacement if self._mask else None)
 
     def _suspect(self, text: str) -> bool:
@@ -90,6 +106,8 @@ class DenyList:
                     batch, size = [], 0
         except GuardrailViolation:
             return Verdict("block", self.name, REASON, (), tuple(findings))
+        if changed and self._label:
+            return Verdict("annotate", self.name, REASON, (), tuple(findings), None, True)
         return Verdict("rewrite", self.name, REASON, tuple(passed), tuple(findings)) if changed else ALLOW
 
     def _each(self, texts: list[str], first: int, findings: list[Finding]) -> Steps[list[str]]:
@@ -116,7 +134,7 @@ class DenyList:
         return False
 
     def _long(self, text: str, number: int, findings: list[Finding]) -> Steps[str]:
-        matcher = self.stream()
+        matcher = self._followed()
         passed = []
         piece = self._phrases.window
         try:
@@ -138,4 +156,5 @@ def build(settings: DenyListSettings, context: Context) -> DenyList:
     if settings.phrases_file is not None:
         lines = (line.strip() for line in context.read(settings.phrases_file).splitlines())
         phrases += [line for line in lines if line and not line.startswith("#")]
-    return DenyList(context.name, PhraseSet(phrases), mask=settings.action == "mask", replacement=settings.replacement)
+    action = settings.action
+    return DenyList(context.name, PhraseSet(phrases), mask=action == "mask", replacement=settings.replacement, label=action == "label")

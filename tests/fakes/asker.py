@@ -9,24 +9,35 @@ from typing import Any
 
 from gateway.core.asking import Answered
 from gateway.core.types import Principal, Usage
+from gateway.core.values import UNLABELLED
 
 Answer = Callable[[bytes, dict[str, Any]], dict[str, Any] | bytes]
 
 
 class FakeAsker:
     """Implements gateway.core.asking.Asker. asked: every (model, path, question). answer: what is answered instead; it may raise.
-    principals: on whose behalf. hold: it waits for this before it answers."""
+    principals: on whose behalf. labels: of the texts. hold: it waits for this before it answers."""
 
     def __init__(self, word: str, answer: Answer | None = None) -> None:
         self.word, self.answer = word, answer
         self.asked: list[tuple[str, bytes, dict[str, Any]]] = []
         self.principals: list[Principal | None] = []
+        self.labels: list[frozenset[str]] = []
         self.hold: asyncio.Event | None = None
 
-    async def ask(self, model: str, path: bytes, question: dict[str, Any], seconds: float, principal: Principal | None = None) -> Answered:
+    async def ask(
+        self,
+        model: str,
+        path: bytes,
+        question: dict[str, Any],
+        seconds: float,
+        principal: Principal | None = None,
+        labels: frozenset[str] = UNLABELLED,
+    ) -> Answered:
         json.dumps(question).encode()
         self.asked.append((model, path, question))
         self.principals.append(principal)
+        self.labels.append(labels)
         if self.hold is not None:
             await self.hold.wait()
         found = (self.answer or self.usual)(path, question)

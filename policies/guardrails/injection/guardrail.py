@@ -29,7 +29,7 @@ class InjectionSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=T
     the developer's), `user`, `assistant`, `tool` (results), `other` (names, tools and all else). Other requests are read whole."""
 
     threshold: Annotated[float, Meta(gt=0, le=1)] = 0.8
-    action: Literal["block", "annotate"] = "block"
+    action: Literal["block", "annotate", "label"] = "block"
     sources: tuple[Literal["system", "user", "assistant", "tool", "other"], ...] = ("user", "tool", "other")
 
 
@@ -86,7 +86,9 @@ class Injection:
         if worst < self._threshold:
             return ALLOW
         kinds = ", ".join(sorted({finding.entity for finding in findings}))
-        return Verdict(self._action, self.name, f"It looks like a prompt injection ({kinds}; score {worst:.2f}).", (), tuple(findings))
+        action: Literal["block", "annotate"] = "block" if self._action == "block" else "annotate"
+        reason = f"It looks like a prompt injection ({kinds}; score {worst:.2f})."
+        return Verdict(action, self.name, reason, (), tuple(findings), None, self._action == "label")
 
     def _window(self, text: str, begin: int, number: int) -> Iterator[Finding]:
         """What a piece of a text has, that begins at this place in it."""

@@ -16,7 +16,7 @@ from policies.guardrails.recognition.finder import Finder
 from policies.guardrails.recognition.guardrail import EntityGuardrail, check_allowed, key_for
 from policies.guardrails.recognition.recogniser import Recogniser
 
-ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "allow")
+ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "label", "allow")
 
 
 class CustomEntity(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -57,7 +57,7 @@ class PseudonymLayer:
         verdict = found if isinstance(found, Verdict) else (yield from found)
         if verdict.action in ("block", "rewrite"):
             return verdict
-        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(texts), verdict.findings)
+        return Verdict("rewrite", self._guardrail.name, verdict.reason or RENAMED, tuple(texts), verdict.findings, None, verdict.label)
 
     def _renamed(self, literal: str) -> str:
         """What takes the place of a text that looks like a pseudonym: another one, if its own stands for something."""

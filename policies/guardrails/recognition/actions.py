@@ -14,6 +14,8 @@ from policies.guardrails.recognition.normal import MARK, fold
 MAX_ALLOWED: Final = 10_000
 ANNOTATE: Final = "annotate"
 """The action that lets an entity pass and records it."""
+LABEL: Final = "label"
+"""The action that lets an entity pass and gives the request the guardrail's label."""
 PSEUDONYM: Final = "pseudonym"
 """The action that a value is put back into the answer after; in an answer it is `mask`."""
 _HASH_DIGITS: Final = 16
@@ -48,6 +50,10 @@ class Actions:
         """The entities with this action."""
         return [entity for entity, action in self._actions.items() if action == wanted]
 
+    def labels(self, found: Iterable[str]) -> bool:
+        """Whether one of these entities gives the request the guardrail's label."""
+        return any(self._actions[entity] == LABEL for entity in found)
+
     def nesting(self) -> Nesting | None:
         """What follows the JSON in a text, where a replacement depends on it."""
         return None
@@ -64,7 +70,7 @@ class Actions:
             return f"[{entity.upper()}]"
         if action == "hash":
             return f"[{entity.upper()}:{self._hashed(entity, text)}]"
-        if action == ANNOTATE:
+        if action in (ANNOTATE, LABEL):
             return None
         raise GuardrailViolation(f"The text contains {self._what} that must not pass here: {entity}.", code=self.name)
 

@@ -66,8 +66,8 @@ class EntityGuardrail:
             return Verdict("block", self.name, error.message, (), tuple(findings))
         reason = self._actions.reason(found)
         if all(after == before for after, before in zip(passed, texts, strict=True)):
-            return Verdict(ANNOTATE, self.name, reason, (), tuple(findings)) if findings else ALLOW
-        return Verdict("rewrite", self.name, reason, tuple(passed), tuple(findings))
+            return Verdict(ANNOTATE, self.name, reason, (), tuple(findings), None, self._actions.labels(found)) if findings else ALLOW
+        return Verdict("rewrite", self.name, reason, tuple(passed), tuple(findings), None, self._actions.labels(found))
 
     def _suspect(self, text: str) -> Steps[bool]:
         """Whether anything in a text looks like an entity. Long texts are read in windows that overlap by all that one needs."""

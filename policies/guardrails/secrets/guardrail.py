@@ -17,7 +17,7 @@ from policies.guardrails.recognition.recogniser import Recogniser
 from policies.guardrails.secrets import context as in_context
 from policies.guardrails.secrets import providers
 
-ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "allow")
+ACTIONS: Final = ("block", "mask", "hash", "pseudonym", "annotate", "label", "allow")
 RECOGNISERS: Final[tuple[Recogniser, ...]] = (*providers.RECOGNISERS, *in_context.RECOGNISERS)
 ENTITIES: Final = tuple(dict.fromkeys(one.entity for one in RECOGNISERS))
 
@@ -26,7 +26,7 @@ class SecretsSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """action: for every kind of secret that `entities` gives no other. allow: texts that pass. hash_key: of the action `hash`, which needs
     one. pseudonyms: of the action `pseudonym`."""
 
-    action: Literal["block", "mask", "hash", "pseudonym", "annotate"] = "block"
+    action: Literal["block", "mask", "hash", "pseudonym", "annotate", "label"] = "block"
     entities: dict[str, str] = field(default_factory=dict)
     allow: Annotated[tuple[str, ...], Meta(max_length=MAX_ALLOWED)] = ()
     hash_key: Secret | None = None

@@ -232,7 +232,7 @@ class Route:
         self.made: list[int] = []
         self.leaves = False
         self.upstream_model: str | None = None
-        self.ready, self.queued = True, 0
+        self.ready, self.backlog = True, 0
 
     def acquire(
         self, request: InferenceRequest, principal: Principal, session: bytes | None, tried: tuple[str, ...], deadline: float, wait: bool
@@ -258,8 +258,11 @@ class Route:
     def abandon(self, waiting: Any) -> None:
         self.abandoned.append(waiting)
 
-    def may_leave(self, endpoint: str, attempts: int) -> bool:
+    def may_leave(self, endpoint: str, attempts: int, labels: frozenset[str]) -> bool:
         return self.leaves
+
+    def serves(self, labels: frozenset[str]) -> bool:
+        return self.ready
 
     def may_retry(self, error: Exception, attempts: int) -> float | None:
         self.made.append(attempts)

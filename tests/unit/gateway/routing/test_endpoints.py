@@ -185,11 +185,11 @@ def test_while_probes_find_it_dead_its_requests_are_offered_to_the_others():
         fleet.registry.forsake("a")
         fleet.scheduler.run()
         assert client.forsaken == count, "again with each probe: more retries may be allowed by then"
-    assert route.may_leave("a", 1)
-    assert not route.may_leave("b", 1), "there is no other"
-    assert not route.may_leave("a", 3), "it has had its attempts"
+    assert route.may_leave("a", 1, frozenset())
+    assert not route.may_leave("b", 1, frozenset()), "there is no other"
+    assert not route.may_leave("a", 3, frozenset()), "it has had its attempts"
     route.budget.running = 10
-    assert not route.may_leave("a", 1), "the budget is spent"
+    assert not route.may_leave("a", 1, frozenset()), "the budget is spent"
 
 
 def test_an_endpoint_that_loads_its_model_keeps_its_requests():

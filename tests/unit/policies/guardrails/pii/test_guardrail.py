@@ -94,7 +94,7 @@ def test_custom_entities() -> None:
         ({"entities": {"emial": "mask"}}, "entities.emial: there is no such entity; known: email, "),
         (
             {"entities": {"email": "delete"}},
-            "entities.email: there is no action 'delete'; use one of block, mask, hash, pseudonym, annotate, allow",
+            "entities.email: there is no action 'delete'; use one of block, mask, hash, pseudonym, annotate, label, allow",
         ),
         ({"entities": {"person": "mask"}}, "entities.person: names and places have no pattern"),
         ({"entities": {"email": "hash"}}, "hash_key: the action hash needs one"),

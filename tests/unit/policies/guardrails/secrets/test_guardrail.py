@@ -153,7 +153,7 @@ def test_what_takes_the_place_of_a_number_in_json_is_a_string() -> None:
         ({"entities": {"amazon": "mask"}}, "entities.amazon: there is no such kind of secret; known: gatehouse, "),
         (
             {"entities": {"aws": "delete"}},
-            "entities.aws: there is no action 'delete'; use one of block, mask, hash, pseudonym, annotate, allow",
+            "entities.aws: there is no action 'delete'; use one of block, mask, hash, pseudonym, annotate, label, allow",
         ),
         ({"action": "hash"}, "hash_key: the action hash needs one"),
         ({"allow": ["* "]}, "would let everything pass"),
