@@ -12,6 +12,7 @@ from tests.e2e.conftest import EngineThread
 from tests.e2e.harness import OTHER_KEY, Gatehouse, configuration, errors_of, external
 
 LABELS = {"name": "g", "type": "pii", "settings": {"entities": {"email": "label"}}}
+ROOT_KEY = "root-key-0123456789abcdef0123456789abcdef"
 SECRET = "my diagnosis is private"
 
 
@@ -44,6 +45,8 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, engine: EngineThread, clo
             }
         ],
     )  # fmt: skip
+    root_key = {"id": "root", "key": ROOT_KEY, "tenant": "ops", "models": ["*"], "roles": ["admin"]}
+    config["identity"]["api_keys"]["static"].append(root_key)
     with Gatehouse(root, config) as running:
         yield running
 
@@ -91,7 +94,7 @@ def test_an_operator_sees_labels_and_who_is_cleared_for_them(labelled: Gatehouse
         answer = http.post("/policies:explain", json=question).json()
         return answer["labels"], answer["engines"]
 
-    with admin(labelled) as http:
+    with admin(labelled, key=ROOT_KEY) as http:
         assert explained("m1") == ([], ["ours", "cloud"])
         assert explained("clinic", "globex") == (["health", "restricted"], ["ours"])
         assert explained("remote", label="health") == (["health"], [])
