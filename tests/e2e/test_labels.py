@@ -99,7 +99,8 @@ def test_an_operator_sees_labels_and_who_is_cleared_for_them(labelled: Gatehouse
         assert explained("clinic", "globex") == (["health", "restricted"], ["ours"])
         assert explained("remote", label="health") == (["health"], [])
         assert explained("remote", label="lunch") == ([], ["cloud"])
-        assert {one["name"]: one["clearance"] for one in http.get("/engines").json()["data"]} == {"ours": ["*"], "cloud": []}
+        listed = http.get("/engines").json()
+        assert {one["name"]: one["clearance"] for one in listed["items"]} == {"ours": ["*"], "cloud": []}
 
 
 @pytest.mark.parametrize(
