@@ -184,3 +184,10 @@ BODIES: Final[dict[str, tuple[str, Callable[[list[Record], str, str], bytes]]]] 
     "ocsf": ("application/json", ocsf_events),
 }
 """By format: the content type, and what makes the body."""
+
+KAFKA_VALUES: Final[dict[str, Callable[[bytes, Record], bytes]]] = {
+    "jsonl": lambda line, record: line,
+    "ecs": lambda line, record: encode(ecs(record)),
+    "ocsf": lambda line, record: encode(ocsf(record)),
+}
+"""By format: what makes a message's value of a line and the record in it."""

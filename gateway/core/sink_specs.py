@@ -45,3 +45,29 @@ class HttpSinkSpec(CarriedSpec, frozen=True, forbid_unknown_fields=True, kw_only
     index: str = ""
     tls: ClientTlsSpec | None = None
     timeout: Timeout = 10.0
+
+
+Broker = Annotated[str, Meta(pattern=r"^([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}$")]
+
+
+class SaslSpec(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the gateway says who it is to Kafka's brokers. PLAIN needs TLS."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    username: Annotated[str, Meta(min_length=1, max_length=255)]
+    password: Secret
+
+
+class KafkaSinkSpec(CarriedSpec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A topic of Kafka. brokers: `HOST:PORT` of some of them; the others are learnt. format: of a message's value: the log's line as it is,
+    or the record in the Elastic Common Schema or as an OCSF event. tls: without it nothing is encrypted; `{}` verifies by the system's CAs.
+    timeout: until the brokers have confirmed a batch."""
+
+    brokers: Annotated[tuple[Broker, ...], Meta(min_length=1, max_length=100)]
+    topic: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+    format: Literal["jsonl", "ecs", "ocsf"] = "jsonl"
+    client_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "gatehouse"
+    compression: Literal["none", "gzip", "lz4", "zstd"] = "zstd"
+    tls: ClientTlsSpec | None = None
+    sasl: SaslSpec | None = None
+    timeout: Timeout = 10.0

@@ -17,6 +17,7 @@ from gateway.audit.sinks.contract import Sink, batch_of
 from gateway.core.plugins import SinkContext, built
 from gateway.core.specs import AuditSpec, SinkSpec
 from tests.fakes.http_receiver import HttpReceiver
+from tests.fakes.kafka import MockKafka
 
 BATCHES = [b'{"a":1}\n', b'{"b":2}\n{"c":3}\n', b'{"d":"' + b"x" * 100_000 + b'"}\n']
 
@@ -87,7 +88,18 @@ def open_syslog(make: Callable[..., Any], folder: Path) -> Opened:
     return Opened(make(address=f"tcp://127.0.0.1:{listener.getsockname()[1]}"), arrived, close)
 
 
-IMPLEMENTATIONS = {"file": open_file, "http": open_http, "syslog": open_syslog}
+def open_kafka(make: Callable[..., Any], folder: Path) -> Opened:
+    cluster = MockKafka()
+
+    def arrived() -> list[Any]:
+        found = cluster.messages("audit")
+        assert all(message.key() == b"gw" for message in found)
+        return [json.loads(message.value()) for message in found]
+
+    return Opened(make(brokers=cluster.brokers, topic="audit"), arrived, lambda: cluster.__exit__())
+
+
+IMPLEMENTATIONS = {"file": open_file, "http": open_http, "kafka": open_kafka, "syslog": open_syslog}
 """By type: makes one, and a receiver for it. To add a sink, add one."""
 
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.audit.sinks import http, syslog
+from gateway.audit.sinks import http, kafka, syslog
 from gateway.audit.sinks.contract import Sink
 from gateway.audit.sinks.file import FileSink
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext, SinkRow, Table, built
 from gateway.core.secret import secret_hook
-from gateway.core.sink_specs import CarriedSpec, HttpSinkSpec, SyslogSinkSpec
+from gateway.core.sink_specs import CarriedSpec, HttpSinkSpec, KafkaSinkSpec, SyslogSinkSpec
 from gateway.core.specs import AuditSpec, SinkSpec
 
 LOCAL: Final = "file"
@@ -31,6 +31,7 @@ ROWS: Final = (
     SinkRow(name=LOCAL, build=_file),
     SinkRow(name="syslog", settings=SyslogSinkSpec, build=syslog.build),
     SinkRow(name="http", settings=HttpSinkSpec, build=http.build),
+    SinkRow(name="kafka", settings=KafkaSinkSpec, build=kafka.build),
 )
 SINKS: Final = Table(SinkRow, ROWS)
 """The audit sinks that Gatehouse brings."""
