@@ -123,7 +123,7 @@ MODULES = (
     "policies.guardrails.phrase_stream",
     "policies.guardrails.phrases",
     *(f"policies.guardrails.pii.{name}" for name in ("birth", "card", "crypto", "email", "iban", "national", "network", "phone", "ssn")),
-    *(f"policies.guardrails.recognition.{name}" for name in ("automaton", "checks", "finder", "normal", "stream")),
+    *(f"policies.guardrails.recognition.{name}" for name in ("around", "automaton", "checks", "finder", "normal", "stream", "tail")),
     "policies.guardrails.secrets.context",
     "policies.guardrails.secrets.randomness",
     "policies.limits",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Final
 
-from policies.guardrails.recognition.checks import joined, luhn
+from policies.guardrails.recognition.checks import joined
 from policies.guardrails.recognition.recogniser import Recogniser
 
-_SEPARATOR: Final = re.compile("[ .-]+")
+_FEWEST: Final = 14
+_HEAD: Final = 16
+"""Characters that have the first four digits, whatever stands between them."""
 _LONGEST_GROUP: Final = 8
 """Of digits between separators; `1767196800123 200` is a time and a status."""
 # From the first number to the last, compared by as many digits as they have; the lengths.
@@ -50,29 +51,34 @@ def _lengths(first: str) -> frozenset[int]:
 
 
 def _valid(text: str) -> int:
-    """The longest leading part that is one, and that ends where a group of digits ends."""
-    digits = joined(text)
-    lengths = _lengths(digits[:4])
+    """The longest leading part that is one, and that ends where a group of digits ends. Luhn's sum is kept for both cases: the digits at
+    even places doubled, for parts with an even number of digits, and those at odd places."""
+    lengths = _lengths(joined(text[:_HEAD])[:4])
     if not lengths:
         return 0
-    if len(digits) == len(text):
-        return len(text) if len(text) in lengths and _is_card(digits) else 0
-    ends = _ends(text)
-    for count in range(len(digits), 13, -1):
-        end = ends[count - 1]
-        if count in lengths and (end == len(text) or not text[end].isdigit()) and _is_card(digits[:count]):
-            groups = _SEPARATOR.split(text[:end])
-            return end if len(groups) == 1 or max(map(len, groups)) <= _LONGEST_GROUP else 0
-    return 0
-
-
-def _ends(text: str) -> list[int]:
-    """For each digit the place behind it."""
-    return [place + 1 for place, character in enumerate(text) if "0" <= character <= "9"]
-
-
-def _is_card(digits: str) -> bool:
-    return luhn(digits) and len(set(digits)) > 1
+    best, count, even, odd, group, longest, last = 0, 0, 0, 0, 0, 0, len(text) - 1
+    first, same = text[0], True
+    for place in range(last + 1):
+        character = text[place]
+        if not "0" <= character <= "9":
+            group = 0
+            continue
+        digit = ord(character) - 48
+        doubled = 2 * digit - 9 if digit > 4 else 2 * digit
+        if count % 2:
+            even, odd = even + digit, odd + doubled
+        else:
+            even, odd = even + doubled, odd + digit
+        count += 1
+        group += 1
+        same = same and character == first
+        if group > longest:
+            longest = group
+        if count < _FEWEST or same or (odd if count % 2 else even) % 10 or count not in lengths:
+            continue
+        if place == last or not "0" <= text[place + 1] <= "9":
+            best = place + 1 if longest == count or longest <= _LONGEST_GROUP else 0
+    return best
 
 
 RECOGNISERS: Final = (Recogniser("card", r"[2-689]\d(?:(?: ?[ .-] ?)?\d){12,17}", _valid, not_after="."),)

@@ -11,21 +11,24 @@ _FILES: Final = frozenset({"png", "jpg", "jpeg", "gif", "svg", "webp", "js", "cs
 
 
 def _valid(text: str) -> int:
-    local, _, domain = text.partition("@")
-    if local[0] == "." or local[-1] == "." or ".." in local:
+    at = text.find("@")
+    if text[0] == "." or text[at - 1] == "." or ".." in text[:at]:
         return 0
-    labels = domain.split(".")
+    end, labels = len(text), text[at + 1 :].split(".")
     while len(labels) > 1 and not _is_top(labels[-1]):
-        labels.pop()
-    if len(labels) < 2 or any(not label or label[0] == "-" or label[-1] == "-" for label in labels):
+        end -= len(labels.pop()) + 1
+    if len(labels) < 2 or labels[-1].lower() in _FILES:
         return 0
-    if labels[-1].lower() in _FILES:
-        return 0
-    return len(local) + 1 + sum(map(len, labels)) + len(labels) - 1
+    for label in labels:
+        if not label or label[0] == "-" or label[-1] == "-":
+            return 0
+    return end
 
 
 def _is_top(label: str) -> bool:
-    return len(label) >= 2 and (label.replace("\x80", "a").isalpha() or label[:4].lower() == "xn--")
+    if len(label) < 2:
+        return False
+    return (label if label.isascii() else label.replace("\x80", "a")).isalpha() or label[:4].lower() == "xn--"
 
 
 RECOGNISERS: Final = (

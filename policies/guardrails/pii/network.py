@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 
 from policies.guardrails.recognition.checks import has
@@ -11,13 +11,13 @@ from policies.guardrails.recognition.recogniser import Recogniser
 
 def _v4(text: str) -> int:
     """Not loopback, unspecified, broadcast, multicast and netmasks, which are nobody's; nor a version of more than four numbers."""
-    if text.count(".") != 3:
+    parts = text.split(".")
+    if len(parts) != 4:
         return 0
-    try:
-        address = IPv4Address(text)
-    except AddressValueError:
-        return 0
-    first = address.packed[0]
+    for part in parts:
+        if (len(part) > 1 and part[0] == "0") or (len(part) == 3 and part > "255"):
+            return 0
+    first = int(parts[0])
     return len(text) if 0 < first < 224 and first != 127 else 0
 
 
@@ -27,11 +27,23 @@ def _v6(text: str) -> int:
     groups = [group for group in text.split(":") if group]
     if len(groups) < 3 or not any(character.isdigit() for character in text):
         return 0
+    if "." in text:
+        return len(text) if _is_v6(text) else 0
+    skips = text.count("::")
+    if skips > 1 or ":::" in text or (len(groups) > 7 if skips else len(groups) != 8):
+        return 0
+    number = int("".join(groups), 16)
+    nobodys = number == 0 or (number == 1 and text[-1] == "1")
+    return 0 if nobodys or (len(groups[0]) == 4 and groups[0][:2].lower() == "ff") else len(text)
+
+
+def _is_v6(text: str) -> bool:
+    """Whether a text that ends with an IPv4 address is an address of a machine."""
     try:
         address = IPv6Address(text)
     except AddressValueError:
-        return 0
-    return 0 if address.is_loopback or address.is_unspecified or address.is_multicast else len(text)
+        return False
+    return not (address.is_loopback or address.is_unspecified or address.is_multicast)
 
 
 def _mac(text: str) -> bool:

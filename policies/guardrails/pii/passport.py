@@ -14,15 +14,15 @@ WORDS: Final = (
 
 
 def _valid(text: str) -> bool:
-    return sum(character.isdigit() for character in text) >= 5
+    return len([one for one in text if one.isdigit()]) >= 5
 
 
 RECOGNISERS: Final = (
-    Recogniser("passport", r"[a-z]{1,2} ?\d{6,8}", has(_valid), WORDS),
-    Recogniser("passport", r"[a-z]\d{6}[a-z]\d", has(_valid), WORDS),
-    Recogniser("passport", r"\d{8,9}", has(_valid), WORDS),
-    Recogniser("passport", r"\d{2}[a-z]{2}\d{5}", has(_valid), WORDS),  # France
+    Recogniser("passport", r"[a-z]{1,2} ?\d{6,8}", words=WORDS),
+    Recogniser("passport", r"[a-z]\d{6}[a-z]\d", words=WORDS),
+    Recogniser("passport", r"\d{8,9}", words=WORDS),
+    Recogniser("passport", r"\d{2}[a-z]{2}\d{5}", words=WORDS),  # France
     Recogniser("passport", r"[cfghjk][cfghjklmnprtvwxyz0-9]{8}", has(_valid), WORDS),  # Germany
-    Recogniser("passport", r"[a-z]{3}\d{6}[a-z]?", has(_valid), WORDS),  # Spain
-    Recogniser("passport", r"\d{2} \d{7}", has(_valid), WORDS),  # Russia
+    Recogniser("passport", r"[a-z]{3}\d{6}[a-z]?", words=WORDS),  # Spain
+    Recogniser("passport", r"\d{2} \d{7}", words=WORDS),  # Russia
 )

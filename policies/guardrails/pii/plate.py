@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.guardrails.recognition.checks import has
 from policies.guardrails.recognition.recogniser import Recogniser
 
 WORDS: Final = (
@@ -13,15 +12,11 @@ WORDS: Final = (
 )
 
 
-def _valid(text: str) -> bool:
-    return any(character.isdigit() for character in text) and any(character.isalpha() for character in text)
-
-
 RECOGNISERS: Final = (
-    Recogniser("plate", r"[a-z]{1,3}[ -]?[a-z]{1,2}[ -]?\d{1,4}[eh]?", has(_valid), WORDS),  # Germany and alike
-    Recogniser("plate", r"[a-z]{2}[ -]?\d{2,3}[ -]?[a-z]{2,3}", has(_valid), WORDS),  # United Kingdom, France, Italy
-    Recogniser("plate", r"[a-z]{3}[ -]?\d[a-z0-9]\d{1,2}", has(_valid), WORDS),  # United States, Brazil, Poland
-    Recogniser("plate", r"\d[ -]?[a-z]{3}[ -]?\d{3}", has(_valid), WORDS),  # California, Belgium
-    Recogniser("plate", r"\d{4}[ -]?[a-z]{3}", has(_valid), WORDS),  # Spain
-    Recogniser("plate", r"\d{1,2}[ -]?[a-z]{2,3}[ -]?\d{1,2}", has(_valid), WORDS),  # Netherlands
+    Recogniser("plate", r"[a-z]{1,3}[ -]?[a-z]{1,2}[ -]?\d{1,4}[eh]?", words=WORDS),  # Germany and alike
+    Recogniser("plate", r"[a-z]{2}[ -]?\d{2,3}[ -]?[a-z]{2,3}", words=WORDS),  # United Kingdom, France, Italy
+    Recogniser("plate", r"[a-z]{3}[ -]?\d[a-z0-9]\d{1,2}", words=WORDS),  # United States, Brazil, Poland
+    Recogniser("plate", r"\d[ -]?[a-z]{3}[ -]?\d{3}", words=WORDS),  # California, Belgium
+    Recogniser("plate", r"\d{4}[ -]?[a-z]{3}", words=WORDS),  # Spain
+    Recogniser("plate", r"\d{1,2}[ -]?[a-z]{2,3}[ -]?\d{1,2}", words=WORDS),  # Netherlands
 )

@@ -30,6 +30,7 @@ class Actions:
     ) -> None:
         self.name, self.finder, self._what = name, finder, what
         self._actions, self._key = dict(actions), key
+        self._masks = {entity: f"[{entity.upper()}]" for entity in actions}
         entries = [canonical(one) for one in allowed]
         self._allowed = frozenset(one for one in entries if not one.startswith("*"))
         self._endings = tuple(one[1:] for one in entries if one.startswith("*"))
@@ -67,7 +68,7 @@ class Actions:
         strings of JSON around it, where `nesting` is followed. Raises GuardrailViolation."""
         action = self._actions[entity]
         if action == "mask" or action == PSEUDONYM:
-            return f"[{entity.upper()}]"
+            return self._masks[entity]
         if action == "hash":
             return f"[{entity.upper()}:{self._hashed(entity, text)}]"
         if action in (ANNOTATE, LABEL):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 _DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
@@ -57,20 +57,20 @@ def verhoeff(digits: str) -> bool:
     return check == 0
 
 
-def weighted(digits: str, weights: Sequence[int]) -> int:
+def weighted(digits: str, weights: tuple[int, ...]) -> int:
     """The sum of digits, each times its weight."""
-    total = 0
-    for place in range(min(len(digits), len(weights))):
-        total += (ord(digits[place]) - 48) * weights[place]
+    total, data = 0, digits.encode("ascii")
+    for place in range(min(len(data), len(weights))):
+        total += (data[place] - 48) * weights[place]
     return total
 
 
 def mod_11_10(digits: str) -> bool:
     """ISO 7064 MOD 11,10 with the check digit last."""
-    product = 10
-    for digit in digits[:-1]:
-        product = ((ord(digit) - 48 + product) % 10 or 10) * 2 % 11
-    return (11 - product) % 10 == int(digits[-1])
+    product, data = 10, digits.encode("ascii")
+    for place in range(len(data) - 1):
+        product = ((data[place] - 48 + product) % 10 or 10) * 2 % 11
+    return (11 - product) % 10 == data[-1] - 48
 
 
 def is_date(year: int, month: int, day: int) -> bool:

@@ -11,60 +11,18 @@ from typing import Any, Final
 
 import re2
 
+from policies.guardrails.recognition.around import Around, Known, Match, Said
 from policies.guardrails.recognition.automaton import Automaton
 from policies.guardrails.recognition.bounded import bounded
 from policies.guardrails.recognition.normal import MARK, as_bytes, fold
 from policies.guardrails.recognition.recogniser import CONTEXT, Recogniser
+from policies.guardrails.recognition.tail import Tail, compiled
 
-_MEMORY: Final = 16 * 1024 * 1024
 _MOST_HEADS: Final = 64
-_ANCHOR_START: Final = re2._re2.RE2.Anchor.ANCHOR_START
+_MOST_WORDS: Final = 10_000
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
 _IN_WORD: Final = [code in _WORD for code in range(256)]
-
-
-class Match:
-    """Places in the folded text."""
-
-    __slots__ = ("end", "entity", "start", "tail")
-
-    def __init__(self, start: int, end: int, entity: str, tail: Tail | None) -> None:
-        self.start, self.end, self.entity, self.tail = start, end, entity, tail
-
-
-class Around:
-    """What stands in a text that recognisers depend on. leads: the places, in order, right behind something that one must be behind, each
-    with the number of that one. worded: whether there is any context word; None: nobody asked yet."""
-
-    __slots__ = ("leads", "worded")
-
-    def __init__(self, leads: Sequence[tuple[int, int]]) -> None:
-        self.leads = leads
-        self.worded: bool | None = None
-
-
-class Tail:
-    """How an entity goes on behind the match. memory: how many of its last bytes `end` needs. most: of its bytes."""
-
-    most: Final = 64 * 1024
-
-    def __init__(self, among: str, stop: str) -> None:
-        self._other = _compiled(f"[^{among}]")
-        self._stop = _compiled(stop) if stop else None
-        self.memory = 96
-
-    def end(self, before: bytes, data: bytes, size: int) -> tuple[int, bool]:
-        """How many leading bytes of `data` belong to it, and whether it ends there. before: the last ones that did. size: how many did."""
-        end = min(len(data), self.most - size)
-        over = size + end >= self.most
-        if (other := self._other.Match(_UNANCHORED, data, 0, end)[0][0]) >= 0:
-            end, over = other, True
-        if self._stop is not None:
-            text = before + data[:end]
-            if (stop := self._stop.Match(_UNANCHORED, text, 0, len(text))[0][1]) > len(before):
-                end, over = stop - len(before), True
-        return end, over
 
 
 class _Behind:
@@ -74,8 +32,8 @@ class _Behind:
         before = bounded(one.behind)
         if before.longest > CONTEXT:
             raise ValueError(f"the pattern {one.behind!r} matches up to {before.longest} characters; {CONTEXT} are the most")
-        self.number = number
-        self.lead = _compiled(before.full)
+        self.number, self.own = number, [number]
+        self.lead = compiled(before.full)
         self.automaton = Automaton([one.bounded])
 
     def places(self, data: bytes, start: int) -> list[int]:
@@ -100,20 +58,16 @@ class _Signed:
 
     def __init__(self, one: Recogniser, number: int) -> None:
         local = bounded(one.local).first
-        self.number = number
-        self._sign = one.sign.encode("latin-1")
+        self.number, self.own = number, [number]
+        self.sign = one.sign.encode("latin-1")
         self._local = [chr(code) in local or chr(code).lower() in local for code in range(256)]
         self.automaton = Automaton([one.bounded])
 
-    def after(self, data: bytes, place: int, end: int) -> int:
-        """The next place behind the sign of the match that may begin at this one."""
-        return self.place(data, data.find(self._sign, place) + 1, end)
-
-    def place(self, data: bytes, start: int, end: int) -> int:
-        """The first place from `start` on and before `end` where one may begin, or -1. Of all that go with one sign only the first
-        counts: it is as good as the others, and longer."""
+    def place(self, data: bytes, start: int, end: int, stop: int) -> tuple[int, int]:
+        """The first place from `start` on and before `end` where one may begin, or -1, and its sign's; of signs before `stop`. Of all that
+        go with one sign only the first counts: it is as good as the others, and longer."""
         least = start
-        at = data.find(self._sign, start)
+        at = data.find(self.sign, start, stop)
         while at >= 0:
             low = at
             bottom = max(least, at - self.most)
@@ -124,12 +78,12 @@ class _Signed:
             while low < at and low < end and not (_IN_WORD[data[low]] and (low == 0 or not _IN_WORD[data[low - 1]])):
                 low += 1
             if low >= end:
-                return -1
+                return -1, at
             if low < at:
-                return low
+                return low, at
             least = at + 1
-            at = data.find(self._sign, least)
-        return -1
+            at = data.find(self.sign, least, stop)
+        return -1, stop
 
 
 class Finder:
@@ -146,12 +100,16 @@ class Finder:
         self.longest = max(one.bounded.longest for one in recognisers)
         self._entities = [one.entity for one in recognisers]
         self._valid = [one.valid for one in recognisers]
-        self._words_of = [one.words for one in recognisers]
+        sets = list(dict.fromkeys(one.words for one in recognisers if one.words))
+        self._set_of = [sets.index(one.words) if one.words else -1 for one in recognisers]
+        self._sets = [[as_bytes(_plain(word)).replace(b"\x80", b"").lower() for word in words] for words in sets]
+        self._known_words: dict[bytes, list[int]] = {}
+        self._longest_word = max([len(word) for words in self._sets for word in words], default=0)
         self._not_after = [[chr(code) in one.not_after for code in range(256)] for one in recognisers]
         self._apart = [one.apart for one in recognisers]
         self._tails = [Tail(one.tail, one.stop) if one.tail else None for one in recognisers]
         self._behind = [_Behind(one, number) for number, one in enumerate(recognisers) if one.behind]
-        self._leads = _compiled("|".join(bounded(one.behind).full for one in recognisers if one.behind)) if self._behind else None
+        self._leads = compiled("|".join(bounded(one.behind).full for one in recognisers if one.behind)) if self._behind else None
         anywhere = [one for one in recognisers if not one.behind]
         if not anywhere:
             raise ValueError("no entity is looked for that needs no context")
@@ -159,10 +117,10 @@ class Finder:
         unsigned = [(number, one) for number, one in enumerate(recognisers) if not (one.behind or one.sign)]
         free = [(number, one) for number, one in unsigned if not one.words]
         words = _distinct(_word(word) for _, one in unsigned for word in one.words)
-        self._words = _compiled("|".join(words)) if words else None
-        self._free_heads = _compiled("|".join(_heads([one for _, one in free]))) if free else None
-        self._all_heads = _compiled("|".join(_heads([one for _, one in unsigned]))) if unsigned else None
-        self._first = _compiled("|".join([*_heads([one for _, one in free]), *words])) if unsigned else None
+        self._words = compiled("|".join(words)) if words else None
+        self._free_heads = compiled("|".join(_heads([one for _, one in free]))) if free else None
+        self._all_heads = compiled("|".join(_heads([one for _, one in unsigned]))) if unsigned else None
+        self._first = compiled("|".join([*_heads([one for _, one in free]), *words])) if unsigned else None
         self._any, self._numbers = Automaton([one.bounded for _, one in unsigned]), [number for number, _ in unsigned]
         self._free, self._free_numbers = Automaton([one.bounded for _, one in free]), [number for number, _ in free]
         self._opens = Automaton([one.bounded for one in anywhere])
@@ -175,7 +133,7 @@ class Finder:
         if self._leads is not None and self._leads.Match(_UNANCHORED, data, 0, size)[0][0] >= 0:
             return True
         for signed in self._by_sign:
-            if signed.place(data, 0, size) >= 0:
+            if signed.place(data, 0, size, size)[0] >= 0:
                 return True
         if self._first is None or self._first.Match(_UNANCHORED, data, 0, size)[0][0] < 0:
             return False
@@ -232,9 +190,9 @@ class Finder:
             if place >= low and self._behind[number].automaton.open(data, place, size):
                 end = place
                 break
-        return self._open_free(data, folded, low, end)
+        return self._open_free(data, folded, low, end, around)
 
-    def _open_free(self, data: bytes, folded: str, place: int, end: int) -> int:
+    def _open_free(self, data: bytes, folded: str, place: int, end: int, around: Around) -> int:
         """The same for recognisers that need nothing right before them, up to `end`."""
         size = len(data)
         place = max(place, size - self._reach)
@@ -245,22 +203,69 @@ class Finder:
             code = data[place]
             if not before and begins[code]:
                 alive = opens.open(data, place, size)
-                if alive and self._is_open(data, folded, place, alive):
+                if alive and self._is_open(data, folded, place, alive, around):
                     return place
             before = _IN_WORD[code]
             place += 1
         return end
 
-    def _is_open(self, data: bytes, folded: str, place: int, alive: list[int]) -> bool:
+    def _is_open(self, data: bytes, folded: str, place: int, alive: list[int], around: Around) -> bool:
         """Whether the surroundings of one of these recognisers are there."""
         for pattern in alive:
             number = self._anywhere[pattern]
-            if not self._refused(number, data, place) and (not self._words_of[number] or self._in_context(number, folded, place)):
+            if self._refused(number, data, place):
+                continue
+            if self._set_of[number] < 0 or self._in_context(number, data, folded, place, around):
                 return True
         return False
 
-    def _in_context(self, number: int, folded: str, place: int) -> bool:
-        return self._recognisers[number].in_context(folded[max(0, place - CONTEXT) : place])
+    def _in_context(self, number: int, data: bytes, folded: str, place: int, around: Around) -> bool:
+        """Whether a context word of a recogniser stands before a place. One that was found counts for as long as it is near enough."""
+        said = around.said
+        if not said:
+            said = around.said = [Said() for _ in self._sets]
+        one = said[self._set_of[number]]
+        low = place - CONTEXT if place > CONTEXT else 0
+        if low <= one.begin and one.end < place:
+            return True
+        self._listen(data, low, place, around)
+        if one.hit < low or one.hit >= place or one.hit == one.denied:
+            return False
+        begin, end = self._recognisers[number].context(folded[low - 1 : place] if low else " " + folded[:place])
+        if begin < 0:
+            one.denied = one.hit
+            return False
+        one.begin, one.end = low - 1 + begin, low - 1 + end
+        return True
+
+    def _listen(self, data: bytes, low: int, place: int, around: Around) -> None:
+        """Notes which sets of words one may be of that stands there. It may note too much, never too little."""
+        words = self._words
+        if words is None or around.heard == place:
+            return
+        if place < around.heard:
+            around.said = [Said() for _ in self._sets]
+        elif around.heard - self._longest_word > low:
+            low = around.heard - self._longest_word
+        around.heard = place
+        said = around.said
+        while low < place:
+            begin, end = words.Match(_UNANCHORED, data, low, place)[0]
+            if begin < 0:
+                return
+            for number in self._sets_with(data[begin:end]):
+                said[number].hit = begin
+            low = begin + 1
+
+    def _sets_with(self, heard: bytes) -> list[int]:
+        """The sets of words with one that stands in a piece of text."""
+        word = heard.replace(b"\x80", b"").lower()
+        known = self._known_words.get(word)
+        if known is None:
+            known = [number for number, words in enumerate(self._sets) if any(one in word for one in words)]
+            if len(self._known_words) < _MOST_WORDS:
+                self._known_words[word] = known
+        return known
 
     def _refused(self, number: int, data: bytes, start: int) -> bool:
         """Whether what is right before a place rules the recogniser out."""
@@ -278,28 +283,64 @@ class Finder:
         around: that of the whole of `data`, if it is known."""
         if around is None:
             around = self.around(data, start)
-        size = len(data)
         best: Match | None = None
         for signed in self._by_sign:
-            place = signed.place(data, start, end)
-            while place >= 0 and (best is None or place < best.start):
-                found = self._judged(data, folded, place, signed.automaton.ends(data, place, size), [signed.number], wanted)
-                if found is not None:
-                    best = found
-                    break
-                place = signed.after(data, place, end)
-        best = _better(best, self._next_free(data, folded, start, end if best is None else best.start + 1, wanted, around))
+            best = _better(best, self._next_signed(signed, data, folded, start, end, wanted, around))
+        size = len(data)
         for place, number in around.leads:
             if place < start:
                 continue
             if place >= end or (best is not None and place > best.start):
                 break
             behind = self._behind[number]
-            best = _better(best, self._judged(data, folded, place, behind.automaton.ends(data, place, size), [behind.number], wanted))
-        return best
+            best = _better(best, self._judged(data, folded, place, behind.automaton.ends(data, place, size), behind.own, wanted, around))
+        return _better(best, self._next_free(data, folded, start, end if best is None else best.start + 1, wanted, around))
+
+    def _next_signed(
+        self, signed: _Signed, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around
+    ) -> Match | None:
+        """The same for a recogniser with a sign. What a search has seen is not searched again, except for what goes with the first sign
+        from `start` on: a match that ended right before `start` may have cut off what spoiled it."""
+        known = around.signed.get(signed.number)
+        if known is None:
+            known = around.signed[signed.number] = Known()
+        elif known.match is not None:
+            if known.match.start >= start:
+                return known.match if known.match.start < end else None
+            known.match = None
+        size = stop = len(data)
+        if start < known.place:
+            stop = data.find(signed.sign, start, known.place) + 1
+            if not stop:
+                start, stop = known.place, size
+        while True:
+            place, at = signed.place(data, start, end, stop)
+            if place >= 0:
+                found = self._judged(data, folded, place, signed.automaton.ends(data, place, size), signed.own, wanted, around)
+                if found is not None:
+                    known.match = found
+                    return found
+                start = at + 1
+            elif stop < size:
+                start = stop
+            else:
+                known.place = max(known.place, at)
+                return None
+            if stop < size and start >= stop:
+                start, stop = max(start, known.place), size
+            known.place = max(known.place, start)
 
     def _next_free(self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around) -> Match | None:
-        """The same for recognisers that need nothing right before them and have no sign."""
+        """The same for recognisers that need nothing right before them and have no sign. No place is looked at twice."""
+        known = around.free
+        if known.match is not None:
+            if known.match.start >= start:
+                return known.match if known.match.start < end else None
+            known.match = None
+        if known.since <= start < known.place:
+            start = known.place
+        elif start > known.place or start < known.since:
+            known.since = known.place = start
         size = len(data)
         worded = self._worded(data, around)
         automaton = self._any if worded else self._free
@@ -311,15 +352,24 @@ class Finder:
             if not before and begins[code]:
                 ends = automaton.ends(data, start, size)
                 if ends:
-                    found = self._judged(data, folded, start, ends, own, wanted)
+                    found = self._judged(data, folded, start, ends, own, wanted, around)
                     if found is not None:
+                        known.match, known.place = found, start
                         return found
             before = _IN_WORD[code]
             start += 1
+        known.place = max(known.place, start)
         return None
 
     def _judged(
-        self, data: bytes, folded: str, start: int, ends: list[tuple[list[int], int]], own: list[int], wanted: Callable[[str], bool]
+        self,
+        data: bytes,
+        folded: str,
+        start: int,
+        ends: list[tuple[list[int], int]],
+        own: list[int],
+        wanted: Callable[[str], bool],
+        around: Around,
     ) -> Match | None:
         """The longest match at a place of those that an automaton has found there. own: the numbers of its patterns."""
         longest: dict[int, int] = {}
@@ -328,18 +378,12 @@ class Finder:
                 longest[own[pattern]] = end
         best, chosen = start, -1
         text = ""
-        context: dict[tuple[str, ...], bool] = {}
         for number in sorted(longest) if len(longest) > 1 else list(longest):
             end = longest[number]
             if end <= best or self._refused(number, data, start):
                 continue
-            words = self._words_of[number]
-            if words:
-                known = context.get(words)
-                if known is None:
-                    known = context[words] = self._in_context(number, folded, start)
-                if not known:
-                    continue
+            if self._set_of[number] >= 0 and not self._in_context(number, data, folded, start, around):
+                continue
             if len(text) != end - start:
                 text = data[start:end].decode("latin-1")
             end = start + self._valid[number](text)
@@ -357,24 +401,6 @@ def _better(one: Match | None, other: Match | None) -> Match | None:
     return other if other.start < one.start or (other.start == one.start and other.end > one.end) else one
 
 
-def _options() -> Any:
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.case_sensitive = False
-    options.longest_match = True
-    options.never_capture = True
-    options.max_mem = _MEMORY
-    options.log_errors = False
-    return options
-
-
-def _compiled(pattern: str) -> Any:
-    made = re2._re2.RE2(pattern.encode("latin-1"), _options())
-    if not made.ok():
-        raise ValueError(f"the patterns cannot be compiled: {made.error()}")
-    return made
-
-
 def _heads(recognisers: Sequence[Recogniser]) -> list[str]:
     """What every match begins with. With a word's boundary before it, where the entity begins with a letter or digit: it spares most
     places."""
@@ -385,7 +411,11 @@ def _heads(recognisers: Sequence[Recogniser]) -> list[str]:
 
 def _word(word: str) -> str:
     """A context word, with any marks behind its letters. It may find too much, never too little."""
-    return "".join(f"\\x{code:02x}\\x80*" for code in as_bytes(fold(word).replace(MARK, "")))
+    return "".join(f"\\x{code:02x}\\x80*" for code in as_bytes(_plain(word)))
+
+
+def _plain(word: str) -> str:
+    return fold(word).replace(MARK, "")
 
 
 def _distinct(patterns: Iterable[str]) -> list[str]:

@@ -6,7 +6,7 @@ space as a space; invisible characters vanish. So the folded text of a piece doe
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Final
 from unicodedata import category, decimal, normalize
 
@@ -16,6 +16,8 @@ MARK: Final = "\u0301"
 """Stands for every combining mark, so that marks cannot hide anything nor grow without bound."""
 OTHER_LETTER: Final = "\x80"
 OTHER_SIGN: Final = "\x81"
+_MOST_KEPT: Final = 65536
+"""Characters whose folding is kept."""
 _MOST_OF_ONE: Final = 4
 """Characters that one is folded to: more have only Arabic ligatures of whole phrases and a few squared words, in which nothing hides."""
 _DASHES: Final = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u00ad\u058a\u30fc")
@@ -25,9 +27,25 @@ _SPACES: Final = frozenset("\u0085\u2028\u2029")
 _SPACELESS: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 
 
-@lru_cache(maxsize=65536)
+class _Table(dict[int, str]):
+    """For str.translate: what a function makes of each character, kept for the ones that were seen."""
+
+    def __init__(self, made: Callable[[str], str]) -> None:
+        self._made = made
+
+    def __missing__(self, code: int) -> str:
+        if len(self) >= _MOST_KEPT:
+            self.clear()
+        found = self[code] = self._made(chr(code))
+        return found
+
+
 def fold_character(character: str) -> str:
     """What one character is folded to: "" if it is invisible, several for a ligature."""
+    return _FOLDED[ord(character)]
+
+
+def _fold(character: str) -> str:
     if character < "\x80":
         return character
     if IGNORABLE.match(character):
@@ -51,7 +69,6 @@ def _folded(character: str) -> str:
     return " " if kind == "Zs" or character in _SPACES else character
 
 
-@lru_cache(maxsize=65536)
 def _byte(character: str) -> str:
     if character < "\x80":
         return character
@@ -61,13 +78,18 @@ def _byte(character: str) -> str:
     return OTHER_LETTER if category(character)[0] in "LNM" else OTHER_SIGN
 
 
+_FOLDED: Final = _Table(_fold)
+_BYTES: Final = _Table(_byte)
+_COUNTS: Final = _Table(lambda character: chr(len(_fold(character))))
+
+
 def fold(text: str) -> str:
-    return text if text.isascii() else "".join(map(fold_character, text))
+    return text if text.isascii() else text.translate(_FOLDED)
 
 
 def as_bytes(folded: str) -> bytes:
     """One byte for each folded character, as RE2 reads it in Latin-1."""
-    return folded.encode("ascii") if folded.isascii() else "".join(map(_byte, folded)).encode("latin-1")
+    return folded.encode("ascii") if folded.isascii() else folded.translate(_BYTES).encode("latin-1")
 
 
 def escapes(data: bytes) -> bytes:
@@ -80,6 +102,12 @@ def escapes(data: bytes) -> bytes:
 
 def places(text: str) -> list[int]:
     """For each folded character the place of the character it comes from, and the length of the text at the end."""
-    found = [place for place, character in enumerate(text) for _ in fold_character(character)]
+    counts = text.translate(_COUNTS)
+    if counts.count("\x01") == len(text):
+        return list(range(len(text) + 1))
+    found: list[int] = []
+    for place in range(len(text)):
+        for _ in range(ord(counts[place])):
+            found.append(place)
     found.append(len(text))
     return found

@@ -63,7 +63,7 @@ class Recogniser:
         options.case_sensitive = False
         options.never_capture = True
         words = [re2.escape(plain) for word in self.words if (plain := fold(word).replace(MARK, "").lower()).isascii()]
-        return re2._re2.RE2(f"(?:^|[^a-z])(?:{'|'.join(words) or chr(0)})(?:$|[^a-z])".encode(), options)
+        return re2._re2.RE2(f"[^a-z](?:{'|'.join(words) or chr(0)})(?:$|[^a-z])".encode(), options)
 
     @cached_property
     def _context(self) -> re.Pattern[str]:
@@ -72,14 +72,19 @@ class Recogniser:
 
     def in_context(self, before: str) -> bool:
         """Whether a context word stands in the folded text before a candidate."""
-        if not self.words:
-            return True
+        return not self.words or self.context(" " + before)[0] >= 0
+
+    def context(self, before: str) -> tuple[int, int]:
+        """Where in the folded text before a candidate a context word stands, with the sign before it and behind it; -1 where none does. The
+        first character only says whether a word may begin behind it."""
         if before.isascii():
             data = before.encode("ascii")
             if b"\\" in data:
                 data = _ESCAPE.sub("  ", before).encode("ascii")
-            return bool(self._ascii.Match(_UNANCHORED, data, 0, len(data))[0][0] >= 0)
-        return self._context.search(_ESCAPE.sub("  ", before).replace(MARK, "").lower()) is not None
+            begin, end = self._ascii.Match(_UNANCHORED, data, 0, len(data))[0]
+            return begin, end
+        found = self._context.search(_ESCAPE.sub("  ", before).replace(MARK, "").lower(), 1)
+        return (-1, -1) if found is None else (0, len(before))
 
 
 def _spaceless(words: tuple[str, ...]) -> list[str]:

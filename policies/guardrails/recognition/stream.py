@@ -17,9 +17,10 @@ from typing import Final
 from gateway.core.types import MOST_FINDINGS, Finding
 from policies.guardrails.folding import trim_hidden
 from policies.guardrails.recognition.actions import ANNOTATE, Actions
-from policies.guardrails.recognition.finder import Match, Tail
+from policies.guardrails.recognition.around import Match
 from policies.guardrails.recognition.normal import as_bytes, escapes, fold, places
 from policies.guardrails.recognition.recogniser import CONTEXT
+from policies.guardrails.recognition.tail import Tail
 
 _SIGNS: Final = re.compile(r'\\.?|"', re.DOTALL)
 
@@ -253,5 +254,5 @@ class EntityStream:
         return out, text[cut:]
 
     def _keep(self, folded: str, data: bytes, end: int, held: str) -> None:
-        low = end - CONTEXT if end > CONTEXT else 0
+        low = end - CONTEXT - 1 if end > CONTEXT else 0
         self._before, self._before_data, self._held = folded[low:end], data[low:end], held

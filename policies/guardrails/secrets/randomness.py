@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from math import log2
 from typing import Final
@@ -13,6 +12,8 @@ _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _STAND_IN: Final = re.compile(
     r"example|changeme|placeholder|your[_-]|redacted|dummy|insert|xxxx|0000|\.\.\.|\*\*\*|12345678|abcdefgh", re.IGNORECASE
 )
+_MOST_COUNTED: Final = 64
+_COUNTED: Final = [count * log2(count) if count else 0.0 for count in range(_MOST_COUNTED)]
 _WORDS: Final = re.compile(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|[A-Za-z]+\d{0,3}")
 """Identifiers and paths, as programs have them."""
 
@@ -20,7 +21,20 @@ _WORDS: Final = re.compile(r"[A-Za-z]{2,}\d{0,2}(?:[._/-]+[A-Za-z]{2,}\d{0,2})*|
 def entropy(text: str) -> float:
     """Shannon's, in bits a character."""
     size = len(text)
-    return -sum(count / size * log2(count / size) for count in Counter(text).values()) if text else 0.0
+    if not size:
+        return 0.0
+    counts = [0] * 256
+    seen: list[int] = []
+    for code in text.encode("latin-1", "replace"):
+        if not counts[code]:
+            seen.append(code)
+        counts[code] += 1
+    total = 0.0
+    for code in seen:
+        count = counts[code]
+        if count > 1:
+            total += _COUNTED[count] if count < _MOST_COUNTED else count * log2(count)
+    return log2(size) - total / size
 
 
 def stands_in(text: str) -> bool:

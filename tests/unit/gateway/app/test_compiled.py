@@ -185,8 +185,9 @@ SLICES = {
         "digits[4:6]": "a str",
     },
     "policies/guardrails/recognition/finder.py": {
+        "data[begin:end]": "a match is not empty",
         "data[start:end]": "a match is not empty",
-        "folded[max(0, place - CONTEXT):place]": "a str",
+        "folded[low - 1:place]": "a str",
         "folded[start:end]": "a str",
     },
     "policies/guardrails/recognition/stream.py": {
