@@ -170,6 +170,7 @@ class LlamaRuntime:
         """The OpenAI paths."""
         return {
             ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/chat/completions/input_tokens"): self._count,
             ("POST", "/v1/completions"): self._complete,
             ("POST", "/v1/embeddings"): self._embed,
             ("GET", "/v1/models"): self._models,
@@ -177,6 +178,9 @@ class LlamaRuntime:
 
     async def _chat(self, request: Request) -> Response | Stream:
         return await ChatHandler(self._generator()).chat(request)
+
+    async def _count(self, request: Request) -> Response:
+        return await ChatHandler(self._generator()).count(request)
 
     async def _complete(self, request: Request) -> Response | Stream:
         return await CompletionHandler(self._generator()).complete(request)

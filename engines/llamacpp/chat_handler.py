@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
+
 from engines.llamacpp import responses
 from engines.llamacpp.engine import Engine, Prompted, build, discard
 from engines.llamacpp.generation import Delta, Generation, collect
@@ -59,6 +61,14 @@ class ChatHandler:
         if body.stream:
             return Stream(self._stream(generation, readers, envelope, wants_usage))
         return await self._whole(generation, readers, envelope)
+
+    async def count(self, request: Request) -> Response:
+        """POST /v1/chat/completions/input_tokens: how many tokens the prompt of this chat has; generates nothing and needs no slot."""
+        body = parse(request.body, ChatRequest)
+        _check(body)
+        converser, check = self._engine.converser, self._engine.grammars.of(request.cache_salt)
+        conversation = await self._engine.prepare(lambda: converser.prepare(body, check), lambda made: None)
+        return Response(msgspec.json.encode({"object": "chat.completion.input_tokens", "input_tokens": len(conversation.tokens)}))
 
     def _prepare(self, request: Request, body: ChatRequest) -> tuple[Generation, list[_Reader]]:
         engine = self._engine

@@ -104,6 +104,7 @@ MODULES = (
     "gateway.transport.http1",
     "gateway.transport.pool",
     *(f"gateway.wire.{path.parent.name}.api" for path in sorted((ROOT / "gateway" / "wire").glob("*/api.py"))),
+    *(f"gateway.wire.anthropic.{name}" for name in ("answers", "chat", "chat_stream", "passages", "stream", "structure")),
     "gateway.wire.bodies",
     "gateway.wire.oip.frames",
     "gateway.wire.oip.tensors",

@@ -261,9 +261,9 @@ class Attempt(Protocol):
     total_timeout: float
     """Seconds until the first byte of a stream, between two reads of it, and for any whole answer."""
     salting: str  # how the engine is told the isolation domain: `header`, `cache_salt` (a field of the body) or `none`
+    apis: tuple[str, ...]  # formats besides the OpenAI API that the engine speaks
     client: EngineClient
-    device: SlotTime | None
-    """The time of its slot, if the engine has a rate."""
+    device: SlotTime | None  # the time of its slot, if the engine has a rate
 
     def answering(self) -> None:
         """The first event of a stream has come, so the engine works: callers waiting to know that need not wait for the stream's end."""

@@ -34,6 +34,7 @@ class InferenceRequest:
     (for tensors: elements). max_tokens: the bound on what may be generated (0: nothing is). content: the header lines about the body that
     the engine gets. version: of the model, where the path names one. unknown: the places of fields that `models[].unknown_fields` decides
     about. size: of the body in bytes. choices: how many answers it asks for.
+    foreign: the endpoint of the present attempt does not speak the format, so it gets the request as an OpenAI one.
     asked: the name of the model that was asked for, if `model` is no longer it.
     labels: of its data; an engine that is not cleared for all of them never gets it (gateway.core.labels).
     expected: tokens reserved for what is generated. price: the model's when the request began; set before quota is reserved, None if it
@@ -47,6 +48,7 @@ class InferenceRequest:
         "content",
         "expected",
         "fields",
+        "foreign",
         "include_usage",
         "labels",
         "max_tokens",
@@ -87,6 +89,7 @@ class InferenceRequest:
         self.unknown: tuple[str, ...] = ()
         self.asked = ""
         self.labels: frozenset[str] = UNLABELLED
+        self.foreign = False
         self.choices = 1
         self.size = self.expected = 0
         self.price: Price | None = None
@@ -224,10 +227,11 @@ class WireApi:
     prefix: error bodies for every path below it are this format's, whether or not there is such a path (b"": none).
     generates: whether it generates text, so that tokens can be estimated from bytes. describes: whether whole answers are read for the
     audit record even where no guardrail reads them. moderates: a guardrail answers it, where one is configured for the model
-    (gateway.core.moderation).
+    (gateway.core.moderation). dialect: the name of the format in `engines[].apis`, if not every engine speaks it; for others it is
+    translated. Two formats may share an operation: then policies and limits do not tell them apart.
     """
 
-    __slots__ = ("describes", "generates", "moderates", "operation", "paths", "prefix")
+    __slots__ = ("describes", "dialect", "generates", "moderates", "operation", "paths", "prefix")
 
     def __init__(
         self,
@@ -238,8 +242,9 @@ class WireApi:
         generates: bool = False,
         describes: bool = False,
         moderates: bool = False,
+        dialect: str = "",
     ) -> None:
-        self.operation, self.paths, self.prefix = operation, paths, prefix
+        self.operation, self.paths, self.prefix, self.dialect = operation, paths, prefix, dialect
         self.generates, self.describes, self.moderates = generates, describes, moderates
 
     def __repr__(self) -> str:
@@ -321,8 +326,9 @@ class WireApi:
 
     # --- answers
 
-    def check_answer(self, body: bytes) -> None:
-        """Raises EngineError if a whole answer does not follow the format."""
+    def received(self, request: InferenceRequest, body: bytes) -> bytes:
+        """A whole answer in this format, as an engine gave it. Raises EngineError if it does not follow the engine's format."""
+        return body
 
     def answer_lines(self, head: ResponseHead, length: int) -> bytes:
         """The header lines about the body of a whole answer of `length` bytes, each with its CRLF."""
@@ -365,9 +371,17 @@ class WireApi:
         """A kept answer in the other form: whole as a stream's events (`stream`), or events as a whole one. Raises EngineError."""
         raise EngineError("A kept answer of this operation has one form only.")
 
-    def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
+    def error_body(self, error: GatehouseError, headers: Headers, request_id: bytes = b"") -> bytes:
         """The body of an error. headers: the request's."""
         return error.body()
+
+    def error_status(self, error: GatehouseError) -> int:
+        """The HTTP status that tells of an error."""
+        return error.status
+
+    def identity_lines(self, request_id: bytes) -> bytes:
+        """The header lines in which answers tell the request's identifier, besides `x-request-id`."""
+        return b""
 
     def judged(self, request: InferenceRequest) -> list[str]:
         """The texts that a request wants to have judged, one for each result."""

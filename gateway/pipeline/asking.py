@@ -126,7 +126,7 @@ class ModelAsker:
             body = reply.body()
             if reply.head.status != 200:
                 raise engine_error(reply.head, body)
-            request.api.check_answer(body)
+            body = request.api.received(request, body)
             return body, _usage(entry, attempt, request, body)
 
     async def _sent(self, attempt: Attempt, request: InferenceRequest, principal: Principal, deadline: float) -> _Reply:

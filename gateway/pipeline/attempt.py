@@ -52,8 +52,8 @@ async def run(exchange: Exchange, entry: ModelEntry, ticket: Signal[None], relay
             await Completion(ticket)
         check(ticket.error)
         exchange.clock.mark("durable")
-        relay = relay_type(exchange)
-        exchange.relay = relay
+        request.foreign = request.api.dialect != "" and request.api.dialect not in attempt.apis
+        relay = exchange.relay = relay_type(exchange)
         salting, salt = attempt.salting, b""
         if salting != "none":
             salt = exchange.snapshot.salts.salt(exchange.principal, entry.spec.prefix_sharing)  # type: ignore[arg-type]

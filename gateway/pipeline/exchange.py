@@ -36,7 +36,7 @@ from gateway.pipeline.phases import UNTIMED, PhaseClock, clock_of
 from gateway.pipeline.plane import DataPlane
 from gateway.pipeline.restoring import pseudonym_counts
 from gateway.pipeline.statuses import status_line
-from gateway.wire.table import error_body
+from gateway.wire.table import identity_lines, refusal
 
 log = logging.getLogger("gatehouse.pipeline")
 
@@ -188,7 +188,7 @@ class Exchange:
         self.layers: tuple[Layer, ...] = ()  # of pseudonyms; the answer passes them from the last to the first
         self.detail: dict[str, Any] | None = None
         self.kept: Any = None  # what is kept of its texts (gateway.pipeline.capture)
-        self.cors = b""
+        self.cors = identity_lines(path, request_id)  # and what pages of other origins may read
         self.spent: Usage | None = None  # of an answer that was repaired, with its cost
         self.usage: Usage | None = None  # of the answer, once it is whole
         self.inspected: Usage | None = None  # what the model cost that a guardrail asked and that led to a refusal
@@ -343,19 +343,19 @@ class Exchange:
             self.client.send(chunked(self.request.api.error_event(error)) + LAST_CHUNK)  # type: ignore[union-attr]
         else:
             self.client.send(self.error_response(error))
-        self.settle(outcome, self.status if self.head_sent else error.status, error.code)
+        self.settle(outcome, self.status, error.code)
 
     def error_response(self, error: GatehouseError) -> bytes:
         """The whole response for an error before the first byte. A request whose body was not read to its end closes the connection."""
         if self.body is None:
             self.keep_alive = False
-        body = error_body(error, self.path, self.headers)
+        self.status, body = refusal(error, self.path, self.headers, self.request_id)
         lines = [b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)]
         if error.retry_after is not None:
             seconds = max(0.0, error.retry_after)
             lines.append(b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-seconds // 1), -(-seconds * 1000 // 1)))
         lines += [b"%b: %b\r\n" % (name.encode(), value.encode("latin-1", "replace")) for name, value in error.headers]
-        return self.head(status_line(error.status), b"".join(lines)) + body
+        return self.head(status_line(self.status), b"".join(lines)) + body
 
     def settle(self, outcome: str, status: int, code: str = "") -> None:
         """Gives back everything still held and writes the record. Synchronous, runs once, cannot be cancelled."""

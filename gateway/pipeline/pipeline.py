@@ -421,9 +421,7 @@ def _whole_answer(relay: AnswerRelay, request: InferenceRequest) -> tuple[Respon
         refusal = _refusal(relay)
         assert refusal is not None
         raise refusal
-    body = relay.body()
-    request.api.check_answer(body)
-    return head, body
+    return head, request.api.received(request, relay.body())
 
 
 def _refusal(relay: AnswerRelay) -> GatehouseError | None:

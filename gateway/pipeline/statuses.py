@@ -24,6 +24,7 @@ _REASONS: Final = {
     503: b"503 Service Unavailable",
     504: b"504 Gateway Timeout",
     507: b"507 Insufficient Storage",
+    529: b"529 Overloaded",
 }
 
 

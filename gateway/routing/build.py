@@ -147,7 +147,7 @@ def _pool(
             rate = None if engine.cost is None else device_rate(engine.cost)
             name = wanted.model or spec.upstream_model
             salting, seen = _salting(engine), clearance(engine)
-            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen))
+            pool.append(Member(endpoint, len(pool), weight, engine.timeouts, name, headers, salting, rate, seen, engine.apis))
     if not pool:
         raise ConfigError(f"the pool of {spec.name} is empty", path=f"models[{number}].pool")
     return tuple(pool)

@@ -46,6 +46,7 @@ class PoolAttempt:
         "_retry",
         "_route",
         "_started",
+        "apis",
         "client",
         "device",
         "endpoint_header",
@@ -69,7 +70,7 @@ class PoolAttempt:
         self.first_byte_timeout = member.first_byte_timeout
         self.idle_timeout = member.idle_timeout
         self.total_timeout = member.total_timeout
-        self.salting = member.salting
+        self.salting, self.apis = member.salting, member.apis
         rate = member.rate
         self.device: SlotTime | None = None if rate is None else SlotTime(rate, _slots(member.endpoint))
 

@@ -31,6 +31,7 @@ class Member:
     The rest is what an attempt copies."""
 
     __slots__ = (
+        "apis",
         "clearance",
         "endpoint",
         "endpoint_header",
@@ -58,6 +59,7 @@ class Member:
         salting: str = "none",
         rate: DeviceRate | None = None,
         clearance: frozenset[str] | None = None,
+        apis: tuple[str, ...] = (),
     ) -> None:
         self.endpoint, self.index, self.weight, self.timeouts = endpoint, index, weight, timeouts
         self.upstream_model, self.request_headers = upstream_model, request_headers
@@ -65,12 +67,13 @@ class Member:
         self.first_byte_timeout, self.idle_timeout = timeouts.first_byte, timeouts.between_bytes
         self.total_timeout = timeouts.total
         self.salting, self.rate, self.clearance = salting, rate, clearance
+        self.apis = apis
         self.load = 0.0
 
     def alike(self, index: int) -> Member:
         """The same endpoint with the same settings, as a member of another pool."""
         named, headers = self.upstream_model, self.request_headers
-        return Member(self.endpoint, index, self.weight, self.timeouts, named, headers, self.salting, self.rate, self.clearance)
+        return Member(self.endpoint, index, self.weight, self.timeouts, named, headers, self.salting, self.rate, self.clearance, self.apis)
 
     def cleared(self, labels: frozenset[str]) -> bool:
         """Whether it may see data with these labels."""
@@ -88,6 +91,7 @@ class Member:
             self.idle_timeout,
             self.total_timeout,
             self.salting,
+            self.apis,
             None if self.rate is None else self.rate.version,
             self.clearance,
         )

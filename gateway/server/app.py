@@ -25,12 +25,14 @@ from gateway.server.cors import cors_headers, preflight_headers
 from gateway.server.health import Health
 from gateway.server.tokens import NO_STORE, PATH, TokenEndpoint
 from gateway.server.tokens import error_body as token_error
+from gateway.wire.anthropic import models as anthropic
 from gateway.wire.oip import codec
-from gateway.wire.table import error_body, is_inference
+from gateway.wire.table import identity_lines, is_inference, refusal
 
 Response = tuple[int, bytes, list[tuple[bytes, bytes]]]
 Handler = Callable[[Message], Awaitable[Response]]
 MODELS = b"/v1/models/"
+MESSAGES = b"/v1/messages"
 
 
 class DataApplication:
@@ -85,7 +87,10 @@ class DataApplication:
             self._plane.metrics.denied(error.status, error.code)
             if path == PATH:
                 return error.status, token_error(error), [*NO_STORE, *_error_lines(error)]
-            return error.status, error_body(error, path, headers), _error_lines(error)
+            request_id: bytes = scope["state"]["request_id"]
+            shown = MESSAGES if anthropic.VERSION in headers and path.startswith(b"/v1/models") else path
+            status, body = refusal(error, shown, headers, request_id)
+            return status, body, [*_lines(identity_lines(shown, request_id)), *_error_lines(error)]
 
     async def _principal(self, scope: Message) -> Principal:
         """Who asks."""
@@ -135,7 +140,11 @@ class DataApplication:
         may_see = snapshot.authorizer.may_see
         seen = {name: entry for name, entry in snapshot.models.items() if may_see(principal, name)}
         # An alias is listed only for a caller who may not use the model under its own name.
-        data = [_model(entry, name) for name, entry in seen.items() if name == entry.name or entry.name not in seen]
+        listed = {name: entry for name, entry in seen.items() if name == entry.name or entry.name not in seen}
+        if anthropic.VERSION in scope["state"]["headers"]:
+            shown = [anthropic.model(name, entry.spec.created) for name, entry in listed.items()]
+            return 200, anthropic.page(shown, scope["query_string"]), _identity(scope)
+        data = [_model(entry, name) for name, entry in listed.items()]
         return 200, msgspec.json.encode({"object": "list", "data": data}), []
 
     async def _model(self, scope: Message) -> Response:
@@ -146,6 +155,8 @@ class DataApplication:
         if entry is None or not snapshot.authorizer.may_see(principal, name):
             raise ModelNotFound(f"The model {name[:128]!r} does not exist.", param="model")
         shown = entry.name if snapshot.authorizer.may_see(principal, entry.name) else name
+        if anthropic.VERSION in scope["state"]["headers"]:
+            return 200, msgspec.json.encode(anthropic.model(shown, entry.spec.created)), _identity(scope)
         return 200, msgspec.json.encode(_model(entry, shown)), []
 
     async def _v2_server(self, scope: Message) -> Response:
@@ -167,6 +178,10 @@ class DataApplication:
 def _model(entry: ModelEntry, name: str) -> dict[str, Any]:
     """OpenAI's model object, under the name that the caller may use."""
     return {"id": name, "object": "model", "created": entry.spec.created, "owned_by": entry.spec.owned_by}
+
+
+def _identity(scope: Message) -> list[tuple[bytes, bytes]]:
+    return _lines(identity_lines(MESSAGES, scope["state"]["request_id"]))
 
 
 def _error_lines(error: GatehouseError) -> list[tuple[bytes, bytes]]:

@@ -366,7 +366,7 @@ class Connection(RequestReader):
         exchange.body = request.body
         request.handler = exchange
         if self.limits.cors.origins:
-            exchange.cors = cors_headers(self.limits.cors, request.headers)
+            exchange.cors += cors_headers(self.limits.cors, request.headers)
         return exchange
 
     def _advance(self) -> None:
@@ -465,7 +465,7 @@ class Connection(RequestReader):
             self.transport.write(plain_error(error, self.plane.date, self.plane.next_id()))
         else:
             lines = cors_headers(cors, request.headers) if cors.origins else b""
-            self.transport.write(plain_error(error, self.plane.date, request.request_id, lines))
+            self.transport.write(plain_error(error, self.plane.date, request.request_id, lines, request.raw_path))
 
     def _close(self) -> None:
         """Closes behind what was written, and lingers so that it arrives (see closing.py)."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.pipeline.statuses import status_line
+from gateway.wire.table import identity_lines, refusal
+
+NO_HEADERS: Final[dict[bytes, bytes]] = {}
 
 
-def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"") -> bytes:
-    """The whole response; the connection closes after it. lines: further header lines."""
-    body = error.body()
-    extra = lines + b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+def plain_error(error: GatehouseError, date: bytes, request_id: bytes, lines: bytes = b"", path: bytes = b"") -> bytes:
+    """The whole response; the connection closes after it. lines: further header lines. path: of the request, where it is known."""
+    status, body = refusal(error, path, NO_HEADERS, request_id)
+    extra = (
+        lines
+        + identity_lines(path, request_id)
+        + b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in error.headers)
+    )
     if error.retry_after is not None:
         extra += b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (-(-error.retry_after // 1), -(-error.retry_after * 1000 // 1))
     return (
         b"HTTP/1.1 %b\r\ndate: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n"
-        b"x-gatehouse-overhead-us: 0\r\n%bconnection: close\r\n\r\n%b"
-        % (status_line(error.status), date, len(body), request_id, extra, body)
+        b"x-gatehouse-overhead-us: 0\r\n%bconnection: close\r\n\r\n%b" % (status_line(status), date, len(body), request_id, extra, body)
     )
 
 

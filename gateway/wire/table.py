@@ -8,12 +8,14 @@ from typing import Final
 from gateway.core.errors import GatehouseError, RequestError
 from gateway.core.types import Headers, InferenceRequest
 from gateway.core.wire import WireApi
+from gateway.wire.anthropic import api as anthropic
 from gateway.wire.oip import api as oip
 from gateway.wire.openai import api as openai
 from gateway.wire.scan import MAX_NODES
 
 APIS: Final[tuple[WireApi, ...]] = (
     *openai.APIS,
+    *anthropic.APIS,
     *oip.APIS,
 )
 """Every operation of every format, one line per format."""
@@ -57,12 +59,24 @@ def parse_steps(
     return api.parse_steps(path, body, headers, max_depth, max_nodes)
 
 
-def error_body(error: GatehouseError, path: bytes, headers: Headers) -> bytes:
-    """The body of an error in the format that owns the path. headers: the request's."""
+def refusal(error: GatehouseError, path: bytes, headers: Headers, request_id: bytes) -> tuple[int, bytes]:
+    """The status and the body of an error in the format that owns the path. headers: the request's."""
+    api = _owner(path)
+    if api is None:
+        return error.status, error.body()
+    return api.error_status(error), api.error_body(error, headers, request_id)
+
+
+def identity_lines(path: bytes, request_id: bytes) -> bytes:
+    """The header lines in which the format that owns the path tells the request's identifier, besides `x-request-id`."""
+    api = _owner(path)
+    return b"" if api is None else api.identity_lines(request_id)
+
+
+def _owner(path: bytes) -> WireApi | None:
     api = _EXACT.get(path)
     if api is None:
         for owner in _PREFIXES:
             if path.startswith(owner.prefix):
-                return owner.error_body(error, headers)
-        return error.body()
-    return api.error_body(error, headers)
+                return owner
+    return api

@@ -109,7 +109,7 @@ class InferApi(WireApi):
     def answer(self, head: ResponseHead, body: bytes, inspected: bool) -> WholeAnswer:
         return TensorAnswer(head, body, inspected)
 
-    def error_body(self, error: GatehouseError, headers: Headers) -> bytes:
+    def error_body(self, error: GatehouseError, headers: Headers, request_id: bytes = b"") -> bytes:
         """The error object, but for tritonclient the protocol's own form, in which `error` is a string: its exceptions put the string into
         a sentence and cannot be printed with anything else."""
         if headers.get(b"user-agent", b"").startswith(TRITON_CLIENT):

@@ -123,7 +123,7 @@ def trim(document: dict[str, Any], lists: bool) -> bool:
             del document[key]
             removed = True
         elif value.__class__ is dict or value.__class__ is list:
-            removed |= _only_figures(value, 0)
+            removed |= only_figures(value, 0)
     return removed
 
 
@@ -131,7 +131,7 @@ def _is_label(value: Any) -> bool:
     return value is None or (value.__class__ is str and is_name(value))
 
 
-def _only_figures(value: Any, depth: int) -> bool:
+def only_figures(value: Any, depth: int) -> bool:
     """Removes the strings inside and what is nested too deep; returns whether there were any."""
     if value.__class__ is list:
         kept = [inner for inner in value if inner.__class__ not in _TEXTS or (depth < MAX_DEPTH and inner.__class__ is not str)]
@@ -140,7 +140,7 @@ def _only_figures(value: Any, depth: int) -> bool:
             value[:] = kept
         for inner in kept:
             if inner.__class__ in _TEXTS:
-                removed |= _only_figures(inner, depth + 1)
+                removed |= only_figures(inner, depth + 1)
         return removed
     removed = False
     for key in list(value):
@@ -149,7 +149,7 @@ def _only_figures(value: Any, depth: int) -> bool:
             del value[key]
             removed = True
         elif inner.__class__ in _TEXTS:
-            removed |= _only_figures(inner, depth + 1)
+            removed |= only_figures(inner, depth + 1)
     return removed
 
 

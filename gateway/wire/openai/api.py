@@ -158,9 +158,10 @@ class OpenAiApi(WireApi):
 
     # --- answers
 
-    def check_answer(self, body: bytes) -> None:
+    def received(self, request: InferenceRequest, body: bytes) -> bytes:
         if not is_json(body):
             raise EngineError("The engine's answer is not JSON.")
+        return body
 
     def answer_lines(self, head: ResponseHead, length: int) -> bytes:
         if not self.generates:

@@ -19,7 +19,7 @@ from gateway.core.tools import Kind, ToolUse
 from gateway.wire.openai.views import TOOLS
 
 KEYS: Final = frozenset({"tool_call", "tool_calls", "function_call", "function_calls"})
-TYPES: Final = frozenset({"tool_use", "server_tool_use", "tool_call", "custom_tool_call", "function_call", "mcp_call"})
+TYPES: Final = frozenset({"tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "custom_tool_call", "function_call", "mcp_call"})
 NAMES: Final = frozenset({"name", "tool_name"})
 ARGUMENTS: Final = frozenset({"arguments", "args", "input", "parameters"})
 MAX_DEPTH: Final = 16

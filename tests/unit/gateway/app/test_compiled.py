@@ -125,6 +125,20 @@ SLICES = {
     },
     "gateway/limits/redis/shared.py": {"found[place + 2:after]": "a list", "pots[first:first + MOST_NOTES]": "a list"},
     "gateway/audit/fastpath.py": {"entries[draft.count:draft.count + AHEAD]": "a list"},
+    "gateway/wire/anthropic/answers.py": {
+        "data[begin:end]": "returned before",
+    },
+    "gateway/wire/anthropic/chat_stream.py": {
+        "data[start:end]": "start is before end",
+    },
+    "gateway/wire/anthropic/passages.py": {
+        "self.texts[number:number + count]": "a list",
+        "texts[number:number + count]": "a list",
+    },
+    "gateway/wire/anthropic/stream.py": {
+        "data[start:end]": "returned before",
+        "text[at:at + most]": "a str",
+    },
     "gateway/wire/openai/usage.py": {"data[begin:end]": "end < begin was asked before"},
     "gateway/wire/openai/stream.py": {
         "data[start:end]": "end < start was asked before",

@@ -203,6 +203,7 @@ class Attempt:
         self.request_headers = b"authorization: Bearer engine-key\r\n"
         self.first_byte_timeout, self.idle_timeout, self.total_timeout = 12.0, 6.0, 100.0
         self.salting = "none"
+        self.apis: tuple[str, ...] = ()
         self.device: SlotTime | None = None
         self.client = client
         self.results: list[str] = []
@@ -232,6 +233,7 @@ class Route:
         self.made: list[int] = []
         self.leaves = False
         self.upstream_model: str | None = None
+        self.apis: tuple[str, ...] = ()
         self.ready, self.backlog = True, 0
 
     def acquire(
@@ -251,7 +253,7 @@ class Route:
 
     def grant(self) -> Attempt:
         attempt = Attempt("abcdefgh"[len(self.attempts)], self.client, self.upstream_model)
-        attempt.salting = self.salting
+        attempt.salting, attempt.apis = self.salting, self.apis
         self.attempts.append(attempt)
         return attempt
 

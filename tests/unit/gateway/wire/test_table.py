@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.core.errors import RequestError
-from gateway.wire.table import APIS, OPERATIONS, error_body, find, is_inference, parse
+from gateway.core.errors import Overloaded, RequestError
+from gateway.wire.table import APIS, OPERATIONS, find, identity_lines, is_inference, parse, refusal
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,9 @@ from gateway.wire.table import APIS, OPERATIONS, error_body, find, is_inference,
         (b"/v1/embeddings", True),
         (b"/v1/rerank", True),
         (b"/v1/classify", True),
+        (b"/v1/messages", True),
+        (b"/v1/messages/count_tokens", True),
+        (b"/v1/messages/batches", False),
         (b"/v2/models/m/infer", True),
         (b"/v2/models/m/versions/1/infer", True),
         (b"/v1/models", False),
@@ -42,7 +45,8 @@ def test_every_operation_has_its_own_place() -> None:
     paths = [path for api in APIS for path in api.paths]
     assert len(set(paths)) == len(paths)
     assert all(find(path) is api for api in APIS for path in api.paths)
-    assert [repr(api) for api in APIS] == [f"<{name}>" for name in OPERATIONS]
+    assert list(dict.fromkeys(repr(api) for api in APIS)) == [f"<{name}>" for name in OPERATIONS]
+    assert [api.operation for api in APIS if api.dialect == "messages"] == ["chat", "chat"], "a message is a chat to policies"
 
 
 def test_a_path_that_is_no_operation_is_not_found() -> None:
@@ -54,8 +58,18 @@ def test_a_path_that_is_no_operation_is_not_found() -> None:
 @pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v2/models/m/infer", b"/v2/nothing", b"/nothing"])
 @pytest.mark.parametrize("agent", [b"python/gevent-http-client/2.0", b"curl"])
 def test_errors_have_the_form_of_the_format_that_owns_the_path(path: bytes, agent: bytes) -> None:
-    error = json.loads(error_body(RequestError("Wrong.", param="x"), path, {b"user-agent": agent}))["error"]
+    error = json.loads(refusal(RequestError("Wrong.", param="x"), path, {b"user-agent": agent}, b"r")[1])["error"]
     if path.startswith(b"/v2/") and agent != b"curl":
         assert error == "Wrong."
     else:
         assert error["message"] == "Wrong."
+
+
+@pytest.mark.parametrize("path", [b"/v1/messages", b"/v1/messages/count_tokens", b"/v1/messages/nothing"])
+def test_errors_of_messages_have_anthropics_form(path: bytes) -> None:
+    status, body = refusal(Overloaded("Busy."), path, {}, b"r-1")
+    assert status == 529
+    error = {"type": "overloaded_error", "message": "Busy.", "code": "overloaded"}
+    assert json.loads(body) == {"type": "error", "error": error, "request_id": "r-1"}
+    assert identity_lines(path, b"r-1") == b"request-id: r-1\r\n"
+    assert identity_lines(b"/v1/chat/completions", b"r-1") == b""

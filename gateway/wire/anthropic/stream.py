@@ -1,0 +1,294 @@
+"""Anthropic's event streams. Pieces of blocks are forwarded unread; what is around them holds usage and the reason of the
+end, and is read."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from gateway.core.errors import EngineError
+from gateway.core.wire import EventReader, Path, TextFilter
+from gateway.wire.anthropic.answers import block_texts, finish_in, trim, usage_from
+from gateway.wire.anthropic.views import EVENT, CountsView, EventView
+from gateway.wire.openai.answers import append_text, is_name, only_figures
+from gateway.wire.openai.media import is_base64
+from gateway.wire.sse import data_of, says_nothing
+
+STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+TEXT_BEGINS: Final = (b'"text":"', b'"text": "', b'"thinking":"', b'"thinking": "')
+DELTA: Final = b'"content_block_delta"'
+MAX_MISSES: Final = 4
+AROUND: Final = 5
+"""Events of a stream that carry no token: the start and the end of the message and of its first block, and `message_delta`."""
+_DELTAS: Final[dict[Any, str]] = {"text": "text_delta", "thinking": "thinking_delta", "partial_json": "input_json_delta"}
+"""The field of a piece of a block -> the piece's type."""
+_NO_COUNTS: Final = CountsView()
+
+
+class MessagesReader(EventReader):
+    """One stream.
+
+    Nearly all events differ only in their text. One is forwarded unread if it is `_before`, a text without a quote or a line end, and
+    `_after`, which were learned from a piece of a block that was read (as in gateway.wire.openai.stream).
+    """
+
+    __slots__ = ("_after", "_before", "_counts", "_misses", "_open", "_started")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = self._after = b""
+        self._misses = 0
+        self._counts: CountsView = _NO_COUNTS
+        self._started = False
+        self._open = -1
+        """The block that has begun and has not ended."""
+
+    # --- events that are forwarded as they are
+
+    def plain(self, data: bytes) -> int:
+        before, after = self._before, self._after
+        if before and data.startswith(before) and data.endswith(after):
+            start, end = len(before), len(data) - len(after)
+            if start <= end:
+                text = data[start:end]
+                if not (34 in text or 10 in text or 13 in text):
+                    self._misses = 0
+                    return 1
+        if not data.endswith(b"\n\n") or must_be_read(data) or not data.startswith(b"event: content_block_delta\n"):
+            return 0
+        events = data.count(b"\n\n")
+        if events != data.count(b"event: content_block_delta\n") or data.count(b"\n") != 3 * events:
+            return 0
+        if events == 1:
+            self._learn(data)
+        return events
+
+    def _learn(self, event: bytes) -> None:
+        if self._misses >= MAX_MISSES:
+            return
+        self._misses += 1
+        for mark in TEXT_BEGINS:
+            start = event.find(mark) + len(mark)
+            if start >= len(mark):
+                end = event.find(b'"', start)
+                if end > 0 and event[end - 1] != 92 and event[end + 1] == 125:  # no backslash; a closing brace behind it
+                    self._before, self._after = event[:start], event[end:]
+                return
+
+    # --- events that are read
+
+    def read(self, data: bytes) -> bytes:
+        kept: list[bytes] = []
+        for event in data.split(b"\n\n")[:-1]:
+            view = _viewed(data_of(event + b"\n\n"))
+            if view is not None:
+                if view.type == "error":
+                    self.error = EngineError("The engine failed while it was answering.")
+                    break
+                self._note(view, event)
+            kept.append(event)
+        return b"\n\n".join(kept) + b"\n\n" if kept else b""
+
+    def _note(self, view: EventView, event: bytes) -> None:
+        kind = view.type
+        if kind == "message_start":
+            self._started = True
+            if view.message is not None and view.message.usage is not None:
+                self._counts = view.message.usage
+        elif kind == "message_delta":
+            if view.delta is not None and view.delta.stop_reason is not None:
+                self.finish = finish_in(event)
+            if view.usage is not None:
+                self._counts = _later(self._counts, view.usage)
+                self.usage = usage_from(self._counts)
+        elif kind == "content_block_stop":
+            self._open = -1
+        elif kind == "content_block_start":
+            self._open = _index(event)
+
+    def forwarded(self, data: bytes) -> int:
+        if data.find(b'"message_stop"') >= 0 and data.find(b"event: message_stop\n") >= 0:
+            self.ended = True
+        if data[0] != 58 and data.find(b"\n:") < 0:
+            return data.count(b"\n\n")
+        return sum([1 for event in data.split(b"\n\n") if event and not says_nothing(event)])
+
+    def is_end(self, rest: bytes) -> bool:
+        return data_of(rest.rstrip() + b"\n\n") == b'{"type":"message_stop"}'
+
+    def ending(self) -> bytes:
+        closed = b"" if self._open < 0 else _event({"type": "content_block_stop", "index": self._open})
+        return closed + STOP
+
+    def estimate(self, events: int) -> int:
+        return max(0, events - AROUND)
+
+    # --- events that guardrails read
+
+    def smaller(self, event: bytes, most: int) -> list[bytes]:
+        payload = data_of(event + b"\n\n")
+        if not payload:
+            return [event]
+        document = _opened(payload)
+        delta = document.get("delta")
+        if document.get("type") != "content_block_delta" or delta.__class__ is not dict:
+            return [event]
+        for name in _DELTAS:
+            text = delta.get(name)
+            if text.__class__ is str and len(text) > most:
+                return [_event({**document, "delta": {**delta, name: text[at : at + most]}})[:-2] for at in range(0, len(text), most)]
+        return [event]
+
+    def inspected(self, event: bytes, texts: TextFilter) -> bytes:
+        payload = data_of(event + b"\n\n")
+        if not payload:
+            return b""
+        document = _opened(payload)
+        kind = document.get("type")
+        if kind == "content_block_delta":
+            return _piece(document, texts)
+        if kind == "content_block_start":
+            return _start(document, texts)
+        if kind == "content_block_stop":
+            index = _number(document)
+            return _held(index, texts.finish(index)) + _event({"type": kind, "index": index})
+        if kind == "message_start":
+            message = document.get("message")
+            if message.__class__ is not dict:
+                raise _no_event()
+            trim(message)
+            message["content"], message["stop_sequence"] = [], None
+            return _event({"type": kind, "message": message})
+        if kind == "message_delta":
+            return self.rest(texts) + _last(document, texts)
+        if kind == "message_stop":
+            return self.rest(texts) + STOP
+        return PING if kind == "ping" else b""
+
+    def rest(self, texts: TextFilter) -> bytes:
+        return b"".join([_held(index, [(path, rest)]) for index, path, rest in texts.finish_all()])
+
+
+def _start(document: dict[str, Any], texts: TextFilter) -> bytes:
+    """The start of a block, which may have texts of its own."""
+    index, block = _number(document), document.get("content_block")
+    if block.__class__ is not dict or block.get("type").__class__ is not str:
+        raise _no_event()
+    for path, holder, key in block_texts(block):
+        if holder[key]:
+            holder[key] = texts.feed(index, path, holder[key]) if _comes_in_pieces(path) else texts.whole(holder[key])
+    return _event({"type": "content_block_start", "index": index, "content_block": block})
+
+
+def _piece(document: dict[str, Any], texts: TextFilter) -> bytes:
+    """A piece of a block; b"" if all of it is held."""
+    index, delta = _number(document), document.get("delta")
+    if delta.__class__ is not dict:
+        raise _no_event()
+    kind = delta.get("type")
+    if kind == "signature_delta" and delta.get("signature").__class__ is str and is_base64(delta["signature"]):
+        return _event({"type": "content_block_delta", "index": index, "delta": {"type": kind, "signature": delta["signature"]}})
+    dropped = False
+    for path, holder, key in block_texts(delta):
+        text = holder[key]
+        if not _comes_in_pieces(path):
+            holder[key] = texts.whole(text)
+            continue
+        released = holder[key] = texts.feed(index, path, text)
+        dropped = released == "" and text != ""
+    return b"" if dropped else _event({"type": "content_block_delta", "index": index, "delta": delta})
+
+
+def _comes_in_pieces(path: Path) -> bool:
+    return len(path) == 1 and path[0] in _DELTAS
+
+
+def _held(index: Any, rests: list[tuple[Path, str]]) -> bytes:
+    """What was held of a block, as pieces of it."""
+    events: list[bytes] = []
+    for path, rest in rests:
+        delta: dict[str, Any] = {"type": _DELTAS.get(path[-1], "text_delta")}
+        append_text(delta, path, rest)
+        events.append(_event({"type": "content_block_delta", "index": index, "delta": delta}))
+    return b"".join(events)
+
+
+def _last(document: dict[str, Any], texts: TextFilter) -> bytes:
+    """The end of the message: why it ended, and its usage."""
+    delta, usage = document.get("delta"), document.get("usage")
+    found: dict[str, Any] = {"type": "message_delta", "delta": {}}
+    if delta.__class__ is dict:
+        reason, stop = delta.get("stop_reason"), delta.get("stop_sequence")
+        found["delta"]["stop_reason"] = reason if reason.__class__ is str and is_name(reason) else None
+        found["delta"]["stop_sequence"] = texts.whole(stop) if stop.__class__ is str else None
+    if usage.__class__ is dict:
+        only_figures(usage, 0)
+        found["usage"] = usage
+    return _event(found)
+
+
+def _number(document: dict[str, Any]) -> int:
+    index = document.get("index")
+    if index.__class__ is not int:
+        raise _no_event()
+    number: int = index
+    return number
+
+
+def _no_event() -> EngineError:
+    return EngineError("The engine sent an event that is not one of a message.")
+
+
+def _opened(payload: bytes) -> dict[str, Any]:
+    try:
+        document = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise EngineError("The engine sent an event that is not valid JSON.") from None
+    if document.__class__ is not dict:
+        raise _no_event()
+    found: dict[str, Any] = document
+    return found
+
+
+def _viewed(payload: bytes) -> EventView | None:
+    """The typed view of an event's data; None when it is none of a message."""
+    if not payload.startswith(b"{"):
+        return None
+    try:
+        return EVENT.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _index(event: bytes) -> int:
+    try:
+        index = msgspec.json.decode(data_of(event + b"\n\n")).get("index")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+        return -1
+    return index if index.__class__ is int else -1
+
+
+def _later(before: CountsView, now: CountsView) -> CountsView:
+    """Counts of a message's end, which are those of all of it; what they leave out is as it was at the start."""
+    return CountsView(
+        before.input_tokens if now.input_tokens is None else now.input_tokens,
+        before.output_tokens if now.output_tokens is None else now.output_tokens,
+        before.cache_read_input_tokens if now.cache_read_input_tokens is None else now.cache_read_input_tokens,
+        before.cache_creation_input_tokens if now.cache_creation_input_tokens is None else now.cache_creation_input_tokens,
+    )
+
+
+def event(document: dict[str, Any]) -> bytes:
+    """One whole event."""
+    return _event(document)
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (document["type"].encode(), msgspec.json.encode(document))
+
+
+def must_be_read(data: bytes) -> bool:
+    """Whether events of blocks may hold what the framing must look at."""
+    return 13 in data or data.find(b"\n:") >= 0 or data.find(b'"error"') >= 0

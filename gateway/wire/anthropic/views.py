@@ -1,0 +1,255 @@
+"""Anthropic's Messages API as typed views: the fields that policy, routing and limits need, with their bounds (API reference, "Create a
+Message"). Everything else passes through untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
+
+from gateway.wire.openai.views import ModelName, Tokens, UsageView
+
+# --- requests
+
+BlockType = Annotated[str, Meta(max_length=64)]
+Role = Annotated[str, Meta(pattern=r"^(user|assistant|system)$")]
+Stops = Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=64)]
+
+
+class Block(Struct, gc=False):
+    """One block of a message; `text` if it is a text block."""
+
+    type: BlockType
+    text: str | None = None
+
+
+class Message(Struct, gc=False):
+    role: Role
+    content: str | list[Block]
+
+
+class Turn(Struct, gc=False):
+    """The system prompt as a turn of the conversation."""
+
+    role: str
+    content: str | list[Block]
+
+
+class CountRequest(Struct, gc=False, kw_only=True):
+    """POST /v1/messages/count_tokens"""
+
+    model: ModelName
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=100_000)]
+    system: str | list[Block] | UnsetType = UNSET
+
+    def turns(self) -> list[Any]:
+        """The conversation, with its system prompt in front."""
+        return [*self.messages] if self.system is UNSET else [Turn("system", self.system), *self.messages]
+
+
+class MessagesRequest(CountRequest, gc=False, kw_only=True):
+    """POST /v1/messages"""
+
+    max_tokens: Tokens
+    stream: bool | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+    stop_sequences: Stops | None = None
+
+
+class Named(Struct):
+    """A tool that a request offers. type: of one that Anthropic defines; else `custom` or empty."""
+
+    name: str = ""
+    type: str = ""
+
+
+class Metadata(Struct):
+    user_id: Annotated[str, Meta(max_length=512)] | None = None
+
+
+NAMED: Final = json.Decoder(list[Named] | None)
+METADATA: Final = json.Decoder(Metadata | None)
+
+
+class Format(Struct):
+    """The form that an answer is asked to have."""
+
+    type: str = ""
+    schema: Raw | UnsetType = UNSET
+
+
+class OutputConfig(Struct):
+    format: Format | None = None
+
+
+FORMAT: Final = json.Decoder(Format | None)
+OUTPUT: Final = json.Decoder(OutputConfig | None)
+
+
+class Source(Struct):
+    """Where the content of an image or a document is."""
+
+    type: str = ""
+    media_type: str = ""
+    data: str = ""
+    content: str | list[Part] | None = None
+
+
+class Part(Struct):
+    """One block of a message as a translation reads it."""
+
+    type: str
+    text: str = ""
+    source: Source | str | None = None
+    title: str | None = None
+    context: str | None = None
+    id: str = ""
+    name: str = ""
+    input: Raw = Raw(b"{}")
+    tool_use_id: str = ""
+    content: str | list[Part] | None = None
+    thinking: str = ""
+
+
+class Said(Struct):
+    """One message as a translation reads it."""
+
+    role: str
+    content: str | list[Part]
+
+
+SAID: Final = json.Decoder(list[Said])
+SYSTEM: Final = json.Decoder(str | list[Part])
+
+
+class Tool(Struct):
+    """One tool as a translation reads it."""
+
+    name: str = ""
+    type: str = "custom"
+    description: str | None = None
+    input_schema: Raw | UnsetType = UNSET
+    strict: bool | None = None
+
+
+class Choice(Struct):
+    """`tool_choice`."""
+
+    type: str
+    name: str = ""
+    disable_parallel_tool_use: bool | None = None
+
+
+TOOLS: Final = json.Decoder(list[Tool] | None)
+CHOICE: Final = json.Decoder(Choice | None)
+
+# --- answers of engines that speak the API
+
+
+class CountsView(Struct, gc=False):
+    """`usage`: tokens of the prompt that were not cached, were read from the cache, were written to it; tokens of the answer."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class MessageView(Struct, gc=False):
+    usage: CountsView | None = None
+    stop_reason: str | None = None
+
+
+class DeltaView(Struct, gc=False):
+    stop_reason: str | None = None
+
+
+class EventView(Struct, gc=False):
+    """What settling reads of an event."""
+
+    type: str = ""
+    message: MessageView | None = None
+    delta: DeltaView | None = None
+    usage: CountsView | None = None
+
+
+class CountView(Struct, gc=False):
+    """The answer to a count."""
+
+    input_tokens: Annotated[int, Meta(ge=0, le=1_000_000_000)]
+
+
+ANSWER: Final = json.Decoder(MessageView)
+EVENT: Final = json.Decoder(EventView)
+COUNT: Final = json.Decoder(CountView)
+
+# --- answers in chat completions that are translated
+
+
+class ChatFunction(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ChatCall(Struct, gc=False):
+    index: int = 0
+    id: str | None = None
+    function: ChatFunction | None = None
+
+
+class ChatText(Struct, gc=False):
+    """A part of a content that is a list."""
+
+    type: str = ""
+    text: str = ""
+
+
+class ChatMessage(Struct, gc=False):
+    """A message, or a piece of one."""
+
+    content: str | list[ChatText] | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ChatCall] | None = None
+
+    def thought(self) -> str:
+        """Engines write one or the other name, some both."""
+        return self.reasoning_content or self.reasoning or ""
+
+    def said(self) -> str:
+        content = self.content
+        if content.__class__ is list:
+            content = "".join([part.text for part in content])
+        return (content or "") + (self.refusal or "")  # type: ignore[operator]
+
+
+class ChatChoice(Struct, gc=False):
+    message: ChatMessage | None = None
+    delta: ChatMessage | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+    matched_stop: Any = None
+
+    def stopped_at(self) -> str | None:
+        """The stop sequence that ended the answer, where the engine says it (vLLM, SGLang)."""
+        for found in (self.stop_reason, self.matched_stop):
+            if isinstance(found, str):
+                return found
+        return None
+
+
+class ChatAnswer(Struct, gc=False):
+    """A whole chat completion, or a chunk of one."""
+
+    id: str = ""
+    model: str = ""
+    choices: list[ChatChoice] = []
+    usage: UsageView | None = None
+    error: Raw | UnsetType = UNSET
+
+
+CHAT: Final = json.Decoder(ChatAnswer)
