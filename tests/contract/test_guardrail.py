@@ -15,11 +15,11 @@ from gateway.core.ports import Guardrail
 from gateway.core.slices import at_once
 from gateway.core.specs import GuardrailSpec
 from gateway.core.types import Verdict
-from tests.fakes.asker import FakeAsker, finding, judging
+from tests.fakes.asker import FakeAsker, embedding, finding, judging
 from tests.fakes.moderation import moderation
 
 FORBIDDEN = "secret plan"
-SAYS = {"entities": finding(FORBIDDEN), "judge": judging(FORBIDDEN)}
+SAYS = {"entities": finding(FORBIDDEN), "judge": judging(FORBIDDEN), "topics": embedding(FORBIDDEN)}
 """What the models answer that guardrails of these types ask."""
 
 
@@ -46,6 +46,7 @@ IMPLEMENTATIONS = {
     "entities, mask": Case("entities", {"model": "m"}),
     "entities, block": Case("entities", {"model": "m", "entities": {"person": "block"}}),
     "judge": Case("judge", {"model": "m", "template": "json", "policy": "No secret plans.", "max_bytes": 10_000_000}),
+    "topics": Case("topics", {"model": "m", "deny": {"plans": [FORBIDDEN]}, "max_bytes": 10_000_000}),
     "http": Case("http", {"url": "the server of the test", "timeout": 10.0}),
 }
 """To add a guardrail, add one; `url` is that of a server that flags FORBIDDEN."""

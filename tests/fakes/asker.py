@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
 
@@ -76,5 +78,16 @@ def judging(word: str, content: Callable[[bool], str] | None = None) -> Answer:
         assert path == b"/v1/chat/completions" and question["temperature"] == 0
         bad = word in question["messages"][-1]["content"]
         return {"choices": [{"index": 0, "message": {"role": "assistant", "content": (content or usual)(bad)}, "finish_reason": "stop"}]}
+
+    return answer
+
+
+def embedding(word: str) -> Answer:
+    """An embedding model for which texts with the word have one direction, and all others another."""
+
+    def answer(path: bytes, question: dict[str, Any]) -> dict[str, Any]:
+        assert path == b"/v1/embeddings" and question["encoding_format"] == "base64"
+        near, far = [b64encode(array("f", vector).tobytes()).decode() for vector in ((0.0, 2.0, 0.0), (1.0, 0.0, 0.0))]
+        return {"data": [{"index": n, "embedding": near if word in text else far} for n, text in enumerate(question["input"])]}
 
     return answer

@@ -1,0 +1,300 @@
+"""A guardrail for topics, which example sentences describe: an embedding model of this gateway says how near a text is to them.
+
+The examples are embedded once, with the first text, and kept for as long as the settings are. Whether the model is still the one that
+embedded them is checked every minute: an engine may be replaced behind the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from base64 import b64decode
+from collections.abc import Sequence
+from math import dist, fsum, isfinite, sqrt
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from gateway.core.asking import Asker, summed
+from gateway.core.errors import ContextLengthExceeded, EngineError, EngineTimeout
+from gateway.core.plugins import GuardrailContext
+from gateway.core.specs import Spec, Timeout
+from gateway.core.tasks import TaskOwner
+from gateway.core.types import ALLOW, Finding, Usage, Verdict
+from gateway.core.values import UNLABELLED
+from gateway.core.waiting import Maybe
+from gateway.guardrails.pieces import Piece, bounded, found_as, pieces, sendable
+
+DENIED: Final = "The text is about something that is not allowed here."
+OFF: Final = "off_topic"
+PATH: Final = b"/v1/embeddings"
+SHORTEST: Final = 8
+"""Characters of a window that is not divided any more."""
+CHECKED_EVERY: Final = 60.0
+SAME: Final = 0.999
+"""Two embeddings of one sentence by one model are at least as similar."""
+MOST_EXAMPLES: Final = 512
+SLICE: Final = 64
+"""Comparisons between two turns of the loop: less than a millisecond."""
+Examples = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=2000)], ...], Meta(min_length=1)]
+Least = Annotated[float, Meta(gt=-1, le=1)]
+Vector = tuple[float, ...]
+
+
+class TopicsSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """model: the public name of the embedding model. deny: topics that a text must not be about. allow: with any, every text must be about
+    one of them. Both by name, each with example sentences. threshold: the cosine similarity from which on a text is about a topic;
+    thresholds: others for some topics. shortest: texts with fewer characters need not be about an allowed topic. The rest is as for
+    `classifier`."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    deny: dict[str, Examples] = field(default_factory=dict)
+    allow: dict[str, Examples] = field(default_factory=dict)
+    threshold: Least = 0.7
+    thresholds: dict[str, Least] = field(default_factory=dict)
+    action: Literal["block", "annotate", "label"] = "block"
+    sources: tuple[Literal["system", "user", "assistant", "tool", "other"], ...] = ("user", "tool", "other")
+    shortest: Annotated[int, Meta(ge=0, le=10_000)] = 16
+    timeout: Timeout = 1.0
+    window: Annotated[int, Meta(ge=64, le=100_000)] = 600
+    overlap: Annotated[int, Meta(ge=0, le=50_000)] = 100
+    batch: Annotated[int, Meta(ge=1, le=1024)] = 64
+    max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 256 * 1024
+
+
+class _Item(Struct):
+    index: int
+    embedding: str | list[float]
+
+
+class _Cut(Struct):
+    index: int
+
+
+class _Answer(Struct):
+    data: list[_Item]
+    truncated: list[_Cut] = []
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+
+
+class _Topic(NamedTuple):
+    """One topic with its embedded examples."""
+
+    name: str
+    least: float
+    denied: bool
+    vectors: list[Vector]
+
+
+class _Known(NamedTuple):
+    """Everything embedded. anchor: a sentence with its vector, by which a change of the model shows."""
+
+    topics: list[_Topic]
+    anchor: tuple[str, Vector]
+
+
+class Topics:
+    """Asks about every set of texts. A stream is held until it ends."""
+
+    def __init__(self, name: str, settings: TopicsSettings, asker: Asker) -> None:
+        if settings.overlap * 2 > settings.window:
+            raise ValueError(f"overlap ({settings.overlap}) is more than half of window ({settings.window})")
+        if not settings.deny and not settings.allow:
+            raise ValueError("it has no topic; name one under 'deny' or 'allow', with example sentences")
+        if both := sorted(settings.deny.keys() & settings.allow.keys()):
+            raise ValueError(f"allow.{both[0]}: deny has a topic of this name too")
+        if unknown := sorted(settings.thresholds.keys() - settings.deny.keys() - settings.allow.keys()):
+            raise ValueError(f"thresholds.{unknown[0]}: there is no such topic; known: {', '.join((*settings.deny, *settings.allow))}")
+        if (count := sum(map(len, (*settings.deny.values(), *settings.allow.values())))) > MOST_EXAMPLES:
+            raise ValueError(f"it has {count} examples; {MOST_EXAMPLES} are the most")
+        self.name, self.model = name, settings.model
+        self.reads = frozenset(settings.sources)
+        self._settings, self._asker = settings, asker
+        self._tasks = TaskOwner(f"guardrail {name}")
+        self._known: _Known | None = None
+        self._learning: asyncio.Task[_Known] | None = None
+        self._checked = 0.0
+
+    async def aclose(self) -> None:
+        await self._tasks.aclose()
+
+    def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
+        """Allow, annotate or block. Raises EngineError: the model did not say how near the texts are."""
+        return self.check_labelled(texts, UNLABELLED)
+
+    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
+        """The same for texts with data labels."""
+        bounded(texts, self._settings.max_bytes)
+        window = self._settings.window
+        asked = [_whole(piece, texts[piece.number], window) for piece in pieces(texts, window, self._settings.overlap)]
+        if not self._settings.deny:
+            asked = [piece for piece in asked if self._long(piece, texts)]
+        return self._tasks.wait(self._verdict(asked, texts, labels), name="check") if asked else ALLOW
+
+    def stream(self) -> None:
+        return None
+
+    def _long(self, piece: Piece, texts: Sequence[str]) -> bool:
+        return len(texts[piece.number].strip()) >= self._settings.shortest
+
+    async def _verdict(self, asked: list[Piece], texts: Sequence[str], labels: frozenset[str]) -> Verdict:
+        settings = self._settings
+        until = time.monotonic() + settings.timeout
+        known = await self._examples(until)
+        embedded, usage = await self._embedded(asked, until, labels)
+        if time.monotonic() - self._checked > CHECKED_EVERY:
+            known = await self._still(known, until)
+        findings: list[Finding] = []
+        compared = 0
+        for piece, vector in embedded:
+            nearest = -1.0
+            on_topic = not settings.allow or not self._long(piece, texts)
+            for topic in known.topics:
+                compared += len(topic.vectors)
+                if compared > SLICE:
+                    await asyncio.sleep(0)
+                    compared = 0
+                near = max(_similarity(vector, example) for example in topic.vectors)
+                if topic.denied and near >= topic.least:
+                    findings.append(_finding(topic.name, piece, near))
+                elif not topic.denied:
+                    nearest = max(nearest, near)
+                    on_topic = on_topic or near >= topic.least
+            if not on_topic:
+                findings.append(_finding(OFF, piece, nearest))
+        if not findings:
+            return ALLOW
+        findings.sort(key=lambda finding: -finding.score)
+        return found_as(settings.action, self.name, DENIED, findings, usage)
+
+    # --- the examples
+
+    async def _examples(self, until: float) -> _Known:
+        """The embedded examples. However many texts wait for them, they are embedded once."""
+        if self._known is not None:
+            return self._known
+        if self._learning is None or self._learning.done():
+            self._learning = self._tasks.spawn(self._learn(), name="examples")
+        left = until - time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, left)):
+                return await asyncio.shield(self._learning)
+        except TimeoutError:
+            raise EngineTimeout(f"The model {self.model!r} has not embedded the examples yet.") from None
+
+    async def _learn(self) -> _Known:
+        settings = self._settings
+        topics = []
+        for denied, given in ((True, settings.deny), (False, settings.allow)):
+            for name, examples in given.items():
+                asked = [Piece(number, 0, example) for number, example in enumerate(examples)]
+                found, _ = await self._embedded(asked, time.monotonic() + max(30.0, settings.timeout), UNLABELLED)
+                least = settings.thresholds.get(name, settings.threshold)
+                topics.append(_Topic(name, least, denied, [vector for _, vector in found]))
+        if len({len(vector) for topic in topics for vector in topic.vectors}) > 1:
+            raise EngineError(f"The embeddings of {self.model!r} differ in size.")
+        first = next(iter((*settings.deny.values(), *settings.allow.values())))[0]
+        (_, anchor), *_ = (await self._embedded([Piece(0, 0, first)], time.monotonic() + 30.0, UNLABELLED))[0]
+        self._known, self._checked = _Known(topics, (first, anchor)), time.monotonic()
+        return self._known
+
+    async def _still(self, known: _Known, until: float) -> _Known:
+        """The same, unless another model answers by now."""
+        sentence, before = known.anchor
+        (_, after), *_ = (await self._embedded([Piece(0, 0, sentence)], until, UNLABELLED))[0]
+        if len(after) == len(before) and _similarity(before, after) >= SAME:
+            self._checked = time.monotonic()
+            return known
+        if self._known is known:
+            self._known = None
+        return await self._examples(until)
+
+    # --- the model
+
+    async def _embedded(self, asked: list[Piece], until: float, labels: frozenset[str]) -> tuple[list[tuple[Piece, Vector]], Usage]:
+        """A unit vector of every piece, in any order; of one that the model cannot read whole, one of each part."""
+        found: list[tuple[Piece, Vector]] = []
+        usages: list[Usage] = []
+        while asked:
+            batch, asked = asked[: self._settings.batch], asked[self._settings.batch :]
+            left = until - time.monotonic()
+            if left <= 0:
+                raise EngineTimeout(f"The model {self.model!r} did not answer in time.")
+            question: dict[str, Any] = {"input": [sendable(piece.text) for piece in batch], "encoding_format": "base64"}
+            try:
+                answered = await self._asker.ask(self.model, PATH, question, left, None, labels)
+            except ContextLengthExceeded:  # by an engine that does not cut
+                longest = max(len(piece.text) for piece in batch)
+                asked = [one for piece in batch for one in (self._halves([piece]) if 2 * len(piece.text) > longest else [piece])] + asked
+                continue
+            usages.append(answered.usage)
+            vectors, cut = self._read(answered.body, len(batch))
+            found += [(piece, vectors[index]) for index, piece in enumerate(batch) if index not in cut]
+            asked = self._halves([batch[index] for index in sorted(cut)]) + asked
+        return found, summed(usages)
+
+    def _halves(self, cut: list[Piece]) -> list[Piece]:
+        if any(len(piece.text) < 2 * SHORTEST for piece in cut):
+            raise EngineError(f"The model {self.model!r} cannot read {2 * SHORTEST} characters.")
+        return [half for piece in cut for half in piece.halves(self._settings.overlap)]
+
+    def _read(self, body: bytes, count: int) -> tuple[list[Vector], set[int]]:
+        """The unit vector of each piece, and the numbers of those that were cut. Raises EngineError."""
+        try:
+            answer = _ANSWER.decode(body)
+            items = {item.index: _floats(item.embedding) for item in answer.data}
+        except (msgspec.DecodeError, ValueError) as error:
+            raise EngineError(f"The answer of {self.model!r} has no embeddings: {error}") from None
+        if sorted(items) != list(range(count)):
+            raise EngineError(f"{self.model!r} embedded {len(answer.data)} of {count} texts.")
+        vectors = [_unit(items[index]) for index in range(count)]
+        size = len(vectors[0])
+        known = self._known
+        if any(len(vector) != size for vector in vectors) or (known is not None and len(known.anchor[1]) != size):
+            self._known = None  # another model answers: the examples are embedded anew
+            raise EngineError(f"The embeddings of {self.model!r} differ in size.")
+        return vectors, {cut.index for cut in answer.truncated if cut.index < count}
+
+
+def _whole(piece: Piece, text: str, window: int) -> Piece:
+    """The last piece of a text reaches back for a whole window: a few words say little."""
+    short = piece.start > 0 and len(piece.text) < window
+    return piece._replace(start=len(text) - window, text=text[-window:]) if short else piece
+
+
+def _finding(name: str, piece: Piece, near: float) -> Finding:
+    return Finding(name, piece.start, piece.start + len(piece.text), piece.text, piece.number, round(near, 4))
+
+
+def _floats(given: str | list[float]) -> Sequence[float]:
+    """Raises ValueError."""
+    if isinstance(given, list):
+        return given
+    numbers = array("f")
+    numbers.frombytes(b64decode(given, validate=True))
+    return numbers
+
+
+def _unit(vector: Sequence[float]) -> Vector:
+    """Raises EngineError for one that has no direction."""
+    length = sqrt(fsum(number * number for number in vector))
+    if not vector or not isfinite(length) or length < 1e-12:
+        raise EngineError("An embedding is not a direction.")
+    return tuple([number / length for number in vector])
+
+
+def _similarity(one: Vector, other: Vector) -> float:
+    """The cosine of two unit vectors: a sixth of the time of a sum of products."""
+    apart = dist(one, other)
+    return 1.0 - apart * apart / 2.0
+
+
+def build(settings: TopicsSettings, context: GuardrailContext) -> Topics:
+    """Raises ValueError."""
+    if context.asker is None:
+        raise ValueError("there is no gateway here whose models it could ask")
+    return Topics(context.name, settings, context.asker)
