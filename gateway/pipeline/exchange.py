@@ -432,51 +432,51 @@ class Exchange:
         device = usage.device
         decided = not self.intended and self.decision_rule != "" and principal is not None and request is not None
         record = OutcomeRecord(
-            time=time(),
-            request_id=self.request_id.decode(),
-            outcome=outcome,
-            status=status,
-            code=code,
-            tenant=principal.tenant if principal is not None else "",
-            principal=principal.id if principal is not None else "",
-            peer="" if self.intended else self.peer.address,
-            operation=request.operation if request is not None else "",
-            model=entry.name if entry is not None else "",
-            endpoint=endpoint,
-            attempts=self.attempts,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cached_tokens=usage.cached_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-            image_tokens=usage.image_tokens,
-            audio_tokens=usage.audio_tokens + usage.audio_completion_tokens,
-            estimated=usage.estimated,
-            charged=counts,
-            cost=usage.cost,
-            currency=usage.currency if price is None else price.currency,
-            price="" if price is None else price.version_of(usage),
-            basis="" if price is None else price.basis,
-            prefill_us=0 if device is None else device.prefill_us,
-            decode_us=0 if device is None else device.decode_us,
-            slots=0 if device is None else device.slots,
-            bytes=self.answer_bytes,
-            body_hash=self.answer_hash,
-            duration_ms=int(seconds * 1e6 + 0.5) / 1000.0,
-            sent_ms=(self.sent_ns - self.started_ns) // 1000 / 1000.0 if self.sent_ns else 0.0,
-            first_ms=(self.first_ns - self.started_ns) // 1000 / 1000.0 if self.first_ns else 0.0,
-            finish=self.relay.finish() if self.relay is not None else "",
-            route=self.route,
-            guardrail=self.guardrail,
-            user=principal.user if principal is not None else "",
-            agent=principal.agent if principal is not None else "",
-            session=principal.session if principal is not None else "",
-            decision="" if not decided else "allow" if self.allowed else "deny",
-            rule=self.decision_rule if decided else "",
-            credential=principal.kind if decided else "",  # type: ignore[union-attr]
-            caller=caller_facts(principal) if decided else None,  # type: ignore[arg-type]
-            facts=self._facts(entry) if decided else None,
-            detail=self.detail,
-            text=None if self.kept is None else self.kept.answer(),
+            time(),  # time
+            self.request_id.decode(),  # request_id
+            outcome,  # outcome
+            status,  # status
+            code,  # code
+            principal.tenant if principal is not None else "",  # tenant
+            principal.id if principal is not None else "",  # principal
+            "" if self.intended else self.peer.address,  # peer
+            request.operation if request is not None else "",  # operation
+            entry.name if entry is not None else "",  # model
+            endpoint,  # endpoint
+            self.attempts,  # attempts
+            usage.prompt_tokens,  # prompt_tokens
+            usage.completion_tokens,  # completion_tokens
+            usage.cached_tokens,  # cached_tokens
+            usage.reasoning_tokens,  # reasoning_tokens
+            usage.image_tokens,  # image_tokens
+            usage.audio_tokens + usage.audio_completion_tokens,  # audio_tokens
+            usage.estimated,  # estimated
+            counts,  # charged
+            usage.cost,  # cost
+            usage.currency if price is None else price.currency,  # currency
+            "" if price is None else price.version_of(usage),  # price
+            "" if price is None else price.basis,  # basis
+            0 if device is None else device.prefill_us,  # prefill_us
+            0 if device is None else device.decode_us,  # decode_us
+            0 if device is None else device.slots,  # slots
+            self.answer_bytes,  # bytes
+            self.answer_hash,  # body_hash
+            int(seconds * 1e6 + 0.5) / 1000.0,  # duration_ms
+            (self.sent_ns - self.started_ns) // 1000 / 1000.0 if self.sent_ns else 0.0,  # sent_ms
+            (self.first_ns - self.started_ns) // 1000 / 1000.0 if self.first_ns else 0.0,  # first_ms
+            self.relay.finish() if self.relay is not None else "",  # finish
+            self.route,  # route
+            self.guardrail,  # guardrail
+            principal.user if principal is not None else "",  # user
+            principal.agent if principal is not None else "",  # agent
+            principal.session if principal is not None else "",  # session
+            "" if not decided else "allow" if self.allowed else "deny",  # decision
+            self.decision_rule if decided else "",  # rule
+            principal.kind if decided else "",  # type: ignore[union-attr]  # credential
+            caller_facts(principal) if decided else None,  # type: ignore[arg-type]  # caller
+            self._facts(entry) if decided else None,  # facts
+            self.detail,  # detail
+            None if self.kept is None else self.kept.answer(),  # text
         )
         self.snapshot.audit.outcome(record)
         return record

@@ -300,32 +300,32 @@ def _intent(x: Exchange, principal: Principal, request: InferenceRequest, body: 
     reserved_prompt, reserved_completion = max(request.prompt_tokens, 0), max(request.max_tokens, request.expected, 0)
     ticket = audit.intent(
         IntentRecord(
-            time=time(),
-            request_id=x.request_id.decode(),
-            tenant=principal.tenant,
-            principal=principal.id,
-            credential=principal.kind,
-            peer=x.peer.address,
-            operation=request.operation,
-            model=entry.name,
-            stream=request.stream,
-            bytes=len(body),
-            body_hash=audit.hash_body(api.evidence(request, body)),
-            rule=x.decision_rule,
-            config=x.snapshot.version,
-            user=principal.user,
-            agent=principal.agent,
-            session=principal.session,
-            reserved_prompt=reserved_prompt,
-            reserved_completion=reserved_completion,
-            reserved_cost=0 if price is None else price.bound(reserved_prompt, reserved_completion),
-            currency="" if price is None else price.currency,
-            price="" if price is None else price.version,
-            caller=caller_facts(principal),
-            facts=request_facts(request, entry.name, x.peer),
-            labels=tuple(sorted(request.labels)) if request.labels else (),
-            detail=api.detail(request, audit.hash_body),
-            text=None if x.kept is None else x.kept.prompt(body),
+            time(),  # time
+            x.request_id.decode(),  # request_id
+            principal.tenant,  # tenant
+            principal.id,  # principal
+            principal.kind,  # credential
+            x.peer.address,  # peer
+            request.operation,  # operation
+            entry.name,  # model
+            request.stream,  # stream
+            len(body),  # bytes
+            audit.hash_body(api.evidence(request, body)),  # body_hash
+            x.decision_rule,  # rule
+            x.snapshot.version,  # config
+            principal.user,  # user
+            principal.agent,  # agent
+            principal.session,  # session
+            reserved_prompt,  # reserved_prompt
+            reserved_completion,  # reserved_completion
+            0 if price is None else price.bound(reserved_prompt, reserved_completion),  # reserved_cost
+            "" if price is None else price.currency,  # currency
+            "" if price is None else price.version,  # price
+            caller_facts(principal),  # caller
+            request_facts(request, entry.name, x.peer),  # facts
+            tuple(sorted(request.labels)) if request.labels else (),  # labels
+            api.detail(request, audit.hash_body),  # detail
+            None if x.kept is None else x.kept.prompt(body),  # text
         )
     )
     x.intended = True

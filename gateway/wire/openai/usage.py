@@ -14,6 +14,8 @@ MAX_USAGE: Final = 100_000_000
 MAX_FINISH: Final = 32
 """Characters of a finish reason."""
 _FINISHES: Final = (b'"finish_reason":"', b'"finish_reason": "')
+_KNOWN: Final = {b"stop": "stop", b"length": "length", b"tool_calls": "tool_calls", b"content_filter": "content_filter"}
+"""The reasons that the API names."""
 _ANSWER: Final = msgspec.json.Decoder(AnswerView)
 
 
@@ -59,5 +61,8 @@ def finish_in(data: bytes) -> str:
             if end <= begin:
                 return ""
             word = data[begin:end]
+            known = _KNOWN.get(word)
+            if known is not None:
+                return known
             return word.decode() if word.isascii() and word.replace(b"_", b"").isalnum() else ""
     return ""
