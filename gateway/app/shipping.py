@@ -50,8 +50,8 @@ class Shipping:
         found = list(other_sinks(spec.audit, spec.state_dir, writer, sinks))
         self._sinks = [(path, sink) for path, _, sink in found]
         self.couriers = [
-            Courier(name, sink, directory, PlacesFile(state_dir, name), history=wanted[name].history, on_fault=self._changed)
-            for _, name, sink in found
+            Courier(name, sink, directory, PlacesFile(state_dir, name), history=of.history, required=of.required, on_fault=self._changed)
+            for name, sink, of in ((name, sink, wanted[name]) for _, name, sink in found)
         ]
         self._record = record
         self._lives = Lives()

@@ -34,6 +34,8 @@ SETTLED_SECONDS: Final = 0.05
 SAVE_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 30.0
+REQUIRED_PAUSE: Final = 2.0
+"""The longest between two tries of a sink for which requests may be refused: so much longer they are when it is back."""
 UNSURE_SECONDS: Final = 60.0
 """After which a receiver that confirms nothing is believed to have read what it got."""
 TIMEOUT: Final = 30.0
@@ -54,7 +56,8 @@ class Sent(NamedTuple):
 class Courier:
     """One sink and its thread. Life: `prepare` (blocks), `start`, `aclose`.
 
-    name: of the sink. history: whether a sink that is new gets what was logged before. on_fault(reason or None): called in the thread when
+    name: of the sink. history: whether a sink that is new gets what was logged before. required: whether requests
+    may be refused because it is behind; it is tried more often. on_fault(reason or None): called in the thread when
     the sink begins or ceases to fail. sent, lost, refused: lines since the start: accepted; gone from the log before they were sent; that
     the receiver will never take. waiting: bytes that the sink has not accepted yet. fault: why it takes nothing now, or None.
     """
@@ -67,6 +70,7 @@ class Courier:
         places: PlacesFile,
         *,
         history: bool = False,
+        required: bool = False,
         on_fault: Callable[[str, str | None], None] = lambda name, reason: None,
         clock: Clock | None = None,
     ) -> None:
@@ -83,7 +87,7 @@ class Courier:
         self._unsure: deque[Sent] = deque()
         self._saved: Places | None = None
         self._saved_at = 0.0
-        self._pause = 0.0
+        self._pause, self._longest = 0.0, REQUIRED_PAUSE if required else LONGEST_PAUSE
         self._wake = threading.Event()
         self._closing = False
         self._since: float | None = None
@@ -133,7 +137,7 @@ class Courier:
             if last and (not moved or self.fault is not None):
                 break
             if self.fault is not None:
-                self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self._pause))
+                self._pause = min(self._longest, max(FIRST_PAUSE, 2 * self._pause))
                 self._wait(self._pause)
             elif not moved:
                 self._wait(LOOK_SECONDS)

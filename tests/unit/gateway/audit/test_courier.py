@@ -219,3 +219,21 @@ async def test_a_call_that_hangs_does_not_hold_up_the_end(log_bench: Any, make: 
 
 async def test_one_that_was_never_started_can_be_closed(log_bench: Any, places: PlacesFile) -> None:
     await courier(log_bench, Collecting(), places).aclose()
+
+
+@pytest.mark.parametrize(("required", "longest"), [(False, 30.0), (True, 2.0)])
+async def test_a_sink_that_fails_is_tried_after_growing_pauses_and_soon_where_requests_depend_on_it(
+    log_bench: Any, make: Any, places: PlacesFile, monkeypatch: pytest.MonkeyPatch, required: bool, longest: float
+) -> None:
+    sink = Collecting(failures=12)
+    carrying = courier(log_bench, sink, places, required=required, history=True)
+    writer = log_bench.writer()
+    writer.open()
+    writer.close()
+    pauses: list[float] = []
+    monkeypatch.setattr(carrying, "_wait", pauses.append)
+    carrying.start()
+    await reached(lambda: bool(sink.lines), what="the records")
+    await carrying.aclose()
+    failed = pauses[: pauses.index(longest) + 1]
+    assert failed[0] <= 0.5 and failed == sorted(failed) and max(pauses) == longest
