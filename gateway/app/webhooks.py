@@ -59,6 +59,8 @@ HOLD_SECONDS: Final = 30.0
 """For so long beyond the webhook's own deadline an attempt belongs to one replica."""
 MOST_HEARD: Final = 1_000
 """Events that wait to be queued, while the store is away."""
+CLAIM_SECONDS: Final = 300.0
+"""For so long a replica may take to queue what it tells for all that share a Redis."""
 COUNTERS: Final = 1_000
 BUDGET: Final = "budget_used"
 TEST: Final = "webhook_test"
@@ -199,6 +201,23 @@ class Webhooks:
                 await asyncio.gather(*(self._attempt(one) for one in due))
 
     async def _queue(self, wanted: Sequence[Delivery]) -> None:
+        """Replicas that share a Redis and not a store tell of a budget once. While Redis is away budgets are left to the next look at them.
+        Raises StoreUnavailable."""
+        once = {one.id: one.keep - self._now() for one in wanted if one.keep}
+        if self._redis is None or not once:
+            return await self._put(wanted)
+        try:
+            mine = await self._redis.claim(list(once), self._replica, CLAIM_SECONDS)
+        except GatehouseError as error:
+            log.debug("alerts of budgets wait for Redis: %s", error.message)
+            mine = set()
+        await self._put([one for one in wanted if not one.keep or one.id in mine])
+        with suppress(GatehouseError):  # then it is claimed again at the next look
+            await self._redis.keep({id: seconds for id, seconds in once.items() if id in mine}, self._replica)
+
+    async def _put(self, wanted: Sequence[Delivery]) -> None:
+        if not wanted:
+            return
         taken = await self._store.add_deliveries(wanted, MOST_PENDING)
         if taken < len(wanted):
             self.sent["dropped"] += len(wanted) - taken

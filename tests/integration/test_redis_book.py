@@ -167,3 +167,15 @@ async def test_a_redis_that_is_away_says_so(short_path: Path) -> None:
             await ask
         assert (caught.value.status, caught.value.code) == (503, "limits_unavailable")
     assert await missing.look([]) == []
+
+
+async def test_one_replica_of_all_that_share_a_redis_tells(server: RedisServer) -> None:
+    one = book(server)
+    assert await one.claim(["x", "y"], "a", 60.0) == {"x", "y"} == await one.claim(["x", "y"], "a", 60.0)
+    assert await one.claim(["x", "y", "z"], "b", 60.0) == {"z"} and await one.claim([], "b", 60.0) == set()
+    await one.keep({"x": 3600.0}, "a")
+    await one.keep({}, "a")
+    assert server.command("PTTL", "test:{limits}:alert:x") > b":3000000"
+    assert await one.claim(["later"], "killed", 0.001) == {"later"}
+    await reached(lambda: server.command("EXISTS", "test:{limits}:alert:later") == b":0")
+    assert await one.claim(["later"], "b", 60.0) == {"later"}, "what a killed replica has claimed is told by another one"

@@ -120,7 +120,6 @@ ERRORS = [
     "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
     "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
     "CLUSTERDOWN The cluster is down",
-    "TRYAGAIN Multiple keys request during rehashing of slot",
     "ASK 3999 127.0.0.1:1",
     "MOVED 3999 nowhere",
     "NOPERM this user has no permissions to run the 'evalsha' command",
@@ -146,6 +145,29 @@ async def test_an_error_is_an_outage_that_ends(world: World, error: str) -> None
     world.proxy.twist = same
     await reached(lambda: world.up, what=f"the end of {error!r}")
     assert await world.ask() is not None
+
+
+async def test_what_a_cluster_cannot_do_while_keys_move_is_asked_again(world: World) -> None:
+    left = 3
+
+    def moving(words: Any, answer: Any) -> Any:
+        nonlocal left
+        if not scripts(words) or not left:
+            return answer
+        left -= 1
+        return b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n"
+
+    called = world.process.shared.called
+    world.proxy.twist = moving
+    held: Any = await world.ask()
+    assert held is not None and not left and world.up and world.process.shared.called >= called + 4
+    world.process.shared._patience, left = 30_000, 1 << 30
+    with pytest.raises(Overloaded):
+        await world.ask()
+    assert not world.up, "when its time is over, its limits say what happens"
+    world.proxy.twist = same
+    await reached(lambda: world.up)
+    held.settle(None)
 
 
 PACKED = msgspec.msgpack.encode

@@ -6,7 +6,7 @@ What is made full again is so for all processes at once, because none keeps more
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from gateway.core.errors import Overloaded
@@ -46,6 +46,19 @@ return done
 """
 """Makes buckets full, apart from their slots. KEYS: for each the bucket, and where it is kept which share was told of. What was reserved
 before gives nothing back afterwards."""
+CLAIM: Final = b"""
+local mine = {}
+for at = 1, #KEYS do
+  local holder = redis.call('GET', KEYS[at])
+  if not holder then redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[2]) end
+  mine[at] = (not holder or holder == ARGV[1]) and 1 or 0
+end
+return mine
+"""
+KEEP: Final = b"""
+for at = 1, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[1 + at]) end
+return #KEYS
+"""
 T = TypeVar("T")
 
 
@@ -106,6 +119,30 @@ class BucketBook:
             return done
 
         return await self._asked(ask)
+
+    async def claim(self, ids: Sequence[str], replica: str, seconds: float) -> set[str]:
+        """Those that this replica is to tell of: what no other one has claimed. A claim lapses after so many seconds unless it is kept, so
+        that what a killed replica has claimed is told by another one."""
+
+        async def ask(line: Connection) -> set[str]:
+            keys = [self._names.claim(id) for id in ids]
+            found = await _told(line, "EVAL", CLAIM, str(len(keys)), *keys, replica, str(int(seconds * 1000)))
+            if not isinstance(found, list) or len(found) != len(ids):
+                raise Unreachable("what it answers cannot be read")
+            return {id for id, mine in zip(ids, found, strict=True) if mine == 1}
+
+        return await self._asked(ask) if ids else set()
+
+    async def keep(self, ids: Mapping[str, float], replica: str) -> None:
+        """Claims of this replica last for so many seconds more: it has told, or certainly will."""
+
+        async def ask(line: Connection) -> None:
+            keys = [self._names.claim(id) for id in ids]
+            lasting = [str(max(1, int(seconds * 1000))) for seconds in ids.values()]
+            await _told(line, "EVAL", KEEP, str(len(keys)), *keys, replica, *lasting)
+
+        if ids:
+            await self._asked(ask)
 
     async def _asked(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         try:

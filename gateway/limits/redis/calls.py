@@ -26,9 +26,10 @@ _DECODE: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 class Asked:
     """A request that Redis decides. units: what it costs, for each amount of each bucket; ticks: the same as Redis counts it. would: limits
-    that would refuse it if they were enforced. signal: None once it was decided otherwise. leased: shares in hand may decide it."""
+    that would refuse it if they were enforced. signal: None once it was decided otherwise. leased: shares in hand may decide it. deadline:
+    of its first call, in microseconds of our own clock."""
 
-    __slots__ = ("amounts", "leased", "pots", "signal", "ticks", "units", "would")
+    __slots__ = ("amounts", "deadline", "leased", "pots", "signal", "ticks", "units", "would")
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Asked:
         leased: bool = False,
     ) -> None:
         self.pots, self.units, self.ticks, self.amounts, self.would = pots, units, ticks, amounts, would
-        self.leased = leased
+        self.leased, self.deadline = leased, 0
         self.signal: Signal[Reservation] | None = None
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from gateway.core.errors import GatehouseError
+from gateway.core.ports import Reservation
 from gateway.core.types import Usage
+from gateway.core.waiting import Signal
 from gateway.limits.bucket import Amounts
 from gateway.limits.redis.pot import Pot
 
@@ -71,3 +74,16 @@ def owed(part: Part, usage: Usage | None, currency: str, again: bool) -> list[in
     for index, cost in enumerate(ticks):
         amounts[index] -= cost
     return amounts
+
+
+Decision = tuple[Signal[Reservation], Reservation | None, GatehouseError | None]
+
+
+def go_on(signal: Signal[Reservation], reservation: Reservation | None, error: GatehouseError | None) -> None:
+    """Tells a request that has waited for its limits what becomes of it."""
+    if error is not None:
+        signal.fail(error)
+    elif reservation is not None and signal.awaited:
+        signal.set(reservation)
+    elif reservation is not None:
+        reservation.settle(None)  # the client has left meanwhile

@@ -39,6 +39,10 @@ class Names:
         """Where it is kept which share of a budget was told of."""
         return bucket.replace(b"{limits}:bucket:", b"{limits}:told:", 1)
 
+    def claim(self, id: str) -> bytes:
+        """Where it is kept which replica tells of something."""
+        return b"%balert:%b" % (self._prefix, id.encode())
+
     def meant(self, shape: Shape, scope: str) -> Iterator[bytes]:
         """The buckets that a scope can mean as operators see it: written out, its parts joined by slashes, or by its hash."""
         before = self.of_limit(shape)

@@ -5,16 +5,15 @@ answer for `patience` seconds at most. Then, and at once while Redis is known to
 (gateway.limits.redis.away). Away is: a call had no answer in time, an error as its answer, or there is no connection. It is over once a
 call without requests, of which one is under way at a time, was answered in time.
 
-Nothing is lost or done twice by that: answers belong to calls in order; what a late answer admits is given back; settlements are repeated
-until one answer says that they arrived, and the script does none twice. A new connection first tells what this process holds, and Redis
-does nothing any more that comes over an older one.
+Nothing is lost or done twice: answers belong to calls in order; what a late answer admits is given back; settlements are repeated until an
+answer says that they arrived, and the script does none twice. A new connection first tells what this process holds; older ones are ignored.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import GatehouseError
@@ -25,27 +24,14 @@ from gateway.limits import headers
 from gateway.limits.exceeded import exceeded
 from gateway.limits.redis.advance import Advance
 from gateway.limits.redis.away import Outage, limits_unavailable
+from gateway.limits.redis.bounds import AGAIN, HANGING, LONGEST_PROBE, LOOK, MOST_KEPT, MOST_WAITING, NOTE, PROBE, RENEW
 from gateway.limits.redis.calls import HOLD, MOST_ASKED, MOST_KEYS, MOST_NOTES, Asked, Call, Note, Script, decoded
 from gateway.limits.redis.events import Events
-from gateway.limits.redis.held import IN_HAND, Part, SharedHeld, owed
+from gateway.limits.redis.held import IN_HAND, Decision, Part, SharedHeld, go_on, owed
 from gateway.limits.redis.pot import SHORT, Pot
 from gateway.limits.redis.refusals import as_before
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.resp import RedisError, word_of
-
-MOST_WAITING: Final = 10_000
-MOST_KEPT: Final = 200_000
-"""Settlements that are kept while Redis is away. Beyond them the oldest are dropped: what they would give back stays charged."""
-NOTE: Final = 0.005
-"""Seconds after which settlements go by themselves."""
-RENEW: Final = 2.5
-"""Seconds between two times that slots are renewed: a quarter of what they last."""
-PROBE: Final = 0.05
-LONGEST_PROBE: Final = 1.0
-HANGING: Final = 10_000_000
-"""Microseconds after which a connection without any answer is given up for another one."""
-LOOK: Final = 0.25
-"""Seconds between two looks at a connection that hangs."""
 
 
 class SharedLimits:
@@ -233,6 +219,9 @@ class SharedLimits:
         call.encode(self._who, self._epoch, self._process, self._lasts)
         call.sent_at = self.now()
         call.deadline = call.sent_at + self._patience
+        for asked in call.asked:  # one that is asked again has no more time for it
+            asked.deadline = asked.deadline or call.deadline
+            call.deadline = min(call.deadline, asked.deadline)
         self.called += 1
         self.asked += len(call.asked)
         self._sent.append(call)
@@ -273,7 +262,7 @@ class SharedLimits:
     def _decided(self, call: Call, found: list[int]) -> None:
         """Everything is noted before the first request goes on."""
         now, ours, place = found[0], self.now(), 1
-        done: list[tuple[Signal[Reservation], Reservation | None, GatehouseError | None]] = []
+        done: list[Decision] = []
         for asked in call.asked:
             admitted, signal = found[place] == 1, asked.signal
             place += 1
@@ -303,13 +292,8 @@ class SharedLimits:
                     pot.refused(ticks)
                 done.append((signal, None, exceeded(asked.pots, asked.units, 0)))
         self.advance.answered(call, found, place, ours)
-        for signal, reservation, error in done:
-            if error is not None:
-                signal.fail(error)
-            elif reservation is not None and signal.awaited:
-                signal.set(reservation)
-            elif reservation is not None:
-                reservation.settle(None)  # the client has left meanwhile
+        for decision in done:
+            go_on(*decision)
 
     def _held(self, asked: Asked, parts: list[Part], now: int, would: list[str], outage: int = 0) -> SharedHeld:
         for part in parts:
@@ -335,12 +319,26 @@ class SharedLimits:
             return
         self._notes.extendleft(reversed(call.notes))
         call.number = 0
+        if error.code == "TRYAGAIN" and self.up and self.now() + AGAIN < call.deadline:
+            self._ask_again(call)
+            return
         self._away(str(error))
         self._unanswered(call)
         if error.code == "STALE":
             self._name()
         if not self._events.moved(error):
             self._probe_later()
+
+    def _ask_again(self, call: Call) -> None:
+        """The keys of a call are on two servers of a Redis Cluster for the moment: nothing of it was done."""
+        self.advance.unanswered(call)
+        for asked in call.asked:
+            for pot in asked.pots:
+                pot.asked -= 1
+        self._wanted[:0] = [asked for asked in call.asked if asked.signal is not None]
+        if not self._flushing:
+            self._flushing = True
+            self._later(AGAIN / 1_000_000, self._flush)
 
     def _unanswered(self, call: Call) -> None:
         """Nobody knows whether it was carried out. The notes are sent again; what it may have admitted stays charged."""
@@ -362,14 +360,9 @@ class SharedLimits:
                 continue
             self._waiting -= 1
             try:
-                held = self._alone(asked, now)
+                go_on(signal, self._alone(asked, now), None)
             except GatehouseError as error:
-                signal.fail(error)
-                continue
-            if signal.awaited:
-                signal.set(held)
-            else:
-                held.settle(None)
+                go_on(signal, None, error)
 
     def _alone(self, asked: Asked, now: int) -> SharedHeld:
         held = self.outage.decide(asked, now)

@@ -14,12 +14,14 @@ import pytest
 from gateway.app.webhooks import LONGEST_PAUSE, MOST_ATTEMPTS, MOST_HEARD, Webhooks, _check
 from gateway.core.clock import FakeClock
 from gateway.core.errors import NotFound
+from gateway.core.redis_specs import RedisSpec
 from gateway.core.secret import Secret
 from gateway.core.signatures import key_fault, signature
 from gateway.core.specs import AlertsSpec, BudgetSpec, ConfigSpec, LimitSpec, WebhookSpec
 from gateway.core.tasks import TaskOwner
 from gateway.identity import keys
 from gateway.store.store import Store
+from tests.cluster.servers import RedisServer
 
 SECRET = "a-secret-of-thirty-two-characters"
 
@@ -100,6 +102,34 @@ async def test_a_share_is_told_once_whoever_notices_it(world: World) -> None:
     world.happens(scope="acme", percent=50)
     await world.webhooks.deliver()
     assert len(world.server.seen) == 3
+
+
+async def test_replicas_with_stores_of_their_own_and_one_redis_tell_once(world: World, tmp_path: Path, short_path: Path) -> None:
+    redis = RedisServer(short_path)
+    await asyncio.to_thread(redis.start)
+    there = RedisSpec(url=Secret(f"unix://{redis.socket}"), prefix="test")
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    stores = [Store("sqlite", tmp_path / name, keys, given_pepper="p" * 32) for name in "ab"]
+    try:
+        for store in stores:
+            await store.start()
+        both = [
+            Webhooks(store, world.spec, f"r{at}", TaskOwner("test"), now=world.clock.wall, redis=there) for at, store in enumerate(stores)
+        ]
+        for _ in range(2):
+            for one in both:
+                world.happens(one, scope="acme", percent=50)
+            await asyncio.gather(*(one.deliver() for one in both))
+        assert len(world.server.seen) == 1 == sum([len(await store.deliveries()) for store in stores])
+        await asyncio.to_thread(redis.stop)
+        world.happens(both[1], scope="acme", percent=80)
+        await both[1].deliver()
+        assert len(world.server.seen) == 1, "while Redis is away nobody knows who tells; the next look at the budgets finds it again"
+    finally:
+        await asyncio.to_thread(redis.stop)
+        for store in stores:
+            await store.aclose()
 
 
 async def test_it_is_tried_again_after_longer_and_longer_pauses_and_given_up(world: World) -> None:

@@ -12,9 +12,10 @@ from gateway.core.errors import Overloaded
 from gateway.core.specs import LimitSpec, RateSpec
 from gateway.core.waiting import Signal
 from gateway.limits.redis import shared
+from gateway.limits.redis.bounds import LONGEST_PROBE, PROBE
 from gateway.limits.redis.calls import Note
 from gateway.limits.redis.limiter import Pots, RedisLimiter
-from gateway.limits.redis.shared import LONGEST_PROBE, PROBE, SharedLimits
+from gateway.limits.redis.shared import SharedLimits
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.resp import RedisError
 from policies.limits import LimitRules, estimate
