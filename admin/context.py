@@ -291,6 +291,20 @@ class Replays(Protocol):
         ...
 
 
+class HoldControl(Protocol):
+    """Legal holds (gateway.app.legal_holds); each with tenant, since, why, actor and whether the store has it (`everywhere`)."""
+
+    async def list(self) -> list[dict[str, Any]]:
+        """Raises OSError, like the others."""
+        ...
+
+    async def add(self, tenant: str, why: str, actor: str) -> dict[str, Any]: ...
+
+    async def release(self, tenant: str) -> dict[str, Any] | None:
+        """Raises StoreUnavailable: then it stays."""
+        ...
+
+
 class AuditIndexReader(Protocol):
     """The index of the local audit log (gateway.audit.index)."""
 
@@ -357,7 +371,8 @@ class Ports:
     holders: None in a process without a store.
     logins: where people can log in (`gatehouse login`); nothing of it is a secret.
     reconcile: compares the usage with the audit log; None in a process without a store. note_login: writes a user's login (tenant, user)
-    to the store now, if it waits for that. step_up: the rules in force. texts: those of the audit log; None without a store."""
+    to the store now, if it waits for that. step_up: the rules in force. texts: those of the audit log; holds: legal ones; both None
+    without a store."""
 
     authenticator: Authenticator
     config: ConfigApplier
@@ -392,4 +407,5 @@ class Ports:
     reconcile: Callable[[], Awaitable[dict[str, Any]]] | None = None
     note_login: Callable[[str, str], Awaitable[None]] = noted
     texts: TextControl | None = None
+    holds: HoldControl | None = None
     clock: Clock = field(default_factory=SystemClock)

@@ -10,7 +10,7 @@ from admin.cli import completion
 from admin.cli.client import LONG, name
 from admin.cli.session import DryRun, Session, connected
 
-COLUMNS = ("tenant", "since", "actor", "why")
+COLUMNS = ("tenant", "since", "actor", "everywhere", "why")
 Held = Annotated[str, typer.Argument(metavar="TENANT", help="Whose records.", autocompletion=completion.tenants)]
 
 

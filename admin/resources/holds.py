@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from admin.context import HoldControl
 from admin.moments import Timestamp, timestamp
 from admin.operation import Answer, Call, Operation, Written
 from admin.resource import Tenant, location
@@ -24,10 +24,13 @@ class HoldSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class HoldView(msgspec.Struct, kw_only=True):
+    """everywhere: the store has it, so that every replica honours it; until then the replica that was asked does."""
+
     tenant: str
     since: Timestamp
     why: str
     actor: str
+    everywhere: bool
 
 
 class HoldPage(msgspec.Struct):
@@ -59,7 +62,7 @@ async def create(call: Call) -> Answer:
     if call.dry_run:
         return _answer(call, await _holds(call))
     try:
-        made = await asyncio.to_thread(call.ports.audit_reader.hold, wanted.tenant, wanted.why, call.actor)
+        made = await _control(call).add(wanted.tenant, wanted.why, call.actor)
     except OSError as error:
         raise StoreUnavailable(f"the file of holds cannot be written: {error}") from None
     return _answer(call, [made], 201, location("audit/holds", wanted.tenant))
@@ -74,15 +77,21 @@ async def delete(call: Call) -> Answer:
         raise NotFound(f"There is no hold of the tenant {tenant!r}.")
     if not call.dry_run:
         try:
-            await asyncio.to_thread(call.ports.audit_reader.release, tenant)
+            await _control(call).release(tenant)
         except OSError as error:
             raise StoreUnavailable(f"the file of holds cannot be written: {error}") from None
     return _answer(call, held)
 
 
+def _control(call: Call) -> HoldControl:
+    if call.ports.holds is None:
+        raise StoreUnavailable("this gateway has no store")
+    return call.ports.holds
+
+
 async def _holds(call: Call) -> list[dict[str, Any]]:
     try:
-        return await asyncio.to_thread(call.ports.audit_reader.holds)
+        return await _control(call).list()
     except OSError as error:
         raise StoreUnavailable(f"the file of holds cannot be read: {error}") from None
 

@@ -13,7 +13,6 @@ from gateway.app.policy_texts import FOLDER as POLICIES
 from gateway.audit.bundle import bundle
 from gateway.audit.checkpoint_tree import prove_consistency
 from gateway.audit.crypto import PUBLIC_KEY, CheckpointVerifier, load_signer, load_verifier
-from gateway.audit.holds import Holds
 from gateway.audit.proof import prove
 from gateway.audit.reader import LogReader
 from gateway.audit.signing_keys import endorsements, published, rotate, trusted
@@ -200,20 +199,6 @@ class LocalAuditLog:
     def bundle(self, request_id: str) -> bytes | None:
         state_dir = self._keys.parent
         return bundle(self._directory, state_dir / POLICIES, load_signer(str(state_dir)), SystemClock(), request_id)
-
-    def holds(self) -> list[dict[str, Any]]:
-        return [to_builtins(hold) for hold in self._holds().list()]
-
-    def hold(self, tenant: str, why: str, actor: str) -> dict[str, Any]:
-        found: dict[str, Any] = to_builtins(self._holds().add(tenant, why, actor))
-        return found
-
-    def release(self, tenant: str) -> dict[str, Any] | None:
-        gone = self._holds().release(tenant)
-        return None if gone is None else to_builtins(gone)
-
-    def _holds(self) -> Holds:
-        return Holds(self._directory, SystemClock())
 
     def endorsements(self) -> list[dict[str, Any]]:
         return [to_builtins(one) for one in endorsements(self._directory)]

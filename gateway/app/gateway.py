@@ -30,6 +30,7 @@ from gateway.app.fleet import Fleet
 from gateway.app.gauges import Gauges
 from gateway.app.halts import LOOK_SECONDS, Halts
 from gateway.app.keeping import Keeping
+from gateway.app.legal_holds import LegalHolds
 from gateway.app.observing import Observing
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
@@ -49,6 +50,7 @@ from gateway.app.traffic_gauges import TrafficGauges
 from gateway.app.usage import UsageCounter, counted
 from gateway.app.webhooks import Webhooks
 from gateway.audit.broker import AuditBroker
+from gateway.audit.holds import Holds
 from gateway.audit.sinks import local_sink
 from gateway.config.load import Loaded
 from gateway.core.approval_specs import ApprovalWebhookSpec
@@ -104,18 +106,18 @@ class Gateway:
         self._held: Mapping[str, Material] = {}
         self.countries = Countries(Networks(), self.events.record)
         self.store_link = StoreLink(spec, environ, self.feed, plugins, self.countries.networks)
-        self.usage = UsageCounter(
-            self.store_link.store, local_sink(spec.audit, spec.state_dir, self.replica).directory, self._kept_of_sessions
-        )
-        self.keeping = Keeping(spec, self.replica, self.shipping.couriers, self.usage, self.events)
+        logs = local_sink(spec.audit, spec.state_dir, self.replica).directory
+        self.usage = UsageCounter(self.store_link.store, logs, self._kept_of_sessions)
+        self._owner = TaskOwner("gateway")
+        link = self.store_link
+        self.holds = LegalHolds(link.store, lambda: link.store.derived("legal holds"), Holds(logs, SystemClock()), self._owner)
+        self.keeping = Keeping(spec, self.replica, self.shipping.couriers, self.usage, self.events, self.holds.unsure)
         self.fleet = Fleet(spec, base, SystemClock(), self.events, plugins.runtimes, workers=workers)
         self.replicas = Replicas(self.store_link, self.fleet, self.replica, self.events.record, spec.redis)
-        self._owner = TaskOwner("gateway")
         self.halts = Halts(self.store_link.store, self.plane.standing, Path(spec.state_dir), self.events.record, self._owner)
         members = self.replicas.members
         holder = f"{self.replica}:{members.incarnation}"
         self.limits = DurableLimits(self.store_link.store, holder, lambda: members.live, self._owner, self.events.record)
-        logs = local_sink(spec.audit, spec.state_dir, self.replica).directory
         self.budget_runs = BudgetRuns(
             self.store_link.store, holder, Path(spec.state_dir), logs, lambda: self.plane.current().spec, self._owner, self.limits.settled
         )
@@ -149,7 +151,7 @@ class Gateway:
         store, record = self.store_link.store, self.events.record
         stands = Requesters(self.plane.standing, store.get_key, self._fixed_keys, SystemClock()).check
         self.approvals = ApprovalBook(store.approvals, lambda: self.plane.current().spec.approvals, record, self._owner, stands=stands)
-        self.texts = TextKeeping(spec, store, base, environ, record, self._owner)
+        self.texts = TextKeeping(spec, store, base, environ, record, self._owner, self.holds.why)
         self.plane.approvals, self.plane.texts = self.approvals, self.texts.texts
 
     def _watch_refusals(self) -> None:
@@ -181,6 +183,7 @@ class Gateway:
             self.webhooks,
             self.approvals,
             self.keeping,
+            self.holds,
             self.observing,
         )
         self.metrics.gauges += [part.collect for part in ours]
@@ -228,6 +231,7 @@ class Gateway:
         self.budget_runs.start()
         self.events.open()
         await self.texts.start()
+        await self.holds.start()
         self.keeping.start()
         self.policy_texts.start()
         self.changes.begin(first)
@@ -237,6 +241,7 @@ class Gateway:
         self.feed.subscribe(self.halts.heard)
         self.feed.subscribe(self.suspensions.heard)
         self.feed.subscribe(self.texts.heard)
+        self.feed.subscribe(self.holds.heard)
         self.feed.subscribe(self.webhooks.heard)
         self.webhooks.start()
         self.approvals.start()

@@ -4,7 +4,7 @@ replica."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -51,9 +51,18 @@ def archive_of(audit: AuditSpec, clock: Clock) -> tuple[Archive | None, tuple[Co
 
 
 class Keeping:
-    """Life: `start`, `aclose`. Raises ConfigError for settings that cannot be used."""
+    """unsure: says why nothing may be taken away now, or "". Life: `start`, `aclose`. Raises ConfigError for settings that
+    cannot be used."""
 
-    def __init__(self, spec: ConfigSpec, writer: str, couriers: Sequence[Courier], usage: UsageCounter, events: Events) -> None:
+    def __init__(
+        self,
+        spec: ConfigSpec,
+        writer: str,
+        couriers: Sequence[Courier],
+        usage: UsageCounter,
+        events: Events,
+        unsure: Callable[[], str],
+    ) -> None:
         self._couriers, self._usage, self._events = couriers, usage, events
         clock = SystemClock()
         archive, copies = archive_of(spec.audit, clock)
@@ -66,6 +75,7 @@ class Keeping:
             archive=archive,
             copies=copies,
             needed=self._needed,
+            unsure=unsure,
         )
         self._clock, self._archives = clock, archive is not None
         self._tasks = TaskOwner("audit segments")

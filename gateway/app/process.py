@@ -145,6 +145,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         webhooks=gateway.webhooks,
         approvals=gateway.approvals,
         texts=gateway.texts,
+        holds=gateway.holds,
         approvals_webhook=gateway.webhook.decide,
         limits=_limit_states(gateway, workers),
         logins=lambda: logins(plane.current().spec),

@@ -11,10 +11,8 @@ from gateway.app.reveals import Reveals
 from gateway.app.texts import texts_of
 from gateway.app.vault import Vault
 from gateway.audit.crypto import PUBLIC_KEY, load_verifier
-from gateway.audit.holds import Holds
 from gateway.audit.reader import LogReader
 from gateway.audit.sinks import local_sink
-from gateway.core.clock import SystemClock
 from gateway.core.ports import Change
 from gateway.core.specs import ConfigSpec
 from gateway.core.tasks import TaskOwner
@@ -26,9 +24,19 @@ Record = Callable[..., None]
 
 
 class TextKeeping:
-    """vault: None where nothing is encrypted. texts: whose texts this process keeps. Life: `start` once the store has been started."""
+    """held (blocks): says why a tenant's texts may not be destroyed, or "". vault: None where nothing is encrypted. texts: whose texts this
+    process keeps. Life: `start` once the store has been started."""
 
-    def __init__(self, spec: ConfigSpec, store: Store, base: Path, environ: Mapping[str, str], record: Record, owner: TaskOwner) -> None:
+    def __init__(
+        self,
+        spec: ConfigSpec,
+        store: Store,
+        base: Path,
+        environ: Mapping[str, str],
+        record: Record,
+        owner: TaskOwner,
+        held: Callable[[str], str],
+    ) -> None:
         self._owner, state_dir = owner, Path(spec.state_dir)
         encryption = spec.audit.encryption
         self.vault = None
@@ -40,7 +48,7 @@ class TextKeeping:
             self.captures.changed.append(self.texts.debug)
         directory = local_sink(spec.audit, spec.state_dir, "0").directory
         if self.vault is not None:
-            self.vault.held = Holds(directory, SystemClock()).why
+            self.vault.held = held
 
         def reader() -> LogReader:
             return LogReader(directory, load_verifier(state_dir / "keys" / PUBLIC_KEY))

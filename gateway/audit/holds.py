@@ -6,7 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,12 +23,13 @@ _BLOCK: Final = 1024 * 1024
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """since: in seconds since the epoch. why: whoever ordered it, and for what. actor: who said so here."""
+    """since: in seconds since the epoch. why: whoever ordered it, and for what. actor: who said so. stored: the store has it, too."""
 
     tenant: str
     since: float
     why: str
     actor: str
+    stored: bool = False
 
 
 class Holds:
@@ -74,6 +75,15 @@ class Holds:
             if known is not None:
                 replace_file(self._directory / FILE, encode_json([hold for hold in holds if hold.tenant != tenant]))
         return known
+
+    def follow(self, stored: Sequence[Hold]) -> None:
+        """The holds of the store take the place of those that came from there; what the store does not have yet stays."""
+        with self._alone():
+            before = self.list()
+            tenants = {hold.tenant for hold in stored}
+            fresh = sorted([*stored, *(one for one in before if not one.stored and one.tenant not in tenants)], key=lambda one: one.tenant)
+            if fresh != before:
+                replace_file(self._directory / FILE, encode_json(fresh))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

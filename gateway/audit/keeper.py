@@ -105,8 +105,9 @@ class Trouble:
 
 class Keeper:
     """`look` blocks; one at a time. signer: gives the key in force. needed(writer): the oldest segment that somebody still has to read;
-    those from it on are not taken away. `archived`, `expired`, `failures`: since the start; `waiting`, `oldest`: bytes of sealed segments
-    that are not in the archive yet, and when the oldest of them ended; `unsealed`: segments that cannot be sealed."""
+    those from it on are not taken away. unsure: says why nothing may be taken away now, or "". `archived`, `expired`, `failures`: since the
+    start; `waiting`, `oldest`: bytes of sealed segments that are not in the archive yet, and when the oldest of them ended; `unsealed`:
+    segments that cannot be sealed."""
 
     def __init__(
         self,
@@ -119,9 +120,10 @@ class Keeper:
         archive: Archive | None = None,
         copies: tuple[Copy, ...] = (),
         needed: Callable[[str], int] = lambda writer: 1 << 62,
+        unsure: Callable[[], str] = str,
     ) -> None:
         self._directory, self._spec, self._signer, self._clock = directory, spec, signer, clock
-        self._archive, self._copies, self._needed = archive, copies, needed
+        self._archive, self._copies, self._needed, self._unsure = archive, copies, needed, unsure
         self._state = state_dir / FOLDER / STATE
         self.holds = Holds(directory, clock)
         self.archived = self.expired = self.failures = self.waiting = 0
@@ -295,6 +297,8 @@ class Keeper:
     # --- the end
 
     def _expire(self, closed: dict[str, list[Closed]], signer: Signer, verifier: CheckpointVerifier) -> None:
+        if self._unsure():
+            return
         held = frozenset(hold.tenant for hold in self.holds.list())
         for writer, one, why in self._due(closed):
             self._turn()

@@ -20,18 +20,6 @@ class AuditProofs(Protocol):
         """The evidence bundle of a request, a ZIP file; None where there are no records. Raises AuditUnproven."""
         ...
 
-    def holds(self) -> list[dict[str, Any]]:
-        """The tenants of which nothing is taken away: {"tenant", "since", "why", "actor"}. Raises OSError."""
-        ...
-
-    def hold(self, tenant: str, why: str, actor: str) -> dict[str, Any]:
-        """Holds a tenant; the hold that is in force. Raises OSError."""
-        ...
-
-    def release(self, tenant: str) -> dict[str, Any] | None:
-        """The hold that was taken back, if there was one. Raises OSError."""
-        ...
-
     def consistency(self, writer: str, first: int, second: int | None = None) -> dict[str, Any]:
         """That a writer's checkpoint `second`, or its newest one, goes on from what `first` signed. Raises AuditUnproven."""
         ...
