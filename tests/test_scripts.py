@@ -261,18 +261,6 @@ def test_a_quickstart_of_the_gateway_alone_builds_no_engine(tmp_path: Path) -> N
     assert "requirements/gateway.txt" in ran and "llama" not in ran
 
 
-def test_the_container_has_what_its_steps_use() -> None:
-    text = (ROOT / "deploy" / "Containerfile").read_text(encoding="utf-8")
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
-    files = " ".join(copied).split()
-    assert all((ROOT / name).exists() for name in files)
-    used = set(re.findall(r"\$ROOT\"?/([a-z]+/[\w.-]+)", (ROOT / "scripts" / "lib.sh").read_text(encoding="utf-8")))
-    needed = {name for name in used if not name.startswith(("gateway/", "policies/")) and "$" not in name}
-    assert {"scripts/compile.py", "scripts/patches"} <= needed
-    assert [name for name in sorted(needed) if not any(f"{name}/".startswith(f.rstrip("/") + "/") for f in files)] == []
-    assert "build_compiled" in text
-
-
 def test_no_page_tells_to_install_the_project_from_an_index() -> None:
     pages = [
         *ROOT.glob("*.md"),
