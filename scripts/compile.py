@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,4 +98,5 @@ def build(target: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python scripts/compile.py DIRECTORY")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the working folder is removed
     build(Path(sys.argv[1]).absolute())

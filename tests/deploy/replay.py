@@ -98,7 +98,8 @@ def build(stage: Stage, base: Path, work: Path, carry: list[str]) -> Path:
             started = time.monotonic()
             known = environment(Stage("", "", stage.steps[:number]))
             variables = shlex.join(f"{name}={value}" for name, value in (known | passed).items())
-            inside = f"mount -t proc proc {root}/proc && exec chroot {root} env -i {variables} /bin/sh -c {shlex.quote(f'cd {directory} && {text}')}"
+            step = shlex.quote(f"cd {directory} && {text}")
+            inside = f"mount -t proc proc {root}/proc && exec chroot {root} env -i {variables} /bin/sh -c {step}"
             run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", inside])
             print(f"  {time.monotonic() - started:.0f} s", flush=True)
     return root
