@@ -1,0 +1,163 @@
+"""Kustomize and Helm, rendered by the real tools: every object is what its API's schema allows, runs without rights, and brings a
+configuration that the gateway's own loader accepts."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from gateway.app.plugins import OURS
+from gateway.config.load import parse
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ROOT / "tests/deploy/tools/node_modules/.layer"
+KUSTOMIZE = ROOT / "deploy/kustomize"
+CHART = ROOT / "deploy/helm/gatehouse"
+OVERLAYS = ("dev", "production", "gpu", "inference")
+VALUES = {
+    "default": "",
+    "full": "autoscaling.enabled=true,ingress.enabled=true,ingress.host=a.example,serviceMonitor.enabled=true,"
+    "gpu.enabled=true,gpu.modelsClaim=models",
+    "small": "networkPolicy.enabled=false,disruptionBudget.enabled=false,replicas=1,"
+    "adminTls.secretName=,config.listen.admin=127.0.0.1:8081,config.listen.admin_tls=null",
+}
+VERSIONS = ("1.29", "1.34")
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "ExternalSecret", "Certificate"}
+"""Kinds of other projects, whose schemas are not Kubernetes' own."""
+SECRET = "example-secret-0123456789abcdef0123456789abcdef"
+
+Objects = list[dict[str, Any]]
+
+
+def render(*command: str | Path) -> Objects:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+def helm(values: str) -> Objects:
+    return render(TOOLS / "helm/helm", "template", "g", CHART, "--namespace", "n", *(["--set", values] if values else []))
+
+
+@pytest.fixture(scope="module", params=[*(f"kustomize-{name}" for name in OVERLAYS), *(f"helm-{name}" for name in VALUES)])
+def objects(request: pytest.FixtureRequest) -> Objects:
+    kind, _, name = request.param.partition("-")
+    return render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays" / name) if kind == "kustomize" else helm(VALUES[name])
+
+
+def of(objects: Objects, kind: str) -> Objects:
+    return [item for item in objects if item["kind"] == kind]
+
+
+def pods(objects: Objects) -> Objects:
+    return [item["spec"]["template"] for item in objects if item["kind"] in ("StatefulSet", "Deployment")]
+
+
+def test_every_object_is_what_its_api_allows(objects: Objects) -> None:
+    for item in objects:
+        for version in VERSIONS:
+            if item["kind"] not in FOREIGN:
+                kubernetes_validate.validate(item, version, strict=True)
+    assert [item for item in objects if item["kind"] == "Secret"] == [], "secrets are referenced, never written down"
+
+
+def test_a_mistake_is_found(objects: Objects) -> None:
+    wrong = {**pods(objects)[0], "apiVersion": "v1", "kind": "Pod"}
+    wrong["spec"] = {**wrong["spec"], "terminationGracePeriod": 5}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
+
+
+def test_containers_run_without_rights_and_within_bounds(objects: Objects) -> None:
+    for pod in pods(objects):
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False and security["capabilities"]["drop"] == ["ALL"]
+            assert "memory" in container["resources"]["limits"] and "cpu" in container["resources"]["requests"]
+            assert {"startupProbe", "livenessProbe", "readinessProbe"} <= set(container)
+            tag = container["image"].rpartition("/")[2].partition(":")[2]
+            assert tag and tag != "latest"
+            if container["name"] == "gatehouse":
+                assert security["readOnlyRootFilesystem"] is True
+                assert spec["securityContext"]["runAsNonRoot"] is True and spec["securityContext"]["runAsUser"] == 10001
+
+
+def test_the_configuration_loads_with_the_variables_and_files_that_the_pod_has(objects: Objects) -> None:
+    texts = [item["data"]["gatehouse.yaml"] for item in of(objects, "ConfigMap")]
+    for text, pod in zip(texts, [p for p in pods(objects) if p["spec"]["containers"][0]["name"] == "gatehouse"], strict=True):
+        container = pod["spec"]["containers"][0]
+        variables = {entry["name"]: entry.get("value", SECRET) for entry in container["env"]}
+        variables |= {
+            name: url
+            for name, url in (("GATEHOUSE_DATABASE_URL", "postgresql://u@db/g"), ("GATEHOUSE_REDIS_URL", "redis://redis"))
+            if name in variables
+        }
+        variables.pop("GATEHOUSE_PEPPER", None)
+        used = set(re.findall(r"\$\{env:(\w+)\}", text))
+        assert used <= set(variables), "the pod gives no such variable"
+        spec = parse(text, file="gatehouse.yaml", environ=variables, schemas=OURS.schemas())
+        mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert (spec.listen.admin_tls is None) == spec.listen.admin.startswith("127.")
+        assert spec.listen.admin_tls is None or "/etc/gatehouse/tls" in mounts
+        assert spec.state_dir.startswith("/var/lib/gatehouse/")
+        seconds = pod["spec"]["terminationGracePeriodSeconds"]
+        assert seconds >= spec.listen.drain_delay + spec.listen.drain_timeout + 10
+        probes = {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+        assert probes == {"data"} and spec.listen.tls is None
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert spec.listen.data.endswith(f":{ports['data']}") and spec.listen.admin.endswith(f":{ports['admin']}")
+
+
+def test_services_budgets_and_policies_select_the_pods(objects: Objects) -> None:
+    labels = [pod["metadata"]["labels"] for pod in pods(objects)]
+    for kind, find in (
+        ("Service", lambda spec: spec["selector"]),
+        ("PodDisruptionBudget", lambda spec: spec["selector"]["matchLabels"]),
+        ("NetworkPolicy", lambda spec: spec["podSelector"]["matchLabels"]),
+        ("StatefulSet", lambda spec: spec["selector"]["matchLabels"]),
+        ("Deployment", lambda spec: spec["selector"]["matchLabels"]),
+    ):
+        for item in of(objects, kind):
+            wanted = find(item["spec"])
+            assert any(wanted.items() <= found.items() for found in labels), f"{kind} {item['metadata']['name']}"
+
+
+def test_what_scales_names_what_is_there(objects: Objects) -> None:
+    for scaler in of(objects, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]
+        found = [item for item in of(objects, target["kind"]) if item["metadata"]["name"] == target["name"]]
+        assert len(found) == 1 and "replicas" not in found[0]["spec"], "a number would fight with the autoscaler at each apply"
+    for scaler in of(objects, "ScaledObject"):
+        engines = render(TOOLS / "kubectl/kubectl", "kustomize", KUSTOMIZE / "overlays/inference")
+        assert scaler["spec"]["scaleTargetRef"]["name"] in [item["metadata"]["name"] for item in of(engines, "Deployment")]
+
+
+def test_the_rules_in_the_cluster_are_those_of_prometheus() -> None:
+    held = yaml.safe_load((KUSTOMIZE / "components/monitoring/prometheusrule.yaml").read_text())["spec"]["groups"]
+    files = [yaml.safe_load((ROOT / "deploy/prometheus" / name).read_text())["groups"] for name in ("recording.yaml", "alerts.yaml")]
+    assert held == files[0] + files[1]
+
+
+def test_the_chart_is_clean_and_refuses_wrong_values() -> None:
+    done = subprocess.run(
+        [str(TOOLS / "helm/helm"), "lint", "--strict", str(CHART)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for wrong, said in (
+        ("replicas=0", "replicas"),
+        ("replica=3", "replica"),
+        ("image.tag=latest", "tag"),
+        ("ingress.enabled=true", "ingress.host is needed"),
+        ("autoscaling.enabled=true,autoscaling.min=9,autoscaling.max=2", "greater than"),
+        ("config.version=2", "version"),
+        ("adminTls.secretName=", "adminTls.secretName is empty"),
+    ):
+        command = [str(TOOLS / "helm/helm"), "template", "g", str(CHART), "--set", wrong]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode != 0 and said in done.stderr, wrong
