@@ -2,7 +2,8 @@
 
 One request is one SERVER span. Below it: `queue` where it waited for an engine, `guardrails`, and a CLIENT span for each call to an engine;
 the last of these has `prefill` and `decode`, where a stream shows the difference. Langfuse and others group by `user.id` and `session.id`.
-No span has a text of the request or of its answer.
+No span has a text of the request or of its answer. Only the call's span has what was generated: tools that sum tokens over all spans of a
+trace (Phoenix does) would count them twice.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ def spans_of(seen: Seen) -> Iterator[Span]:
     assert trace is not None
     ended = int(record.time * 1e9)
     if not marks:  # it was not sampled, and failed
-        yield _own(record, trace.trace, trace.span, trace.parent, ended - int(record.duration_ms * 1e6), ended)
+        own = _own(record, trace.trace, trace.span, trace.parent, ended - int(record.duration_ms * 1e6), ended)
+        own.attributes |= _there(_generation(record))
+        yield own
         return
     shift = ended - marks[-1][1]
     begin = marks[0][1]
     own = _own(record, trace.trace, trace.span, trace.parent, begin + shift, ended)
+    if not trace.calls:
+        own.attributes |= _there(_generation(record))
     for (_, before), (phase, at) in pairwise(marks):
         name = f"gatehouse.phase.{phase}"
         own.attributes[name] = round(float(own.attributes.get(name, 0.0)) + (at - before) / 1e6, 4)  # type: ignore[arg-type]
@@ -84,7 +89,6 @@ def _own(record: OutcomeRecord, trace: str, span: str, parent: str, begin: int, 
         "http.response.status_code": record.status,
         "client.address": record.peer,
         "error.type": record.code if record.status >= 400 else "",
-        **_generation(record),
         "user.id": record.user,
         "session.id": record.session,
         "gatehouse.request_id": record.request_id,
