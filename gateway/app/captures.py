@@ -5,21 +5,16 @@ A capture is in the store until it is over. It ends by itself: each process comp
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from gateway.app.following import Followed
 from gateway.core.clock import Clock, SystemClock
-from gateway.core.errors import AlreadyExists, GatehouseError, NotFound, StoreUnavailable
-from gateway.core.ports import Change
-from gateway.core.storage import ControlStore, Resource, StoreChange
+from gateway.core.errors import AlreadyExists, GatehouseError, NotFound
+from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
-from gateway.store.feed import CHANGE, RESYNC
 
-log = logging.getLogger("gatehouse.audit")
 KIND: Final = "captures"
-RETRY_SECONDS: Final = 0.5
 LONGEST: Final = 3600.0
 """Seconds that a capture may last."""
 Record = Callable[..., None]
@@ -29,56 +24,21 @@ class Captures:
     """Life: `start`, then `heard` for the feed and `clear` now and then. until: by the key's id. changed: called with all of them."""
 
     def __init__(self, store: ControlStore, record: Record, owner: TaskOwner, clock: Clock | None = None) -> None:
-        self._store, self._record, self._owner = store, record, owner
+        self._store, self._record = store, record
         self._clock: Clock = clock or SystemClock()
-        self._lock = asyncio.Lock()
-        self._stale = True
+        self._followed = Followed(store, KIND, self._read, owner)
+        self.start, self.heard, self.every = self._followed.start, self._followed.heard, self._followed.every
         self.until: dict[str, float] = {}
         self.changed: list[Callable[[dict[str, float]], None]] = []
 
-    async def start(self) -> None:
-        """Raises StoreUnavailable."""
-        async with self._lock:
-            await self._read()
-
-    def heard(self, change: Change) -> None:
-        _, kind, payload = change
-        if kind == RESYNC or (kind == CHANGE and isinstance(payload, StoreChange) and payload.kind == KIND):
-            self._stale = True
-            self._owner.spawn(self._refresh(), name="captures")
-
-    async def _refresh(self) -> None:
-        async with self._lock:
-            while self._stale:
-                try:
-                    await self._read()
-                except StoreUnavailable:
-                    await asyncio.sleep(RETRY_SECONDS)
-
-    async def _read(self) -> None:
-        self._stale = False
-        try:
-            found = {one.name: float(one.body["until"]) for one in await self.every()}
-        except StoreUnavailable:
-            self._stale = True
-            raise
-        self._tell(found)
+    def _read(self, found: list[Resource]) -> None:
+        self._tell({one.name: float(one.body["until"]) for one in found})
 
     def _tell(self, found: dict[str, float]) -> None:
         if found != self.until:
             self.until = found
             for tell in self.changed:
                 tell(found)
-
-    async def every(self) -> list[Resource]:
-        """All that are in the store, also those that are over. Raises StoreUnavailable."""
-        found: list[Resource] = []
-        cursor: str | None = None
-        while True:
-            page = await self._store.list(KIND, limit=1000, cursor=cursor)
-            found += page.items
-            if (cursor := page.cursor) is None:
-                return found
 
     async def begin(self, key: str, tenant: str, seconds: float, reason: str, actor: str, *, dry_run: bool = False) -> Resource:
         """From now on, for so many seconds; a capture that runs is replaced. Raises StoreUnavailable."""

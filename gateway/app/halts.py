@@ -20,20 +20,17 @@ from urllib.parse import quote, unquote
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from gateway.app.following import Followed
 from gateway.core.errors import AlreadyExists, ConfigError, NotFound, StoreUnavailable
-from gateway.core.ports import Change
 from gateway.core.standing import Standing, check_target, halt
-from gateway.core.storage import ControlStore, Resource, StoreChange
+from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
-from gateway.store.feed import CHANGE, RESYNC
 
 log = logging.getLogger("gatehouse")
 KIND: Final = "halts"
 FILE: Final = "halts"
 LOOK_SECONDS: Final = 0.25
 """Between two looks at the file."""
-RETRY_SECONDS: Final = 0.5
-"""Between two tries to read the store."""
 STORE_SECONDS: Final = 2.0
 """How long the store may take; after that the file is written."""
 MAX_BYTES: Final = 1 << 20
@@ -59,50 +56,22 @@ class Halts:
     """
 
     def __init__(self, store: ControlStore, standing: Standing, state_dir: Path, record: Record, owner: TaskOwner) -> None:
-        self._store, self._standing, self._record, self._owner = store, standing, record, owner
+        self._store, self._standing, self._record = store, standing, record
         self._file = HaltFile(state_dir / FILE)
         self._stored: dict[str, Halt] = {}
         self._pending: dict[str, Halt] = {}
         """On their way to the store: in force at once, however long it takes."""
-        self._lock, self._writing = asyncio.Lock(), asyncio.Lock()
-        self._stale = True
+        self._writing = asyncio.Lock()
+        self._followed = Followed(store, KIND, self._take, owner)
+        self.heard = self._followed.heard
 
     async def start(self) -> None:
         """Puts what is halted into force. Raises StoreUnavailable."""
         await self.look()
-        async with self._lock:
-            await self._read()
+        await self._followed.start()
 
-    def heard(self, change: Change) -> None:
-        """For the feed: halts of the store may have changed."""
-        _, kind, payload = change
-        if kind == RESYNC or (kind == CHANGE and isinstance(payload, StoreChange) and payload.kind == KIND):
-            self._stale = True
-            self._owner.spawn(self._refresh(), name="halts")
-
-    async def _refresh(self) -> None:
-        async with self._lock:
-            while self._stale:
-                try:
-                    await self._read()
-                except StoreUnavailable:
-                    await asyncio.sleep(RETRY_SECONDS)
-
-    async def _read(self) -> None:
-        self._stale = False
-        found: dict[str, Halt] = {}
-        cursor: str | None = None
-        try:
-            while True:
-                page = await self._store.list(KIND, limit=1000, cursor=cursor)
-                found.update((one.target, one) for one in map(_of, page.items))
-                cursor = page.cursor
-                if cursor is None:
-                    break
-        except StoreUnavailable:
-            self._stale = True
-            raise
-        self._stored = found
+    def _take(self, found: list[Resource]) -> None:
+        self._stored = {one.target: one for one in map(_of, found)}
         self._apply()
 
     def _apply(self) -> None:
@@ -156,7 +125,7 @@ class Halts:
         target = wanted.target
         body = {"target": target, "reason": wanted.reason}
         try:
-            async with self._lock, asyncio.timeout(STORE_SECONDS):
+            async with asyncio.timeout(STORE_SECONDS), self._followed.lock:
                 if (known := self._stored.get(target)) is None:
                     made = await self._store.create(KIND, name_of(target), body, actor=wanted.actor, dry_run=dry_run)
                     known = _of(made)
@@ -164,8 +133,7 @@ class Halts:
                         self._stored[target] = known
                 return known
         except AlreadyExists:
-            self._stale = True
-            self._owner.spawn(self._refresh(), name="halts")  # another replica was faster
+            self._followed.refresh()  # another replica was faster
             return wanted
         except (StoreUnavailable, TimeoutError):
             wanted = replace(wanted, source="file")
@@ -180,7 +148,7 @@ class Halts:
     async def unhalt(self, target: str, actor: str, *, dry_run: bool = False) -> list[Halt]:
         """Takes a halt back, in the store and in this replica's file; returns what there was. Raises NotFound; StoreUnavailable for one of
         the store while it does not answer."""
-        async with self._lock:
+        async with self._followed.lock:
             gone = []
             if target in self._stored:
                 try:

@@ -10,7 +10,6 @@ by then. One that no longer signs loses its private part, and stays known for as
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from gateway.app.following import Followed
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
 from gateway.core.errors import (
     AlreadyExists,
@@ -31,13 +31,12 @@ from gateway.core.errors import (
     NotFound,
     Overloaded,
     RequestError,
-    StoreUnavailable,
 )
 from gateway.core.identity_specs import MAX_TOKEN_SECONDS
-from gateway.core.ports import AuditLog, Change
+from gateway.core.ports import AuditLog
 from gateway.core.secret import Secret
 from gateway.core.specs import GatewayTokensSpec
-from gateway.core.storage import ControlStore, Resource, StoreChange
+from gateway.core.storage import ControlStore, Resource
 from gateway.core.tasks import TaskOwner
 from gateway.core.throttle import Buckets
 from gateway.core.tokens import Mint, Minted
@@ -45,7 +44,6 @@ from gateway.core.types import EventRecord
 from gateway.core.waiting import as_future
 from gateway.identity.gateway_tokens import claims_of, encoded
 from gateway.identity.token_keys import TokenKeys, name_of, text_of
-from gateway.store.feed import CHANGE, RESYNC
 
 log = logging.getLogger("gatehouse.identity")
 
@@ -54,7 +52,6 @@ PUBLISH_SECONDS: Final = 300.0
 """Between the publication of a key and its first signature: longer than anybody remembers the old set of keys."""
 SLACK_SECONDS: Final = 60.0
 """By which the clocks of replicas and the moments of their looks may differ."""
-RETRY_SECONDS: Final = 0.5
 BURST: Final = 30
 SECONDS: Final = 1.0
 """Tokens that one subject may have at once, and one more in each of these periods."""
@@ -94,50 +91,17 @@ class TokenService:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> None:
-        self._store, self._public, self._audit, self._settings, self._owner = store, keys, audit, settings, owner
+        self._store, self._public, self._audit, self._settings = store, keys, audit, settings
         self._clock: Clock = clock or SystemClock()
         self._entropy: Entropy = entropy or SystemEntropy()
         self._keys: tuple[Key, ...] = ()
         self._pace = Buckets(self._clock, BURST, SECONDS)
-        self._lock = asyncio.Lock()
-        self._stale = True
+        self._followed = Followed(store, KIND, self._take, owner)
+        self.start, self.heard = self._followed.start, self._followed.heard
         self.issued = 0
 
-    async def start(self) -> None:
-        """Reads the keys. Raises StoreUnavailable."""
-        async with self._lock:
-            await self._read()
-
-    def heard(self, change: Change) -> None:
-        """For the feed: keys of the store may have changed."""
-        _, kind, payload = change
-        if kind == RESYNC or (kind == CHANGE and isinstance(payload, StoreChange) and payload.kind == KIND):
-            self._stale = True
-            self._owner.spawn(self._refresh(), name="token keys")
-
-    async def _refresh(self) -> None:
-        async with self._lock:
-            while self._stale:
-                try:
-                    await self._read()
-                except StoreUnavailable:
-                    await asyncio.sleep(RETRY_SECONDS)
-
-    async def _read(self) -> None:
-        self._stale = False
-        found: list[Key] = []
-        cursor: str | None = None
-        try:
-            while True:
-                page = await self._store.list(KIND, limit=1000, cursor=cursor)
-                found += [self._key(resource) for resource in page.items]
-                cursor = page.cursor
-                if cursor is None:
-                    break
-        except StoreUnavailable:
-            self._stale = True
-            raise
-        self._keys = tuple(sorted(found, key=lambda key: key.number))
+    def _take(self, found: list[Resource]) -> None:
+        self._keys = tuple(sorted(map(self._key, found), key=lambda key: key.number))
         self._public.replace({key.kid: key.x for key in self._keys})
 
     def _key(self, resource: Resource) -> Key:
@@ -179,9 +143,9 @@ class TokenService:
 
     async def _make(self, after: float, actor: str = "gatehouse", *, dry_run: bool = False) -> None:
         """A new key that signs after so many seconds; or the one that another replica has just made."""
-        async with self._lock:
-            if self._stale:
-                await self._read()
+        async with self._followed.lock:
+            if self._followed.stale:
+                await self._followed.read()
             private = Ed25519PrivateKey.generate()
             x = text_of(private.public_key().public_bytes_raw())
             sealed = self._store.seal(Secret(private.private_bytes_raw().hex()), _purpose(x))
@@ -192,7 +156,7 @@ class TokenService:
             except AlreadyExists:
                 log.info("another replica has made the next key of gateway tokens")
             if not dry_run:
-                await self._read()
+                await self._followed.read()
 
     async def _clear(self) -> None:
         """Erases the private part of what no longer signs, and forgets what no valid token can be signed with."""
@@ -288,8 +252,8 @@ class TokenService:
         if not dry_run and not any(other.private is not None and other is not key for other in self._keys):
             await self._make(0.0, actor)
         await self._store.delete(KIND, key.name, actor=actor, dry_run=dry_run)
-        async with self._lock:
-            await self._read()
+        async with self._followed.lock:
+            await self._followed.read()
         return self.views()
 
     def _insist(self) -> None:

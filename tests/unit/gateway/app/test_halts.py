@@ -1,5 +1,6 @@
 """The file of halts: what counts of it while it is written, when it is damaged, and what is written into it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from gateway.core.errors import ConfigError, NotFound, StoreUnavailable
 from gateway.core.standing import Standing
 from gateway.core.storage import Page, Resource
 from gateway.core.tasks import TaskOwner
+from gateway.store.feed import RESYNC
 
 
 class MemoryStore:
@@ -45,9 +47,9 @@ class Around:
     def __init__(self, directory: Path) -> None:
         self.store, self.standing, self.records = MemoryStore(), Standing(), list[tuple[str, str]]()
         self.file = directory / "halts"
-        owner = TaskOwner("test")
+        self.owner = TaskOwner("test")
         self.halts = Halts(
-            self.store, self.standing, directory, lambda event, target, *_, **__: self.records.append((event, target)), owner
+            self.store, self.standing, directory, lambda event, target, *_, **__: self.records.append((event, target)), self.owner
         )  # type: ignore[arg-type]
 
     async def look(self, times: int = 2) -> list[str]:
@@ -116,6 +118,21 @@ async def test_without_the_store_a_halt_is_kept_in_the_file(around: Around, tmp_
     assert around.file.stat().st_mode & 0o777 == 0o600
     await around.halts.unhalt("agent/a b", "acme/root")
     assert around.stopped() == [] and await around.look() == [] and around.file.read_text() == ""
+
+
+async def test_a_halt_does_not_wait_for_a_reading_of_the_store_that_hangs(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.app.halts.STORE_SECONDS", 0.05)
+
+    async def hangs(kind: str, **_: Any) -> Page[Resource]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    around.store.list = hangs  # type: ignore[method-assign]
+    around.halts.heard((1, RESYNC, None))
+    await asyncio.sleep(0)
+    made = await around.halts.halt("all", "fire", "acme/root")
+    assert made.source == "file" and around.stopped() == ["all"]
+    await around.owner.aclose()
 
 
 async def test_what_only_the_store_holds_cannot_be_taken_back_without_it(around: Around) -> None:

@@ -1,0 +1,81 @@
+"""All resources of one kind of the store, kept in this process and read again whenever one of them may have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from gateway.core.errors import StoreUnavailable
+from gateway.core.ports import Change
+from gateway.core.storage import ControlStore, Resource, StoreChange
+from gateway.core.tasks import TaskOwner
+from gateway.store.feed import CHANGE, RESYNC
+
+log = logging.getLogger("gatehouse")
+RETRY_SECONDS: Final = 0.5
+"""Between two tries to read the store."""
+PAGE: Final = 1000
+
+
+class Followed:
+    """Life: `start`, then `heard` for the feed; the owner ends its tasks. take: called with all of them, in no order, after each reading.
+
+    lock: held while it reads. Whoever writes to the store and then to what `take` wrote holds it meanwhile, or a reading that began before
+    the write would undo that.
+    """
+
+    def __init__(self, store: ControlStore, kind: str, take: Callable[[list[Resource]], None], owner: TaskOwner) -> None:
+        self._store, self._kind, self._take, self._owner = store, kind, take, owner
+        self.lock = asyncio.Lock()
+        self.stale = True
+        """Whether something was heard of that has not been read yet."""
+        self._reading: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reads them. Raises StoreUnavailable."""
+        self.stale = True
+        while self.stale:
+            async with self.lock:
+                await self.read()
+
+    def heard(self, change: Change) -> None:
+        _, kind, payload = change
+        if kind == RESYNC or (kind == CHANGE and isinstance(payload, StoreChange) and payload.kind == self._kind):
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Reads them soon, however often it takes."""
+        self.stale = True
+        if self._reading is None or self._reading.done():
+            self._reading = self._owner.spawn(self._follow(), name=self._kind)
+
+    async def _follow(self) -> None:
+        while self.stale:
+            try:
+                async with self.lock:
+                    await self.read()
+            except StoreUnavailable as error:
+                log.warning("%s could not be read: %s", self._kind.replace("_", " "), error.message)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def read(self) -> None:
+        """Reads them now. The caller has the lock. Raises StoreUnavailable."""
+        self.stale = False
+        try:
+            found = await self.every()
+        except StoreUnavailable:
+            self.stale = True
+            raise
+        self._take(found)
+
+    async def every(self) -> list[Resource]:
+        """All that are in the store at the moment. Raises StoreUnavailable."""
+        found: list[Resource] = []
+        cursor: str | None = None
+        while True:
+            page = await self._store.list(self._kind, limit=PAGE, cursor=cursor)
+            found += page.items
+            if (cursor := page.cursor) is None:
+                return found
