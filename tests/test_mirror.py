@@ -141,7 +141,6 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/reveals.py": ("tests/e2e/test_audit_texts.py", "self_approval"),
     "gateway/app/shared_limits.py": ("tests/e2e/test_shared_limits.py", "limits_redis_lost"),
     "gateway/app/shared_proofs.py": ("tests/integration/test_shared_proofs.py", "SharedProofs"),
-    "gateway/app/suspensions.py": ("tests/e2e/test_people.py", "/suspend"),
     "gateway/app/text_keeping.py": ("tests/e2e/test_audit_texts.py", "revealed("),
     "gateway/app/traffic_gauges.py": ("tests/unit/gateway/app/test_gauges.py", "gatehouse_endpoint_up"),
     "gateway/app/upgrade/upgrader.py": ("tests/e2e/test_upgrade.py", "upgrade_check_failed"),
