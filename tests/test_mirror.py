@@ -184,6 +184,8 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/core/values.py": ("tests/unit/policies/test_rbac.py", "gateway.core.types"),
     "gateway/core/vault.py": ("tests/unit/gateway/audit/test_keyring.py", "DataKeyGiven"),
     "gateway/core/wire.py": ("tests/contract/test_limiter.py", "wire"),
+    "gateway/guardrails/http_shapes.py": ("tests/unit/gateway/guardrails/test_http.py", "a place that is not in the text"),
+    "gateway/guardrails/remote.py": ("tests/unit/gateway/guardrails/test_http.py", "import remote"),
     "gateway/identity/directory.py": ("tests/integration/test_ldap.py", "gateway.identity.directory"),
     "gateway/identity/ldap.py": ("tests/integration/test_ldap.py", "gateway.identity.ldap"),
     "gateway/identity/token_keys.py": ("tests/unit/gateway/identity/test_gateway_tokens.py", "token_keys"),

@@ -45,7 +45,6 @@ EXCEPTIONS = {
         for owner in ("CostCentreSpec.key", "CostCentreSpec.name", "CostCentreSpec.tenant", "CostCentreSpec.user", "UsageSpec.cost_centres")
     },
     "PriceSpec.reference": "shown by the admin API, which reads the configuration as plain values",
-    "HttpSettings.shape": "there is one shape so far; the setting names it, so that another can be added",
 }
 
 

@@ -1,130 +1,162 @@
-"""A guardrail that another server decides: the texts are sent to it, and its answer is the verdict.
-
-The only shape so far is OpenAI's moderation endpoint (API reference, "Create moderation"): `{"input": [...]}` is answered by
-`{"results": [{"flagged": ...}]}`, one result for each text. Whatever is not such an answer, within the deadline, is a failure of the
-guardrail, which its fail mode decides.
-"""
+"""A guardrail that another server decides: the texts are sent to it, and its answer is the verdict (gateway.guardrails.http_shapes)."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, field
 
-from gateway.core.errors import EngineError, EngineTimeout
+from gateway.core.errors import EngineError, PermissionDenied
 from gateway.core.plugins import Context
 from gateway.core.secret import Secret
 from gateway.core.specs import ClientTlsSpec, Spec, Timeout
-from gateway.core.tasks import TaskOwner
-from gateway.core.types import ALLOW, Verdict
+from gateway.core.types import ALLOW, Finding, Verdict
+from gateway.core.values import UNLABELLED
 from gateway.core.waiting import Maybe
-from gateway.transport.ask import ask
-from gateway.transport.pool import EndpointClient
+from gateway.guardrails import http_shapes as shapes
+from gateway.guardrails.http_shapes import Action
+from gateway.guardrails.remote import MAX_ANSWER_BYTES, GuardBreakerSpec, Remote
 
-REASON: Final = "The text is not allowed here."
-TICK_SECONDS: Final = 5.0
-MAX_ANSWER_BYTES: Final = 1024 * 1024
+
+class PresidioSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """language: of the texts. threshold: the least score that counts. entities: what is done with each type; others are left to `others`.
+    only: the types that are asked for; without any, all that the server knows."""
+
+    language: Annotated[str, Meta(pattern=r"^[a-z]{2,3}$")] = "en"
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    entities: Mapping[str, Action] = field(default_factory=dict)
+    others: Action = "mask"
+    only: tuple[str, ...] = ()
 
 
 class HttpSettings(Spec, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """url: where texts are posted to. timeout: for one question, waiting for its turn included. concurrent: questions at a time. max_bytes:
-    of all the texts of one question; longer ones cannot be inspected. model, token: sent where they are given. tls: towards the server."""
+    """url: where texts are posted to. shape: what is asked and answered. action: what is done with a flagged text (`openai_moderation`).
+    timeout: for all questions about one request or answer, waiting for their turn included. concurrent: questions at a time. max_bytes: of
+    all texts; longer ones cannot be inspected. model, token: sent where they are given. tls: towards the server. secret: signs questions.
+    clearance: labels of data that the server may see, `*` for all."""
 
     url: Annotated[str, Meta(min_length=1)]
-    shape: Literal["openai_moderation"] = "openai_moderation"
+    shape: Literal["openai_moderation", "presidio", "generic"] = "openai_moderation"
+    action: Literal["block", "annotate", "label"] = "block"
     timeout: Timeout = 1.0
     concurrent: Annotated[int, Meta(ge=1, le=1024)] = 64
     max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
     model: str | None = None
     token: Secret | None = None
     tls: ClientTlsSpec | None = None
+    secret: Secret | None = None
+    breaker: GuardBreakerSpec = GuardBreakerSpec()
+    presidio: PresidioSettings = PresidioSettings()
+    clearance: tuple[str, ...] = ()
 
 
-class _Result(Struct):
-    flagged: bool
-
-
-class _Results(Struct):
-    results: list[_Result]
-
-
-_RESULTS: Final = msgspec.json.Decoder(_Results)
+AT_ONCE: Final = 16
+"""Texts of one request that a server of Presidio's is asked about at a time."""
 
 
 class HttpGuardrail:
     """Asks for every set of texts. Streams are held until they end."""
 
     def __init__(self, name: str, settings: HttpSettings) -> None:
+        if settings.model is not None and settings.shape != "openai_moderation":
+            raise ValueError(f"model: the shape {settings.shape} has none")
+        if settings.presidio != PresidioSettings() and settings.shape != "presidio":
+            raise ValueError("presidio: only the shape presidio has these settings")
         self.name, self._settings = name, settings
-        parts = urlsplit(settings.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{settings.url!r} is not an address to post to; write http://HOST/PATH or https://HOST/PATH")
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._headers = {"content-type": "application/json"}
-        if settings.token is not None:
-            self._headers["authorization"] = f"Bearer {settings.token.reveal()}"
-        self._client = EndpointClient(
-            f"{parts.scheme}://{parts.netloc}", tls=settings.tls, connect_timeout=settings.timeout, max_idle=settings.concurrent
+        self._remote = Remote(
+            name,
+            settings.url,
+            timeout=settings.timeout,
+            concurrent=settings.concurrent,
+            tls=settings.tls,
+            token=settings.token,
+            secret=settings.secret,
+            breaker=settings.breaker,
         )
-        self._tasks = TaskOwner(f"guardrail {name}")
-        self._turns = asyncio.Semaphore(settings.concurrent)
-        self._blocked = Verdict("block", name, REASON)
+        self._clearance = None if "*" in settings.clearance else frozenset(settings.clearance)
 
     async def start(self) -> None:
-        self._tasks.every(TICK_SECONDS, self._tick, name="connections")
+        self._remote.start()
 
     async def aclose(self) -> None:
-        await self._tasks.aclose()
-        await self._client.aclose()
+        await self._remote.aclose()
 
     def check(self, texts: Sequence[str]) -> Maybe[Verdict]:
-        """Allow or block. Raises EngineError, EngineTimeout: the server did not say what the texts are."""
-        asked = [text for text in texts if text]
-        if not asked:
+        """Raises EngineError, EngineTimeout: the server did not say what the texts are."""
+        return self.check_labelled(texts, UNLABELLED)
+
+    def check_labelled(self, texts: Sequence[str], labels: frozenset[str]) -> Maybe[Verdict]:
+        """The same for texts with data labels. Raises PermissionDenied if the server may not see them."""
+        numbers = [number for number, text in enumerate(texts) if text]
+        if not numbers:
             return ALLOW
-        return self._tasks.wait(self._verdict(self._question(asked), len(asked)), name="check")
+        if self._clearance is not None and not labels <= self._clearance:
+            raise PermissionDenied(f"the server is not cleared for data with the label {min(labels - self._clearance)}")
+        if sum(map(len, texts)) > self._settings.max_bytes:  # before anything is encoded
+            raise EngineError(f"the texts are longer than max_bytes ({self._settings.max_bytes})")
+        return self._remote.tasks.wait(self._verdict(texts, numbers), name="check")
 
     def stream(self) -> None:
         return None
 
-    async def _tick(self) -> None:
-        self._client.tick(time.monotonic())
+    async def _verdict(self, texts: Sequence[str], numbers: list[int]) -> Verdict:
+        shape = self._settings.shape
+        if shape == "presidio":
+            return await self._analysed(texts, numbers)
+        asked = [texts[number] for number in numbers]
+        until = self._remote.deadline()
+        if shape == "generic":
+            most = MAX_ANSWER_BYTES + 4 * self._settings.max_bytes
+            body = await self._remote.post(self._encoded(shapes.generic_question(self.name, asked)), until, most)
+            return _placed(shapes.generic_verdict(body, self.name, asked), texts, numbers)
+        body = await self._remote.post(self._encoded(shapes.moderation_question(asked, self._settings.model)), until)
+        flagged = shapes.moderation_flagged(body, len(asked))
+        if not flagged:
+            return ALLOW
+        findings = tuple(Finding("flagged", 0, len(asked[at]), asked[at], numbers[at]) for at in flagged[:8])
+        action = self._settings.action
+        return Verdict("block" if action == "block" else "annotate", self.name, shapes.REASON, (), findings, None, action == "label")
 
-    def _question(self, texts: list[str]) -> bytes:
-        if sum(map(len, texts)) > self._settings.max_bytes:  # before anything is encoded
-            raise EngineError(f"the texts are longer than max_bytes ({self._settings.max_bytes})")
-        body: dict[str, Any] = {"input": texts}
-        if self._settings.model is not None:
-            body["model"] = self._settings.model
-        try:
-            question = msgspec.json.encode(body)
-        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 cannot hold
-            body["input"] = [text.encode("utf-8", "replace").decode() for text in texts]
-            question = msgspec.json.encode(body)
-        if len(question) > 2 * self._settings.max_bytes + 1024:
-            raise EngineError(f"the texts are longer than max_bytes ({self._settings.max_bytes})")
-        return question
+    async def _analysed(self, texts: Sequence[str], numbers: list[int]) -> Verdict:
+        """One question for each text, several at a time."""
+        settings = self._settings.presidio
+        until = self._remote.deadline()
+        findings: list[Finding] = []
+        for first in range(0, len(numbers), AT_ONCE):
+            batch = numbers[first : first + AT_ONCE]
+            waiting = [self._remote.tasks.spawn(self._places(texts[number], number, until), name="analyse") for number in batch]
+            try:
+                for one in waiting:
+                    findings += await one
+            finally:
+                for one in waiting:
+                    one.cancel()
+        return shapes.acted(self.name, texts, findings, settings.entities, settings.others)
 
-    async def _verdict(self, question: bytes, count: int) -> Verdict:
-        try:
-            async with asyncio.timeout(self._settings.timeout), self._turns:
-                reply = await ask(self._client, "POST", self._path, self._headers, question, max_body=MAX_ANSWER_BYTES)
-        except TimeoutError:
-            raise EngineTimeout(f"the server did not answer within {self._settings.timeout:g} s") from None
-        if reply.head.status != 200:
-            raise EngineError(f"the server answered with status {reply.head.status}")
-        try:
-            results = _RESULTS.decode(reply.body).results
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EngineError(f"the server's answer is not a moderation: {error}") from None
-        if len(results) != count:
-            raise EngineError(f"the server answered for {len(results)} of {count} texts")
-        return self._blocked if any(result.flagged for result in results) else ALLOW
+    async def _places(self, text: str, number: int, until: float) -> list[Finding]:
+        settings = self._settings.presidio
+        question = shapes.presidio_question(text, settings.language, settings.threshold, settings.only)
+        return shapes.presidio_found(await self._remote.post(self._encoded(question), until), text, number, settings.threshold)
+
+    def _encoded(self, question: dict[str, object]) -> bytes:
+        body = shapes.encoded(question)
+        if len(body) > 2 * self._settings.max_bytes + 1024:
+            raise EngineError(f"the texts are longer than max_bytes ({self._settings.max_bytes})")
+        return body
+
+
+def _placed(verdict: Verdict, texts: Sequence[str], numbers: list[int]) -> Verdict:
+    """A verdict on the texts that were sent, for all of them."""
+    if len(numbers) == len(texts):
+        return verdict
+    for finding in verdict.findings:
+        finding.text = numbers[finding.text]
+    passed = list(texts)
+    for number, text in zip(numbers, verdict.texts, strict=False):
+        passed[number] = text
+    passing = tuple(passed) if verdict.texts else ()
+    return Verdict(verdict.action, verdict.guardrail, verdict.reason, passing, verdict.findings, verdict.usage, verdict.label)
 
 
 def build(settings: HttpSettings, context: Context) -> HttpGuardrail:

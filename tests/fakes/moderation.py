@@ -10,13 +10,14 @@ from typing import Any
 
 
 class ModerationServer:
-    """`asked`: the bodies of all questions. `heads`: their heads. `answer`: a whole response that is given instead; `hold`: it waits for
-    this before it answers."""
+    """`asked`: the bodies of all questions. `bodies`: as they came. `heads`: their heads. `answer`: a whole response that
+    is given instead; `hold`: it waits for this before it answers."""
 
     def __init__(self, word: str) -> None:
         self.word = word
         self.asked: list[dict[str, Any]] = []
         self.heads: list[bytes] = []
+        self.bodies: list[bytes] = []
         self.answer: bytes | None = None
         self.hold: asyncio.Event | None = None
         self.came = asyncio.Event()
@@ -32,6 +33,7 @@ class ModerationServer:
                 length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
                 body = await reader.readexactly(length)
                 self.heads.append(head)
+                self.bodies.append(body)
                 self.asked.append(json.loads(body))
                 self.busy += 1
                 self.most = max(self.most, self.busy)
