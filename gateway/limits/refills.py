@@ -1,7 +1,8 @@
 """Takes blocks of durable amounts from the store for those who wait, many in one transaction; gives back what is not used.
 
 One transaction is under way at a time; what is asked meanwhile goes with the next one. A store that does not answer within PATIENCE
-is left alone for a second, and until it answers again each limit does what its `on_failure` says.
+is left alone for a second, and until it answers again each limit does what its `on_failure` says. What it does later counts: it is in hand
+then. Where nobody knows whether it did something, the next start settles this run by the audit log (gateway.app.budget_runs).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from gateway.core.clock import Clock
@@ -67,7 +69,8 @@ class Refills:
         self._ticker = Ticker(clock)
         self._queue: dict[Stock, tuple[Need, list[_Wait]]] = {}
         self._known: dict[Stock, tuple[Meter, str]] = {}
-        self._running = self._down = False
+        self._running = self._down = self._unsure = False
+        self._late: set[asyncio.Task[Sequence[Given]]] = set()
         self.first = False
         """Whether no earlier process of this replica has anything left to be settled."""
 
@@ -79,6 +82,8 @@ class Refills:
 
     async def aclose(self) -> None:
         """Gives back everything in hand, as far as the store takes it."""
+        if self._late:
+            await asyncio.wait(set(self._late), timeout=PATIENCE)
         for stock, (meter, mode) in list(self._known.items()):
             if stock.hand:
                 stock.touched = self.now() - UNUSED
@@ -89,8 +94,8 @@ class Refills:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in hand or owed."""
-        return all(stock.empty() for stock in self._known)
+        """Whether nothing is in hand or owed, and the store was heard to have done all that it was asked."""
+        return not self._unsure and not self._late and all(stock.empty() for stock in self._known)
 
     def ask(self, needs: Sequence[Need], retry: Callable[[], None]) -> None:
         """Asks the store for what these lack; then calls back, whatever the answer."""
@@ -133,9 +138,17 @@ class Refills:
         asks = [self._ask(need, now, replicas) for need in batch]
         for need in batch:
             need.stock.queued = False
+        counting = self._tasks.wait(self._count(asks), name="count in the store")
+        done, _ = await asyncio.wait({counting}, timeout=PATIENCE)
+        if not done:
+            self._late.add(counting)
+            counting.add_done_callback(partial(self._answered_late, batch, asks))
+            self._failed(batch, asks, replicas, TimeoutError())
+            return
         try:
-            answers = await asyncio.wait_for(self._count(asks), PATIENCE)
-        except (GatehouseError, TimeoutError) as error:
+            answers = counting.result()
+        except GatehouseError as error:
+            self._unsure = True
             self._failed(batch, asks, replicas, error)
             return
         if self._down:
@@ -149,6 +162,21 @@ class Refills:
             if given.crossed and self._alert is not None:
                 self._alert(stock.limit, stock.key, given.crossed)
             stock.heard_of(now, given.granted, given.left, given.window, until, now + int(given.wait * SECOND), BELIEVED)
+
+    def _answered_late(self, batch: list[Need], asks: list[Ask], counting: asyncio.Task[Sequence[Given]]) -> None:
+        """The store did what nobody waited for any more: what it gave is in hand, and what was owed is paid."""
+        self._late.discard(counting)
+        if counting.cancelled() or counting.exception() is not None:
+            self._unsure = True
+            return
+        for need, ask, given in zip(batch, asks, counting.result(), strict=True):
+            stock = need.stock
+            if stock.window in (-1, given.window):
+                stock.hand += ask.owed + given.granted
+                stock.window = given.window
+                self._known[stock] = (need.meter, need.mode)
+            elif ask.owed or given.granted:
+                self._unsure = True
 
     def _ask(self, need: Need, now: int, replicas: int) -> Ask:
         """What is said of one stock; what goes back is out of hand at once."""

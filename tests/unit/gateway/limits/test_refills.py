@@ -216,3 +216,31 @@ async def test_a_rate_that_becomes_one_of_a_longer_time_is_counted_in_the_store_
     await replica.refills._look()
     await replica.refills.aclose()
     assert spent(shelf, day) == 0
+
+
+async def test_what_the_store_does_too_late_is_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.limits.refills.PATIENCE", 0.01)
+    clock = FakeClock()
+    shelf, slow = Shelf(clock), asyncio.Event()
+    plain = shelf.count
+
+    async def count(asks: Sequence[Ask]) -> Sequence[Given]:
+        answers = await plain(asks)  # it is done
+        await slow.wait()
+        return answers
+
+    shelf.count = count  # type: ignore[method-assign]
+    one = Replica(shelf, [daily(on_failure="local")])
+    with pytest.raises(GatehouseError):
+        await one.ask(100)
+    assert used(shelf.rows[("t", "api_key", "ci")], meters_of(daily())[0], clock.wall()) >= 100 and not one.refills.empty
+    slow.set()
+    await reached(lambda: not one.refills._late)
+    (stock,) = one.refills._known
+    assert stock.hand >= 100
+    await one.refills.aclose()
+    assert used(shelf.rows[("t", "api_key", "ci")], meters_of(daily())[0], clock.wall()) == 0 and one.refills.empty
+    shelf.down = True
+    clock.advance(10)
+    (await one.ask(100)).settle(None)
+    assert not one.refills.empty, "nobody knows whether it was done: the next start settles this run"
