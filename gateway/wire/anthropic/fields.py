@@ -13,20 +13,20 @@ from typing import Final
 from gateway.wire.openai.fields import names
 
 _BOTH = names(
-    "model messages system tools tool_choice thinking output_config output_format cache_control context_management",
+    "model messages system tools tool_choice thinking output_config output_format cache_control diagnostics context_management",
 )
-COUNT: Final = _BOTH
+COUNT: Final = _BOTH | frozenset({"speed"})
 TOP: Final = _BOTH | names("max_tokens metadata stop_sequences stream temperature top_p top_k service_tier inference_geo speed")
 MESSAGE: Final = names("role content")
 BLOCK: Final[dict[str, frozenset[str]]] = {
     "text": names("type text cache_control citations"),
-    "image": names("type source cache_control"),
+    "image": names("type source cache_control transformations"),
     "document": names("type source title context citations cache_control"),
     "search_result": names("type source title content citations cache_control"),
     "thinking": names("type thinking signature"),
     "redacted_thinking": names("type data"),
-    "tool_use": names("type id name input cache_control caller"),
-    "tool_result": names("type tool_use_id content is_error cache_control"),
+    "tool_use": names("type id name input cache_control caller toolset_name"),
+    "tool_result": names("type tool_use_id content is_error cache_control toolset_name"),
     "server_tool_use": names("type id name input cache_control caller"),
     "tool_reference": names("type tool_name cache_control"),
 }
@@ -38,7 +38,7 @@ SOURCE: Final[dict[str, frozenset[str]]] = {
 }
 SERVER_RESULT: Final = "_tool_result"
 """Ends the type of a block with the result of a tool that the API's own server ran."""
-NEVER: Final = names("mcp_servers container betas user_profile_id")
+NEVER: Final = names("mcp_servers container betas user_profile_id workspace_id")
 """At the top level, besides those of gateway.wire.openai.fields.NEVER."""
 METADATA: Final = names("user_id data_label")
 TOOL: Final = names(

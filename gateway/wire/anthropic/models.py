@@ -20,7 +20,7 @@ MOST: Final = 1000
 def model(name: str, created: int) -> dict[str, Any]:
     """One model. created: seconds since the epoch."""
     moment = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {"type": "model", "id": name, "display_name": name, "created_at": moment}
+    return {"type": "model", "id": name, "display_name": name, "created_at": moment, "lifecycle": "active"}
 
 
 def page(models: Sequence[dict[str, Any]], query: bytes) -> bytes:
