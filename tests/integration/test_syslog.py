@@ -11,6 +11,7 @@ import pytest
 
 from gateway.audit.broker import AuditBroker
 from gateway.audit.courier import Courier
+from gateway.audit.formats import rfc3339
 from gateway.audit.places import PlacesFile
 from gateway.audit.sinks.contract import Unacceptable, batch_of
 from gateway.audit.sinks.syslog import SyslogSink
@@ -76,6 +77,16 @@ async def test_hostile_records_arrive_byte_for_byte(rsyslog: Rsyslog, tmp_path: 
     await sink.aclose()
     with pytest.raises(OSError):
         sink.write(batch_of(way, lines[0]))
+
+
+def test_a_message_has_the_time_of_its_record() -> None:
+    sink = SyslogSink(SyslogSinkSpec(address="udp://127.0.0.1:9"))
+    parts = (0.0, 0.5, 0.123456, 0.0000004, 0.9999984, 0.9999994, 0.9999996, 0.000001)
+    for second in (1.7e9, 1.7e9 + 1, 1.7e9, 0.0, 253402300798.0):
+        for seconds in (second + part for part in parts):
+            assert f">1 {rfc3339(seconds)} ".encode() in sink._message("gw", b'{"seq":1,"kind":"intent","time":%r}' % seconds)
+    for strange in (-1.0, 1e300, 253402300800.0):
+        assert f">1 {rfc3339(strange)} ".encode() in sink._message("gw", b'{"seq":1,"kind":"intent","time":%r}' % strange)
 
 
 def test_a_datagram_that_is_too_long_is_refused(rsyslog: Rsyslog) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from gateway.audit.formats import BODIES, records
+from gateway.audit.formats import BODIES, ndjson, records
 from gateway.audit.sinks.contract import Batch, Unacceptable
 from gateway.core.errors import ConfigError
 from gateway.core.plugins import SinkContext
@@ -26,6 +27,15 @@ LONGEST_ANSWER: Final = 8 * 1024 * 1024
 class BulkAnswer(msgspec.Struct):
     errors: bool = False
     items: list[dict[str, dict[str, Any]]] = []
+
+
+class Named(msgspec.Struct):
+    """Whether a line names its writer; all of it is read."""
+
+    writer: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+names_writer: Final = msgspec.json.Decoder(Named).decode
 
 
 class HttpSink:
@@ -50,14 +60,18 @@ class HttpSink:
         self._client = httpx.Client(headers=headers, verify=verify, timeout=settings.timeout, trust_env=False, follow_redirects=False)
 
     def write(self, batch: Batch) -> None:
-        found = records(batch.writer, batch.splitlines())
-        status, answer = self._post(self._body(found, self._settings.index, self._host))
+        lines = batch.splitlines()
+        if self._settings.format == "ndjson":
+            body = named(batch.writer, lines)
+        else:
+            body = self._body(records(batch.writer, lines), self._settings.index, self._host)
+        status, answer = self._post(body)
         if status in NEVER:
             raise Unacceptable(f"{status}: {answer[:200]!r}")
         if not 200 <= status < 300:
             raise OSError(f"{self._settings.url}: it answered {status}: {answer[:200]!r}")
         if self._settings.format == "elastic_bulk":
-            _check_bulk(answer, len(found))
+            _check_bulk(answer, len(lines))
 
     def probe(self) -> None:
         """A record is the only thing that can be sent: whether the address answers is seen with the first one."""
@@ -78,6 +92,19 @@ class HttpSink:
                 return response.status_code, bytes(answer)
         except (self._errors, RuntimeError) as error:  # RuntimeError: it is closed
             raise OSError(f"{self._settings.url}: {error or type(error).__name__}") from None
+
+
+def named(writer: str, lines: Sequence[bytes]) -> bytes:
+    """Lines of JSON that name their writer: those of the log as they are, where they do not name it."""
+    end = b',"writer":%b}\n' % msgspec.json.encode(writer)
+    found = []
+    for line in lines:
+        try:
+            plain = line.isascii() and line.endswith(b'"}') and names_writer(line).writer is msgspec.UNSET
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            plain = False
+        found.append(line[:-1] + end if plain else ndjson(records(writer, [line]), "", ""))
+    return b"".join(found)
 
 
 def _check_bulk(answer: bytes, count: int) -> None:

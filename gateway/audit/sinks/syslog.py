@@ -33,6 +33,11 @@ PORTS: Final = {"tls": 6514, "tcp": 514, "udp": 514}
 NOTICE: Final = 5
 SEVERITIES: Final = {"denied": 4, "failed": 3, "timeout": 4, "unknown": 4, "cancelled": 6, "ok": 6}
 """By an outcome's result: warning, error, informational."""
+REQUESTS: Final = ("intent", "outcome")
+LATEST: Final = 253402300799.0
+"""Seconds since the epoch: the end of the year 9999."""
+ROUND: Final = 0.999999
+"""What is later in its second may be the next one, in whole microseconds."""
 _POLL: Final = 0.002
 
 
@@ -64,7 +69,9 @@ class SyslogSink:
         if self._way == "tls":
             tls_context(settings.tls, "")  # its files are looked at now
         self._settings = settings
-        self._source = settings.host or socket.gethostname() or "-"
+        source = settings.host or socket.gethostname() or "-"
+        self._who = f"{source} gatehouse {os.getpid()} ".encode("ascii", "replace")
+        self._second, self._begins = -1.0, b""
         self._socket: socket.socket | None = None
         self._closed = False
 
@@ -172,15 +179,28 @@ class SyslogSink:
         except (msgspec.DecodeError, UnicodeDecodeError):
             head = Head()
             line = b"".join(b"%c" % byte if 32 <= byte < 127 else b"?" for byte in line)  # somebody has changed the log: `verify` tells
-        severity = NOTICE if head.kind not in ("intent", "outcome") else SEVERITIES.get(head.outcome, 6)
+        severity = SEVERITIES.get(head.outcome, 6) if head.kind in REQUESTS else NOTICE
         message_id = (head.event or head.kind or "-")[:32]
         message_id = message_id if message_id.isascii() and message_id.isprintable() and " " not in message_id else "-"
-        data = f'[gatehouse@{self._settings.enterprise} writer="{writer}" seq="{head.seq}"]'
-        priority = self._settings.facility * 8 + severity
-        return (
-            f"<{priority}>1 {rfc3339(head.time)} {self._source} gatehouse {os.getpid()} {message_id} {data} ".encode("ascii", "replace")
-            + line
+        return b'<%d>1 %b %b%b [gatehouse@%d writer="%b" seq="%d"] %b' % (
+            self._settings.facility * 8 + severity,
+            self._moment(head.time),
+            self._who,
+            message_id.encode(),
+            self._settings.enterprise,
+            writer.encode(),
+            head.seq,
+            line,
         )
+
+    def _moment(self, seconds: float) -> bytes:
+        """In UTC with microseconds. Many records of one second come one behind the other."""
+        if self._second <= seconds < self._second + ROUND:
+            return b"%b.%06dZ" % (self._begins, round((seconds - self._second) * 1_000_000))
+        found = rfc3339(seconds)
+        if 0.0 <= seconds < LATEST and seconds - int(seconds) < ROUND:
+            self._second, self._begins = float(int(seconds)), found[: len("2026-01-01T00:00:00")].encode()
+        return found.encode()
 
 
 def _unacknowledged(connection: socket.socket) -> int:

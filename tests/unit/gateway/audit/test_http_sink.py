@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.audit.formats import ndjson, records
 from gateway.audit.sinks.contract import Batch, Unacceptable, batch_of
-from gateway.audit.sinks.http import HttpSink
+from gateway.audit.sinks.http import HttpSink, named
 from gateway.core.errors import ConfigError
 from gateway.core.secret import Secret
 from gateway.core.sink_specs import HttpSinkSpec
@@ -60,6 +61,27 @@ async def test_lines_of_json_with_headers_and_a_token(receiver: HttpReceiver) ->
     await made.aclose()
     with pytest.raises(OSError):
         made.write(batch())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *LINES,
+        b'{"seq":4,"kind":"segment","time":1.0,"writer":"gw-1","hash":"ab"}',
+        b'{"seq":5,"kind":"segment","writer":null,"hash":"ab"}',
+        b'{"x":{"writer":"other"},"hash":"ab"}',
+        b"{}",
+        b'{"a":[}, "b":"c"}',
+        b'["x", "y"}',
+        b'{"a":"\xff","hash":"x"}',
+        b'{"a":"x"} ',
+        b'"}',
+        b"",
+    ],
+)
+def test_lines_that_are_as_the_log_writes_them_are_passed_on_with_their_writer(line: bytes) -> None:
+    assert json.loads(named('gw-"1', [line])) == json.loads(ndjson(records('gw-"1', [line]), "", ""))
+    assert named("gw", [line.rstrip(), b"no json"]).count(b"\n") == 2
 
 
 async def test_splunk(receiver: HttpReceiver) -> None:
