@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from gateway.audit.chain import Entry
-from gateway.core.types import OutcomeRecord
+from gateway.core.types import EventRecord, OutcomeRecord
 from gateway.core.waiting import Signal
+
+TRIAL: Final = "audit.recovered"
+"""The event with which a broken log is tried; it is made anew for each try."""
 
 
 class Gathering:
@@ -14,11 +18,11 @@ class Gathering:
 
     signal: completes when the batch is written; made when somebody first waits for it. room: how many entries the batch may hold for one
     more intent or event to be taken; none while the log takes no records. outcome_room: the same for outcomes. timer, scheduled: the batch
-    will be handed over after a delay, or in the loop's next turn.
+    will be handed over after a delay, or in the loop's next turn. unawaited: nobody waits for the write of a record.
     """
 
-    def __init__(self, queue: int) -> None:
-        self._queue = queue
+    def __init__(self, queue: int, unawaited: bool = False) -> None:
+        self._queue, self._unawaited = queue, unawaited
         self.entries: list[Entry] = []
         self.signal: Signal[None] | None = None
         self.room = self.outcome_room = 0
@@ -38,8 +42,13 @@ class Gathering:
 
     def put_back(self, batch: list[Entry]) -> int:
         """Keeps what must be recorded of a batch that was not written: outcomes, and requests that were forwarded on their journal
-        entries. The number of records for which there was no room."""
-        kept: list[Entry] = [record for record in batch if isinstance(record, OutcomeRecord | bytes)]
+        entries; where nobody waits for a record, all of it but the event that tried the log. The number of records for which there was no
+        room."""
+        kept: list[Entry]
+        if self._unawaited:
+            kept = [record for record in batch if not (isinstance(record, EventRecord) and record.event == TRIAL)]
+        else:
+            kept = [record for record in batch if isinstance(record, OutcomeRecord | bytes)]
         kept += self.entries
         self.entries = kept[: self._queue]
         return max(0, len(kept) - self._queue)

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from time import thread_time
 from typing import Final
 
-from gateway.audit.batch import Gathering, Writing
+from gateway.audit.batch import TRIAL, Gathering, Writing
 from gateway.audit.chain import Draft, Entry
 from gateway.audit.crypto import BodyHasher, load_body_key, load_signer, no_hash
 from gateway.audit.fastpath import FastPath
@@ -83,7 +83,7 @@ class AuditBroker:
         self._writer.age = segment_age(spec)
         self.hash_body: Callable[[bytes | memoryview], str] = BodyHasher(load_body_key(state_dir)) if spec.body_hashes else no_hash
         self._ready = _completed()
-        self._gathering = Gathering(spec.queue)
+        self._gathering = Gathering(spec.queue, spec.durability == "async")
         self._writing = Writing()
         self._path = FastPath()
         self._fault = Fault(self._clock)
@@ -302,7 +302,7 @@ class AuditBroker:
     def _try(self) -> None:
         """Tries the broken log with an event that tells what happened, and with the first of the kept outcomes."""
         detail, target = self._fault.trial(), f"audit-{self.writer}"
-        event = EventRecord(time=self._clock.wall(), event="audit.recovered", actor="gatehouse", target=target, detail=detail)
+        event = EventRecord(time=self._clock.wall(), event=TRIAL, actor="gatehouse", target=target, detail=detail)
         gathering = self._gathering
         waiting = gathering.entries
         gathering.entries = [event, *waiting[:_TRIAL_BATCH]]

@@ -28,6 +28,8 @@ from typing import Any
 
 import uvloop
 
+import gateway.app.start  # noqa: F401 - puts the compiled hot path in place, where there is a build of these sources
+from gateway.app.compiled import active
 from gateway.audit.broker import AuditBroker
 from gateway.core.specs import AuditSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
@@ -265,6 +267,7 @@ def main() -> None:
     options = parser.parse_args()
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, os.sched_getaffinity(0) - {options.core} or {options.core})
+    print("compiled" if active() else "sources")
     report(uvloop.run(measure(options.modes.split(","), options)))
 
 

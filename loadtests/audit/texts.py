@@ -4,7 +4,8 @@
 
 Each request hands in an intent and an outcome, 32 at a time, with `durability: async`. Modes: `off` (no encryption configured), `idle`
 (configured, this request's text is not kept), `texts` (the prompt and the answer are kept, `--bytes` each), `privacy` (peer and user
-hashed). Prints, for each, the median CPU microseconds a request of the loop's thread and of all threads, and what is above `off`.
+hashed). Prints, for each, the median and the smallest CPU microseconds a request of the loop's thread and of all threads, and what is above
+`off`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.audit.broker import AuditBroker
+from gateway.audit.broker import FLUSH_DELAY, AuditBroker
 from gateway.audit.keyring import DataKey
 from gateway.audit.sealing import Pending
 from gateway.core.audit_specs import EncryptionSpec, MasterSpec, PrivacySpec
@@ -27,6 +28,8 @@ from gateway.core.specs import AuditSpec
 from gateway.core.types import IntentRecord, OutcomeRecord
 
 AT_ONCE = 32
+BATCH = 64
+"""Requests of a batch: 13,000 a second. Of thousands, the memory for their lines would cost more than to encrypt them."""
 ON = EncryptionSpec(master=MasterSpec(file="unused"))
 MODES = {
     "off": AuditSpec(durability="async"),
@@ -52,8 +55,8 @@ async def round_of(broker: AuditBroker, mode: str, requests: int, key: DataKey, 
         broker.outcome(OutcomeRecord(time.time(), id, "ok", 200, attempts=1, prompt_tokens=9, completion_tokens=9, text=said))
         if number % AT_ONCE == 0:
             await asyncio.sleep(0)
-        if number % 1024 == 0:
-            await asyncio.sleep(0.02)  # the writer keeps up
+        if number % BATCH == 0:
+            await asyncio.sleep(FLUSH_DELAY)
     loop = time.thread_time() - mine
     while broker.records < before + 2 * requests:
         await asyncio.sleep(0.005)
@@ -81,10 +84,11 @@ async def main() -> None:
                 found[mode].append(await round_of(broker, mode, given.requests, key, prompt, answer))
         for broker in brokers.values():
             await broker.aclose()
-    base = [statistics.median(one[index] for one in found["off"]) for index in (0, 1)]
-    for mode, pairs in found.items():
-        loop, whole = (statistics.median(one[index] for one in pairs) for index in (0, 1))
-        print(f"{mode:8} loop {loop:6.2f} us ({loop - base[0]:+.2f})   all threads {whole:6.2f} us ({whole - base[1]:+.2f})")
+    for name, best in (("median", statistics.median), ("smallest", min)):
+        base = [best(one[index] for one in found["off"]) for index in (0, 1)]
+        for mode, pairs in found.items():
+            loop, whole = (best(one[index] for one in pairs) for index in (0, 1))
+            print(f"{name:8} {mode:8} loop {loop:6.2f} us ({loop - base[0]:+.2f})   all threads {whole:6.2f} us ({whole - base[1]:+.2f})")
 
 
 if __name__ == "__main__":

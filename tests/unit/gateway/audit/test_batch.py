@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from gateway.audit.batch import Gathering, Writing
+import msgspec
+
+from gateway.audit.batch import TRIAL, Gathering, Writing
 from gateway.core.waiting import Signal
 
 
@@ -11,6 +13,13 @@ def test_what_was_forwarded_is_kept_in_order_before_what_gathers(make: Any) -> N
     gathering.entries = [make.outcome("later")]
     lost = gathering.put_back([make.intent("waits"), b"journaled", make.event(), make.outcome("sooner")])
     assert lost == 0 and gathering.entries == [b"journaled", make.outcome("sooner"), make.outcome("later")]
+
+
+def test_where_nobody_waits_everything_is_kept_but_the_event_that_tried_the_log(make: Any) -> None:
+    gathering = Gathering(queue=10, unawaited=True)
+    batch = [make.intent("forwarded"), make.event(), b"journaled", make.outcome("sooner")]
+    assert gathering.put_back([msgspec.structs.replace(make.event(), event=TRIAL), *batch]) == 0
+    assert gathering.entries == batch
 
 
 def test_what_finds_no_room_is_counted(make: Any) -> None:

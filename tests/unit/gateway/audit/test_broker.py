@@ -131,6 +131,23 @@ async def test_no_space_refuses_and_heals_and_keeps_the_outcomes(bench: Any, mak
     assert verified(bench)
 
 
+async def test_where_no_request_waits_a_failing_disk_loses_none_that_was_forwarded(bench: Any, make: Any) -> None:
+    broker = await bench.broker(durability="async")
+    bench.disk.fill()
+    assert broker.intent(make.intent("r1")).done and broker.event(make.event()).done
+    await make.until(lambda: not broker.accepting)
+    writes = bench.disk.writes
+    await make.until(lambda: bench.disk.writes >= writes + 3)
+    broker.outcome(make.outcome("r1"))
+    bench.disk.error = None
+    await make.until(lambda: broker.accepting and ids(bench, "outcome") == ["r1"])
+    assert ids(bench) == ["r1"] and recovered(bench)["lost_records"] == 0
+    events = [record["event"] for record in bench.records() if record["kind"] == "event"]
+    assert events.count("audit.recovered") == 1 and make.event().event in events
+    await broker.aclose()
+    assert verified(bench)
+
+
 async def test_a_batch_that_failed_gives_its_outcomes_back(bench: Any, make: Any) -> None:
     broker = await bench.broker()
     bench.disk.fill()
