@@ -1,7 +1,7 @@
 """The guardrail pii beside Presidio's pattern recognisers, on one corpus in one run: recall, precision, false positives, time.
 
-    python -m venv /tmp/beside && /tmp/beside/bin/pip install presidio-analyzer google-re2 msgspec
-    /tmp/beside/bin/python -m loadtests.guardrails.presidio [--seed 11] [--each 200] [--clean 60000]
+    python -m venv /tmp/beside && /tmp/beside/bin/pip install presidio-analyzer google-re2 msgspec faker
+    /tmp/beside/bin/python -m loadtests.guardrails.presidio [--seed 11] [--each 200] [--clean 60000] [--corpus apart|own]
 
 Presidio runs with a blank spaCy pipeline (its language models find names and places, which the guardrail does not look for) and every
 recogniser of patterns that it has, also those that it leaves out by default. Clean text is taken from what Python has installed: prose of
@@ -18,7 +18,7 @@ import random
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ import spacy
 from presidio_analyzer import AnalyzerEngine, PatternRecognizer, RecognizerRegistry
 from presidio_analyzer.nlp_engine import SpacyNlpEngine
 
-from loadtests.guardrails.corpus import CHECKED, ENTITIES, logs, near_misses, samples
+from loadtests.guardrails import apart, corpus
+from loadtests.guardrails.corpus import CHECKED, ENTITIES, Sample, logs, near_misses
 from loadtests.guardrails.pii import found
 from policies.guardrails.pii.table import RECOGNISERS
 from policies.guardrails.recognition.finder import Finder
@@ -116,6 +117,21 @@ def code(limit: int) -> Iterator[str]:
                 return
 
 
+def documents(limit: int) -> Iterator[str]:
+    """Paragraphs of what packages and the system have to read."""
+    words = 0
+    places = (Path(sysconfig.get_paths()["purelib"]), Path("/usr/share/doc"), Path("/usr/lib/node_modules"))
+    paths = sorted(path for place in places for ending in ("*.md", "*.rst", "README*", "NEWS*", "*.txt") for path in place.rglob(ending))
+    random.Random(6).shuffle(paths)
+    for path in paths:
+        if path.is_file() and path.suffix != ".gz" and path.stat().st_size < 200_000:
+            for part in path.read_text(errors="replace").split("\n\n"):
+                words += len(part.split())
+                yield part
+                if words > limit:
+                    return
+
+
 def files() -> list[Path]:
     found = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     random.Random(5).shuffle(found)
@@ -127,9 +143,9 @@ def trees() -> Iterator[ast.Module]:
         yield ast.parse(path.read_text(errors="replace"))
 
 
-def quality(name: str, run: Callable[[str], list[Span]], seed: int, each: int, show: bool) -> dict[str, tuple[float, float, float]]:
+def quality(name: str, run: Callable[[str], list[Span]], samples: Iterable[Sample], show: bool) -> dict[str, tuple[float, float, float]]:
     total, right, covered, wrong = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    for sample in samples(seed, each):
+    for sample in samples:
         assert sample.entity is not None
         total[sample.entity] += 1
         spans = run(sample.text)
@@ -147,15 +163,17 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--each", type=int, default=200)
     parser.add_argument("--clean", type=int, default=60_000)
+    parser.add_argument("--corpus", choices=("apart", "own"), default="apart")
     parser.add_argument("--show", action="store_true")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     finder, engine = Finder(RECOGNISERS), analyzer()
     runs: dict[str, Callable[[str], list[Span]]] = {"pii": lambda text: found(finder, text), "Presidio": by_presidio(engine, 0.35)}
     tables: dict[str, Any] = {}
+    samples = list((apart if options.corpus == "apart" else corpus).samples(options.seed, options.each))
     for name, run in runs.items():
         began = time.process_time()
-        tables[name] = quality(name, run, options.seed, options.each, options.show)
+        tables[name] = quality(name, run, samples, options.show)
         spent = (time.process_time() - began) / (options.each * len(ENTITIES)) * 1e6
         print(f"{name}: {spent:.0f} us of CPU for each sentence")
     print("\n| entity | check digit | recall: pii | Presidio | covered: pii | Presidio | precision: pii | Presidio |")
@@ -166,6 +184,8 @@ def main() -> None:
         print(f"| {entity} | {'yes' if entity in CHECKED else 'no'} | {cells} |")
     texts = {
         "near misses (an entity each at most)": [sample.text for sample in near_misses(options.seed + 1, options.each * 4)],
+        "letters in 35 languages": list(apart.clean(options.seed, options.clean // 40)),
+        "documents of packages": list(documents(options.clean)),
         "English of docstrings": list(prose(options.clean)),
         "code": list(code(options.clean)),
         "logs": list(logs(options.seed, options.clean // 8)),

@@ -8,10 +8,12 @@ from typing import Final
 from policies.guardrails.recognition.checks import has, is_date
 from policies.guardrails.recognition.recogniser import Recogniser
 
+# Not the words alone that are others without their accents (ne), names (NATO, Nascimento) or words of another language (ur).
 WORDS: Final = (
     *("born", "birth", "birthdate", "birthday", "birth date", "date of birth", "dob", "d.o.b"),
-    *("geboren", "geb", "geburtsdatum", "geburtstag", "né", "née", "naissance", "nacido", "nacida", "nacimiento"),
-    *("nato", "nata", "nascita", "nascido", "nascida", "nascimento", "geboortedatum", "ur", "urodzony", "urodzona", "urodzenia"),
+    *("geboren", "geb", "geburtsdatum", "geburtstag", "né le", "née le", "né en", "née en", "naissance", "nacido", "nacida", "nacimiento"),
+    *("né à", "née à", "nato il", "nata il", "nato a", "nata a", "nascita", "nascido", "nascida", "de nascimento", "nascimento:"),
+    *("geboortedatum", "ur.", "urodzony", "urodzona", "urodzenia"),
     *("född", "födelsedatum", "生日", "出生"),
 )
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -49,12 +49,12 @@ def _is_v6(text: str) -> bool:
 def _mac(text: str) -> bool:
     found = text.replace("-", "").replace(":", "").replace(".", "").lower()
     separators = {character for character in text if character in ":-."}
-    return len(separators) == 1 and found not in ("0" * 12, "f" * 12)
+    return len(separators) == 1 and len(found) == 12 and found not in ("0" * 12, "f" * 12)
 
 
 RECOGNISERS: Final = (
     Recogniser("ip", r"\d{1,3}(?:\.\d{1,3}){3,4}", _v4, not_after=".-"),
     Recogniser("ip", r"[0-9a-f]{1,4}:(?:[0-9a-f]{0,4}:){1,6}(?:[0-9a-f]{1,4}|\d{1,3}(?:\.\d{1,3}){3}|:)", _v6, not_after=":."),
     Recogniser("mac", r"[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}", has(_mac), not_after=":-"),
-    Recogniser("mac", r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", has(_mac), not_after="."),
+    Recogniser("mac", r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}(?:\.[0-9a-f])?", has(_mac), not_after="."),
 )

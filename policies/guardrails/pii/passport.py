@@ -14,7 +14,8 @@ WORDS: Final = (
 
 
 def _valid(text: str) -> bool:
-    return len([one for one in text if one.isdigit()]) >= 5
+    """Germany's have letters and digits in any order; words have no digits."""
+    return len([one for one in text if one.isdigit()]) > 1
 
 
 RECOGNISERS: Final = (

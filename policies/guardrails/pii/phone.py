@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from policies.guardrails.recognition.checks import digits_of
@@ -10,8 +11,13 @@ from policies.guardrails.recognition.recogniser import Recogniser
 WORDS: Final = (
     *("phone", "phones", "phone number", "telephone", "tel", "call", "mobile", "cell", "fax", "sms", "text", "whatsapp", "ring", "dial"),
     *("telefon", "telefonnummer", "handy", "mobil", "rufnummer", "téléphone", "portable", "appelez", "teléfono", "móvil", "llame"),
+    *("handynummer", "mobilnummer", "festnetz", "faxnummer", "gsm", "telefone", "telemóvel", "tlf", "telefonní", "puhelin", "τηλέφωνο"),
+    *("телефон", "тел", "טלפון", "फोन", "전화", "휴대폰"),
     *("telefono", "cellulare", "telefoon", "mobiel", "komórka", "celular", "电话", "手机", "電話", "携帯"),
 )
+_UNSURE: Final = ("call", "cell", "text", "ring", "mobil", "portable", "sms", "dial", "тел")
+SAID: Final = ("call me", "text me", "ring me", "reach me", "call us", *(word for word in WORDS if word not in _UNSURE))
+"""Words that mean a telephone and nothing else."""
 # Country codes of E.164: all of one digit, and those of two; every other begins a code of three.
 _TWO: Final = frozenset(
     map(str, (20, 27, *range(30, 35), 36, 39, 40, 41, *range(43, 50), *range(51, 59), *range(60, 67), 81, 82, 84, 86, *range(90, 96), 98))
@@ -21,6 +27,8 @@ _NONE: Final = frozenset({"210", "214", "215", "217", "219", "259", "28", "83", 
 
 def _international(text: str) -> int:
     """The longest leading part that is a number and ends where a group of digits ends. The 0 of `(0)` is not dialled from abroad."""
+    if _NUMBER.fullmatch(text):
+        return 0
     digits, ends = [], []
     size = len(text)
     for place in range(size):
@@ -58,6 +66,15 @@ def _national(text: str) -> int:
     return len(text) if 9 <= len(digits) <= 12 and len(set(digits[1:])) > 2 else 0
 
 
+def _said(text: str) -> int:
+    """Behind a word for a telephone any groups of digits are one, but no date."""
+    digits = digits_of(text)
+    return len(text) if 7 <= len(digits) <= 13 and len(set(digits[1:])) > 2 and not _DATE.match(text) else 0
+
+
+_NUMBER: Final = re.compile(r"\+ \d+|\+ ?\d{4,}\.\d+")
+"""What stands in sums: `+ 907133923`, `+35236450.6`."""
+_DATE: Final = re.compile(r"(?:19|20)\d\d[ ./-]\d\d[ ./-]\d\d|\d\d[ ./-]\d\d[ ./-](?:19|20)\d\d")
 # Forms that digits of other kinds seldom have. One line each: its country.
 _FORMS: Final = (
     r"0\d{3} \d{3} \d{4}|0\d{4} \d{6}|0\d{4} \d{3} \d{3}|020 \d{4} \d{4}|\(0\d{2,4}\) ?\d{3,4} ?\d{3,4}",  # United Kingdom
@@ -69,7 +86,9 @@ _FORMS: Final = (
     r"04\d{2}(?:[ ./]\d{2}){3}|0\d{1,2} ?/ ?\d{2,3}(?:[ .]\d{2}){2}",  # Belgium
     r"07\d-\d{3} \d{2} \d{2}|0\d{1,3}-\d{2,3} ?\d{2} ?\d{2}",  # Sweden
     r"0\d{2} \d{3} \d{2} \d{2}",  # Switzerland
-    r"04\d{2} \d{3} \d{3}|\(0[2378]\) ?\d{4} \d{4}",  # Australia
+    r"04\d{2} \d{3} \d{3}|\(0[2378]\)[ -]?\d{4}[ -]\d{4}|0[2378] \d{4} \d{4}",  # Australia
+    r"8 \(\d{3}\) \d{3}-\d{2}-\d{2}",  # Russia
+    r"\(?\d{2}\)?/\d{3}-\d{4}",  # Hungary
     r"[6-9]\d{4} \d{5}|[6-9]\d{4}-\d{5}",  # India
     r"\(\d{2}\) ?9?\d{4}-\d{4}|\d{2} 9\d{4}-\d{4}",  # Brazil
     r"0[789]0-\d{4}-\d{4}|0\d-\d{4}-\d{4}",  # Japan
@@ -78,10 +97,10 @@ _FORMS: Final = (
 _INTERNATIONAL: Final = r"(?: ?\(0\) ?|[ ./-])?\(?\d(?:\)?[ ./-]?\(?\d){5,13}"
 _AMERICAN: Final = r"(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[.-])[2-9]\d{2}[ .-]\d{4}"
 RECOGNISERS: Final = (
-    Recogniser("phone", r"\+ ?[1-9]\d{0,2}" + _INTERNATIONAL, _international),
+    Recogniser("phone", r"(?:\(\+[1-9]\d{0,2}\)|\+ ?[1-9]\d{0,2})" + _INTERNATIONAL, _international),
     Recogniser("phone", r"00[1-9]\d{0,2}[ ./-]\d(?:[ ./-]?\d){5,13}", _international, not_after=".-:/", apart=True),
     Recogniser("phone", _AMERICAN, _american, not_after=".-/", apart=True),
-    Recogniser("phone", "|".join(_FORMS), _national, not_after=".-/:", apart=True),
+    Recogniser("phone", "|".join(_FORMS), _national, not_after=".-/", apart=True),
     Recogniser(
         "phone",
         r"[01]?[2-9]\d{8,9}|[2-9]\d{2} \d{3} \d{4}|[2-9]\d{2}(?: \d{3}){2}|0\d{8,10}",
@@ -90,4 +109,5 @@ RECOGNISERS: Final = (
         not_after=".-/",
         apart=True,
     ),
+    Recogniser("phone", r"\(?\+?\d{2,5}\)?(?:[ ./-]{0,2}\d{2,5}){1,5}", _said, SAID, not_after=".-/", apart=True),
 )

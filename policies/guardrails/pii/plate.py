@@ -12,11 +12,31 @@ WORDS: Final = (
 )
 
 
+def _valid(text: str) -> int:
+    """The longest leading part that is one and ends where a group of signs ends."""
+    end = len(text)
+    while end > 0:
+        if _is_plate(text[:end]):
+            return end
+        end = max(text.rfind(" ", 0, end), text.rfind("-", 0, end))
+    return 0
+
+
+def _is_plate(text: str) -> bool:
+    """Capitals, as people write plates; small letters where no space makes words of them (`ab12cde`, but not `in 2024`)."""
+    if " " in text and text != text.upper():
+        return False
+    signs = [one for one in text if one.isalnum()]
+    digits = len([one for one in signs if one.isdigit()])
+    return 4 <= len(signs) <= 9 and 0 < digits < len(signs)
+
+
 RECOGNISERS: Final = (
-    Recogniser("plate", r"[a-z]{1,3}[ -]?[a-z]{1,2}[ -]?\d{1,4}[eh]?", words=WORDS),  # Germany and alike
-    Recogniser("plate", r"[a-z]{2}[ -]?\d{2,3}[ -]?[a-z]{2,3}", words=WORDS),  # United Kingdom, France, Italy
-    Recogniser("plate", r"[a-z]{3}[ -]?\d[a-z0-9]\d{1,2}", words=WORDS),  # United States, Brazil, Poland
-    Recogniser("plate", r"\d[ -]?[a-z]{3}[ -]?\d{3}", words=WORDS),  # California, Belgium
-    Recogniser("plate", r"\d{4}[ -]?[a-z]{3}", words=WORDS),  # Spain
-    Recogniser("plate", r"\d{1,2}[ -]?[a-z]{2,3}[ -]?\d{1,2}", words=WORDS),  # Netherlands
+    Recogniser("plate", r"[a-z][a-z\l]{0,3}[ -]?[a-z]{1,2}[ -]?\d{1,4}[eh]?", _valid, WORDS),  # Germany, Romania
+    # Austria, Denmark, Finland, France, Hungary, Italy, Norway, Sweden, Switzerland, United Kingdom
+    Recogniser("plate", r"[a-z]{1,3}[ -]?\d{1,6}(?:[ -]\d{2,3})?[ -]?[a-z]{0,3}", _valid, WORDS),
+    Recogniser("plate", r"[a-z]{2,3}[ -]?\d{1,2}[ -]?[a-z]{1,3}[ -]?\d{1,4}", _valid, WORDS),  # Brazil, India, Poland
+    # Belgium, California, the Netherlands, Portugal, Spain, Turkey
+    Recogniser("plate", r"\d{1,4}[ -]?[a-z]{1,3}[ -]?\d{0,5}[ -]?[a-z]{0,2}", _valid, WORDS),
+    Recogniser("plate", r"\d{2}[ -]\d{2}[ -][a-z]{2}", _valid, WORDS),  # the Netherlands, Portugal
 )

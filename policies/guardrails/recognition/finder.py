@@ -274,7 +274,7 @@ class Finder:
         before = data[start - 1]
         if self._not_after[number][before]:
             return True
-        return self._apart[number] and start > 1 and 48 <= data[start - 2] <= 57 and (before == 32 or 45 <= before <= 47)
+        return self._apart[number] and start > 1 and 48 <= data[start - 2] <= 57 and (before == 32 or 45 <= before <= 47 or before == 58)
 
     def next(
         self, data: bytes, folded: str, start: int, end: int, wanted: Callable[[str], bool], around: Around | None = None
