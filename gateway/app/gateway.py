@@ -35,6 +35,7 @@ from gateway.app.observing import Observing
 from gateway.app.parts import PartsBuilder
 from gateway.app.plugins import OURS, Plugins
 from gateway.app.policy_texts import PolicyTexts
+from gateway.app.process_gauges import ProcessGauges
 from gateway.app.replica import replica_id
 from gateway.app.replicas import Replicas
 from gateway.app.revocations import RevocationBook
@@ -185,6 +186,7 @@ class Gateway:
             self.keeping,
             self.holds,
             self.observing,
+            ProcessGauges(self.plane, "control"),
         )
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:

@@ -20,6 +20,7 @@ from gateway.app.events import Events
 from gateway.app.observing import Observing
 from gateway.app.parts import NONE, PartsBuilder
 from gateway.app.plugin_set import Plugins
+from gateway.app.process_gauges import ProcessGauges
 from gateway.app.shared_limits import SharedLimitsPart
 from gateway.app.shipping import obey
 from gateway.app.texts import texts_of
@@ -156,7 +157,7 @@ class Worker:
         memory = cgroup_limit()
         self._pressure = PressureMonitor(self._shed, None if memory is None else memory // (state.count + 1))
         self.observing = Observing(self.plane, spec.telemetry, state.replica, self._owner, worker=state.worker)
-        self.metrics.gauges.append(self.observing.collect)
+        self.metrics.gauges += [self.observing.collect, ProcessGauges(self.plane, self.id).collect]
         self._assembled: Assembled | None = None
         self._newest: ConfigChanged | None = None
         self._building = asyncio.Lock()
