@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.core.plugins import GuardrailRow
-from policies.guardrails import content, denylist, tool_calls
+from policies.guardrails import content, denylist, language, tool_calls
 from policies.guardrails.injection import guardrail as injection
 from policies.guardrails.json_schema import guardrail as json_schema
 from policies.guardrails.pii import guardrail as pii
@@ -18,6 +18,7 @@ ROWS: Final = (
     GuardrailRow(name="tool_calls", settings=tool_calls.ToolCallsSettings, build=tool_calls.build, judges=True),
     GuardrailRow(name="injection", settings=injection.InjectionSettings, build=injection.build),
     GuardrailRow(name="content", settings=content.ContentSettings, build=content.build),
+    GuardrailRow(name="language", settings=language.LanguageSettings, build=language.build),
     GuardrailRow(name="json_schema", settings=json_schema.JsonSchemaSettings, build=json_schema.build, shapes=True),
     GuardrailRow(name="secrets", settings=secrets.SecretsSettings, build=secrets.build),
 )

@@ -44,6 +44,7 @@ MAKES: dict[str, tuple[Any, str]] = {
 ELSEWHERE = {
     "json_schema": "judges the form of whole answers; it looks for no entity",
     "tool_calls": "reads no texts; tests/unit/gateway/pipeline/test_tools.py cuts its streams at every place",
+    "language": "looks for no entity; tests/unit/policies/guardrails/test_language.py",
     "injection": "reads whole requests: below for requests; a stream is held for it (tests/unit/gateway/pipeline/test_held.py)",
 }
 """Why a guardrail is not in the table. Those that ask a server read whole texts; streams are held for them."""
