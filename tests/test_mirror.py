@@ -136,6 +136,7 @@ COVERED_BY: dict[str, tuple[str, str]] = {
     "gateway/app/observing.py": ("tests/e2e/test_traces.py", "changed_telemetry_is_in_force"),
     "gateway/app/plugin_set.py": ("tests/unit/gateway/app/test_plugins.py", "gateway.app.plugins"),
     "gateway/app/policy_texts.py": ("tests/e2e/test_retention.py", "the text of policy"),
+    "gateway/app/redis_ledger.py": ("tests/e2e/test_reconcile_kills.py", "lost"),
     "gateway/app/replicas.py": ("tests/e2e/test_replicas.py", "tests.e2e.replicas"),
     "gateway/app/resource_check.py": ("tests/e2e/test_admin_mistakes.py", "guardrails"),
     "gateway/app/reveals.py": ("tests/e2e/test_audit_texts.py", "self_approval"),

@@ -16,18 +16,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.app.budget_log import Key, Tally, read, spent_in
+from gateway.app.redis_ledger import InRedis
 from gateway.core.specs import ConfigSpec, LimitSpec
 from gateway.core.storage import ControlStore
 from gateway.limits.account import Account
-from gateway.limits.bucket import Bucket, Shape
+from gateway.limits.bucket import Bucket
 from gateway.limits.counter import by_replica, used
-from gateway.limits.meter import BYTES, ELEMENTS, MONEY, Meter, meters_of
+from gateway.limits.meter import BYTES, ELEMENTS, MONEY, SECOND, Meter, meters_of
 from gateway.limits.redis.book import BucketBook
 from gateway.limits.registry import BucketRegistry
 from gateway.limits.ticker import Ticker
 
 COUNTERS: Final = 10_000
 MADE_FULL: Final = "since"
+CLOCKS: Final = 2.0
+"""Seconds by which the clock of Redis and those of the log may differ, with what is rounded: a rate refills meanwhile."""
 Amounts = dict[Key, int]
 
 
@@ -55,6 +58,7 @@ class BudgetLedger:
         now = time.time()
         counted: list[tuple[Tally, dict[Key, dict[str, Any]]]] = []
         left: list[dict[str, str]] = []
+        shared: dict[tuple[str, str], InRedis] = {}
         for limit in self._spec().limits:
             for meter in meters_of(limit):
                 if meter.durable:
@@ -62,7 +66,9 @@ class BudgetLedger:
                         left.append({"limit": limit.name, "reason": why})
                         continue
                     if self._redis is not None:
-                        counted.append((Tally(limit, meter, now, {}, 0.0), {}))
+                        there = await InRedis.of(self._redis, limit, meter)
+                        shared[limit.name, meter.name] = there
+                        counted.append((Tally(limit, meter, now, there.since, 0.0), {}))
                         continue
                     rows = await self._store.counters_of(limit.name, COUNTERS)
                     states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
@@ -75,20 +81,29 @@ class BudgetLedger:
             if tally.unsure:
                 left.append({"limit": tally.limit.name, "reason": "records of an earlier version do not say to whom it applied"})
             else:
-                charged = self._charged(tally, states) if self._redis is None else await self._in_redis(self._redis, tally)
-                lines += self._lines(tally, charged, *self._in_hand(tally.limit, tally.meter.name))
+                at = shared.get((tally.limit.name, tally.meter.name))
+                charged = self._charged(tally, states) if at is None else await at.charged(_keys_of(tally))
+                found = self._lines(tally, charged, *self._in_hand(tally.limit, tally.meter.name))
+                if at is not None and self._live() <= 1:
+                    await at.forgive(found)
+                lines += [line for _, line in found]
         return {"budgets": lines, "not_compared": left}
 
+    async def settle(self) -> bool:
+        """Gives back what processes that were killed had told Redis of and never used. Whether nothing is charged beyond the log then.
+        Raises StoreUnavailable, Overloaded, OSError."""
+        return not any(line["difference"] > 0 for line in (await self.compare())["budgets"])
+
     def _why_not(self, meter: Meter) -> str:
-        if self._redis is not None and self._live() > 1:
-            return "counted in Redis for several replicas: the logs of the others are with them"
-        if self._redis is not None and meter.budget is None:
-            return "a rate in Redis keeps nothing that the log could be held against"
         if meter.budget is None:
             return "the log does not say so much of refused requests" if meter.what in (BYTES, ELEMENTS) else ""
-        if not isinstance(meter.budget.window, str) and self._live() > 1:
-            return "other replicas have a part of this rolling window's log"
         return ""
+
+    def _part(self, meter: Meter) -> bool:
+        """Whether this replica's log has only a part of what is charged: then less than the log says is a difference, and more is not."""
+        if meter.budget is None:
+            return True  # what is in hand keeps a rate from refilling, and others use it too
+        return self._live() > 1 and (self._redis is not None or not isinstance(meter.budget.window, str))
 
     def _charged(self, tally: Tally, states: Mapping[Key, dict[str, Any]]) -> Amounts:
         """What this replica's processes took, of a window of the calendar; what is used in all, of anything else."""
@@ -99,15 +114,6 @@ class BudgetLedger:
                 if state.get("window") == int(tally.begin):
                     found[key] = by_replica(state, self._replica)
         return found
-
-    async def _in_redis(self, book: BucketBook, tally: Tally) -> Amounts:
-        """What is used by the buckets there. Raises Overloaded while Redis is away."""
-        shape = Shape(tally.limit)
-        index = [meter.name for meter in shape.meters].index(tally.meter.name)
-        used = {scope: bucket.amounts[index].used for scope, bucket in await book.all_of(shape, COUNTERS)}
-        keys = {*spent_in(tally, tally.spent), *tally.under_way}
-        found = {key: used.pop(book.scope_of(shape, key), 0) for key in keys}
-        return {**found, **{(scope,): units for scope, units in used.items()}}
 
     def _in_hand(self, limit: LimitSpec, amount: str) -> tuple[Amounts, dict[Key, tuple[Bucket, int]]]:
         """What this gateway's processes have in hand, or owe, by bucket; and the buckets, with the place of the amount."""
@@ -124,32 +130,34 @@ class BudgetLedger:
                     buckets[key] = (bucket, index)
         return hand, buckets
 
-    def _lines(self, tally: Tally, charged: Amounts, hand: Amounts, buckets: Mapping[Key, tuple[Bucket, int]]) -> list[dict[str, Any]]:
+    def _lines(
+        self, tally: Tally, charged: Amounts, hand: Amounts, buckets: Mapping[Key, tuple[Bucket, int]]
+    ) -> list[tuple[Key, dict[str, Any]]]:
         meter, found = tally.meter, []
-        rate = meter.budget is None
+        rate, part = meter.budget is None, self._part(meter)
         audit = tally.debts() if rate else spent_in(tally, tally.spent)
+        late = int((time.time() - tally.now + CLOCKS) * SECOND) // meter.unit + 1 if rate and self._redis is not None else 0
         for key in sorted({*charged, *audit, *tally.under_way}):
             logged, store, here = audit.get(key, 0), charged.get(key, 0), hand.get(key, 0)
             busy = tally.under_way.get(key, 0)
             lost = 0 if key not in buckets else _lost(*buckets[key], store - here - busy - logged, busy)
             difference = store - here - busy - lost - logged
-            if rate:  # what is in hand keeps a rate from refilling: more than the log says is no difference
-                difference = min(0, difference)
+            if part:
+                difference = min(0, store - here - lost - logged + late if rate else difference)
             if logged or store:
-                found.append(
-                    {
-                        "limit": tally.limit.name,
-                        "scope": "/".join(key),
-                        "amount": meter.name,
-                        "unit": f"nano-{meter.words}" if meter.what == MONEY else meter.words,
-                        "from_audit": logged,
-                        "charged": store,
-                        "in_hand": here,
-                        "under_way": busy,
-                        "lost": lost,
-                        "difference": difference,
-                    }
-                )
+                line = {
+                    "limit": tally.limit.name,
+                    "scope": "/".join(key),
+                    "amount": meter.name,
+                    "unit": f"nano-{meter.words}" if meter.what == MONEY else meter.words,
+                    "from_audit": logged,
+                    "charged": store,
+                    "in_hand": here,
+                    "under_way": busy,
+                    "lost": lost,
+                    "difference": difference,
+                }
+                found.append((key, line))
         return found
 
 
@@ -163,3 +171,7 @@ def _lost(bucket: Bucket, index: int, more: int, busy: int) -> int:
         bucket.lost[index] = 0
         stock.hand += lost
     return lost
+
+
+def _keys_of(tally: Tally) -> set[Key]:
+    return {*spent_in(tally, tally.spent), *tally.under_way}

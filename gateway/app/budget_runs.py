@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +68,8 @@ class BudgetRuns:
         self._store, self._holder, self._file, self._logs = store, holder, state_dir / FILE, logs
         self._spec, self._tasks, self._done = spec, tasks, done
         self._runs: list[Run] = []
+        self.in_redis: Callable[[], Awaitable[bool]] | None = None
+        """Settles what Redis counts, where it does. Whether that is done."""
 
     @property
     def ended(self) -> list[Run]:
@@ -143,6 +145,8 @@ class BudgetRuns:
                 for number, run in enumerate(ended, 1):
                     if not tally.unsure:
                         await self._correct(tally, keys, run.holders, tally.spent.get(number, {}))
+        elif self.in_redis is not None and not await self.in_redis():
+            return False
         self._runs = self._runs[-1:]
         await asyncio.to_thread(self._write)
         return True

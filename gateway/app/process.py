@@ -170,6 +170,8 @@ def _reconcile(gateway: Gateway, workers: Workers | None) -> Callable[[], Awaita
         None if spec.redis is None else BucketBook(spec.redis),
     )
 
+    gateway.budget_runs.in_redis = budgets.settle
+
     async def both() -> dict[str, Any]:
         return {**await gateway.usage.reconcile(), **await budgets.compare()}
 

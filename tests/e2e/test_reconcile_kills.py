@@ -46,6 +46,12 @@ def equal(gatehouse: Gatehouse) -> dict[str, dict[str, Any]]:
     return {one["limit"]: one for one in until(look, 60, "the budgets to be as the log says")}
 
 
+def made_full(gatehouse: Gatehouse, limit: str) -> None:
+    headers = {"authorization": f"Bearer {KEYS['admin']}"}
+    done = httpx.post(f"{gatehouse.admin_url}/admin/v1/limits/{limit}/reset", headers=headers, json={}, trust_env=False, timeout=60)
+    assert done.status_code == 200, done.text
+
+
 def stream(gatehouse: Gatehouse) -> None:
     with httpx.Client(base_url=gatehouse.url, headers={"authorization": f"Bearer {KEY}"}, trust_env=False, timeout=60) as client:
         try:
@@ -98,6 +104,12 @@ def test_a_worker_killed_in_mid_stream_charges_what_its_requests_had_reserved(tm
         counted = [one for one in records if one["kind"] == "outcome" and one.get("charged")]
         assert found["calls"]["charged"] - found["calls"]["in_hand"] == found["calls"]["from_audit"] == len(counted)
         assert found["month"]["from_audit"] == sum(one.get("prompt_tokens", 0) + one.get("completion_tokens", 0) for one in counted)
+        if shared:
+            made_full(gatehouse, "month")
+            assert gatehouse.chat(max_tokens=5).status_code == 200
+            again = equal(gatehouse)
+            assert 0 < again["month"]["from_audit"] < found["month"]["from_audit"] and again["calls"]["from_audit"] == len(counted) + 1
+            found = again
         gatehouse.stop(signal.SIGKILL)
         gatehouse.start()
         again = equal(gatehouse)

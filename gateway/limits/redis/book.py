@@ -13,7 +13,7 @@ from gateway.core.errors import Overloaded
 from gateway.core.redis_specs import RedisSpec
 from gateway.limits.bucket import Shape
 from gateway.limits.redis.names import Names, shown
-from gateway.limits.redis.view import BucketSeen, seen
+from gateway.limits.redis.view import BucketSeen, forgiven, seen
 from gateway.transport.redis.address import moved_to, target
 from gateway.transport.redis.connection import Connection, Unreachable
 from gateway.transport.redis.resp import RedisError
@@ -54,6 +54,11 @@ for at = 1, #KEYS do
   mine[at] = (not holder or holder == ARGV[1]) and 1 or 0
 end
 return mine
+"""
+REPLACE: Final = b"""
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL')
+return 1
 """
 KEEP: Final = b"""
 for at = 1, #KEYS do redis.call('SET', KEYS[at], ARGV[1], 'PX', ARGV[1 + at]) end
@@ -117,6 +122,22 @@ class BucketBook:
                 found = await _told(line, "EVAL", RESET, str(len(keys)), *keys)
                 done += found if isinstance(found, int) else 0
             return done
+
+        return await self._asked(ask)
+
+    async def now(self) -> int:
+        """Microseconds since the epoch, by the clock of Redis."""
+        return await self._asked(_time)
+
+    async def give_back(self, shape: Shape, key: tuple[str, ...], seen: BucketSeen, index: int, units: int) -> bool:
+        """Takes what is known to be charged to nobody off a budget, unless the bucket has changed since it was seen."""
+        wanted = None if seen.raw is None else forgiven(shape, seen.raw, index, units)
+        if wanted is None or seen.raw is None:
+            return False
+        name, before, after = self._names.bucket(shape, key), seen.raw, wanted
+
+        async def ask(line: Connection) -> bool:
+            return bool(await _told(line, "EVAL", REPLACE, "1", name, before, after) == 1)
 
         return await self._asked(ask)
 

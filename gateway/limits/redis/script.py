@@ -24,6 +24,9 @@ The answer, MessagePack: [now, for each request 1 or 0, then for each of its buc
 too long + 4 if it had too little of anything; how long until a window lets it pass; and each meter's debt; then for each share: what is
 given of each meter, and each meter's debt]. Times are microseconds.
 
+What a request used counts in the window in which it was admitted: a budget is charged nothing by settlements of reservations from before
+its window began, or before it was made full again.
+
 What drains counts once: while processes come back from an outage one after the other, those that are back have the whole of it, and the
 others still count their parts. So what these admitted since the bucket was full at last is charged whole.
 
@@ -247,7 +250,8 @@ if number > done then
         local since = math.max(taken_at, found.idle[meter])
         if since < now then amount = amount + math.floor((now - since) * found.shape[5 * meter] / -slots) end
       end
-      if amount > 0 then
+      local earlier = slots >= 0 and found.shape[5 * meter + 2] > 0 and found.idle[meter] > taken_at
+      if amount > 0 and not earlier then
         charge(found, meter, amount)
       elseif amount < 0 and found.idle[meter] <= taken_at then
         give_back(found, meter, -amount)
