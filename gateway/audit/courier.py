@@ -34,8 +34,8 @@ SETTLED_SECONDS: Final = 0.05
 SAVE_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 0.25
 LONGEST_PAUSE: Final = 30.0
-REQUIRED_PAUSE: Final = 2.0
-"""The longest between two tries of a sink for which requests may be refused: so much longer they are when it is back."""
+SHORT_PAUSE: Final = 2.0
+"""The same for our own disk, and for a sink for which requests may be refused: so much longer they are when it is back."""
 UNSURE_SECONDS: Final = 60.0
 """After which a receiver that confirms nothing is believed to have read what it got."""
 TIMEOUT: Final = 30.0
@@ -87,7 +87,8 @@ class Courier:
         self._unsure: deque[Sent] = deque()
         self._saved: Places | None = None
         self._saved_at = 0.0
-        self._pause, self._longest = 0.0, REQUIRED_PAUSE if required else LONGEST_PAUSE
+        self._pause, self._longest = 0.0, SHORT_PAUSE if required else LONGEST_PAUSE
+        self._disk = False  # the fault is our own disk's
         self._wake = threading.Event()
         self._closing = False
         self._since: float | None = None
@@ -127,17 +128,19 @@ class Courier:
     def _run(self) -> None:
         self._call(self.sink.probe)
         while True:
-            last = self._closing
+            last, longest = self._closing, self._longest
             try:
                 moved = self._round(settled=last)
                 self._save()
+                if self._disk:
+                    self._succeeded()
             except OSError as error:
-                self._failed(f"the log cannot be read: {error.strerror or error}")
-                moved = False
+                self._failed(f"the log cannot be read: {error.strerror or error}", disk=True)
+                moved, longest = False, SHORT_PAUSE
             if last and (not moved or self.fault is not None):
                 break
             if self.fault is not None:
-                self._pause = min(self._longest, max(FIRST_PAUSE, 2 * self._pause))
+                self._pause = min(longest, max(FIRST_PAUSE, 2 * self._pause))
                 self._wait(self._pause)
             elif not moved:
                 self._wait(LOOK_SECONDS)
@@ -273,13 +276,14 @@ class Courier:
         return failure is None
 
     def _succeeded(self) -> None:
-        self._pause = 0.0
+        self._pause, self._disk = 0.0, False
         if self.fault is not None:
             log.warning("the audit sink %s takes records again", self.name)
             self.fault = None
             self._on_fault(self.name, None)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, disk: bool = False) -> None:
+        self._disk = disk
         if self.fault is None:
             log.error("the audit sink %s takes no records: %s", self.name, reason)
             self._on_fault(self.name, reason)

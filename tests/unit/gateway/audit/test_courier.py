@@ -237,3 +237,28 @@ async def test_a_sink_that_fails_is_tried_after_growing_pauses_and_soon_where_re
     await carrying.aclose()
     failed = pauses[: pauses.index(longest) + 1]
     assert failed[0] <= 0.5 and failed == sorted(failed) and max(pauses) == longest
+
+
+async def test_a_disk_that_fails_is_tried_again_soon_and_the_sink_gets_everything(
+    log_bench: Any, make: Any, places: PlacesFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Collecting()
+    carrying = courier(log_bench, sink, places, history=True)
+    writer = log_bench.writer()
+    writer.open()
+    writer.close()
+    pauses: list[float] = []
+    healed, writes = places.write, []
+
+    def write(found: Places) -> None:
+        writes.append(found)
+        if len(writes) < 10:
+            raise OSError(28, "No space left on device")
+        healed(found)
+
+    monkeypatch.setattr(carrying, "_wait", pauses.append)
+    monkeypatch.setattr(places, "write", write)
+    carrying.start()
+    await reached(lambda: places.read() != Places({}) and carrying.fault is None, what="the place is kept, and nothing fails any more")
+    await carrying.aclose()
+    assert 2.0 in pauses and max(pauses) == 2.0 and sink.lines["0"] == logged(log_bench)
