@@ -104,7 +104,9 @@ def test_the_node_packages_are_pinned_by_hash_and_carry_no_address() -> None:
 
 
 def test_all_scripts_are_known_here() -> None:
-    assert {"quickstart", "build-wheel", "test", "check", "bench", "lock", "lib.sh", "run", "peers.sh"} <= {path.name for path in SHELL}
+    assert {"quickstart", "build-wheel", "audit", "test", "check", "bench", "lock", "lib.sh", "run", "peers.sh"} <= {
+        path.name for path in SHELL
+    }
 
 
 @pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)

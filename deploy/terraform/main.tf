@@ -1,0 +1,92 @@
+# An example: the Helm chart with its namespace, its Secret and a managed PostgreSQL's address. `terraform init && terraform apply`.
+terraform {
+  required_version = ">= 1.6"
+  required_providers {
+    helm       = { source = "hashicorp/helm", version = "~> 3.0" }
+    kubernetes = { source = "hashicorp/kubernetes", version = "~> 2.38" }
+    random     = { source = "hashicorp/random", version = "~> 3.7" }
+  }
+}
+
+provider "kubernetes" {
+  config_path = var.kubeconfig
+}
+
+provider "helm" {
+  kubernetes = { config_path = var.kubeconfig }
+}
+
+variable "kubeconfig" {
+  type    = string
+  default = "~/.kube/config"
+}
+
+variable "database_url" {
+  description = "postgresql://USER:PASSWORD@HOST/DATABASE?sslmode=verify-full"
+  type        = string
+  sensitive   = true
+}
+
+variable "redis_url" {
+  description = "rediss://:PASSWORD@HOST:6379"
+  type        = string
+  sensitive   = true
+}
+
+variable "image" {
+  type = object({ repository = string, digest = string })
+}
+
+variable "host" {
+  type = string
+}
+
+# Both are kept in Terraform's state: keep that encrypted and closed. The pepper must never change (docs/store.md).
+resource "random_id" "pepper" {
+  byte_length = 32
+  lifecycle { prevent_destroy = true }
+}
+
+resource "random_id" "operator_key" {
+  byte_length = 24
+}
+
+resource "kubernetes_namespace_v1" "gatehouse" {
+  metadata {
+    name   = "gatehouse"
+    labels = { "pod-security.kubernetes.io/enforce" = "restricted" }
+  }
+}
+
+resource "kubernetes_secret_v1" "gatehouse" {
+  metadata {
+    name      = "gatehouse"
+    namespace = kubernetes_namespace_v1.gatehouse.metadata[0].name
+  }
+  data = {
+    pepper       = random_id.pepper.hex
+    database-url = var.database_url
+    redis-url    = var.redis_url
+    operator-key = random_id.operator_key.hex
+  }
+}
+
+resource "helm_release" "gatehouse" {
+  name      = "gatehouse"
+  chart     = "${path.module}/../helm/gatehouse"
+  namespace = kubernetes_namespace_v1.gatehouse.metadata[0].name
+  atomic    = true
+  timeout   = 600
+  values = [yamlencode({
+    image          = var.image
+    autoscaling    = { enabled = true, min = 3, max = 12 }
+    ingress        = { enabled = true, host = var.host }
+    serviceMonitor = { enabled = true }
+  })]
+  depends_on = [kubernetes_secret_v1.gatehouse]
+}
+
+output "operator_key" {
+  value     = random_id.operator_key.hex
+  sensitive = true
+}
