@@ -52,6 +52,7 @@ def page(report: Mapping[str, Any]) -> str:
         f"<style>{_STYLE}</style></head><body>",
         "<h1>Audit report</h1>",
         f"<p>{escape(report['since'])} to {escape(report['until'])}, {escape(scope)}</p>",
+        _coverage(report["coverage"]),
         _integrity(report["integrity"]),
     ]
     for name, heading, columns in TABLES:
@@ -60,6 +61,16 @@ def page(report: Mapping[str, Any]) -> str:
     parts.append(f"<h2>What this answers</h2>{_table(rows, ('requirement', 'asks for', 'answered by'))}")
     parts.append('<p class="note">The text of ISO/IEC DIS 24970 was not at hand: its lines name subjects, not clauses.</p></body></html>')
     return "\n".join(parts) + "\n"
+
+
+def _coverage(found: Mapping[str, Any]) -> str:
+    """Each replica reports on the requests that it served."""
+    if found["missing"] is None:
+        return '<p class="bad">Which other replicas there are was not known: the store did not answer. Their requests are not here.</p>'
+    if not found["missing"]:
+        return '<p class="note">There is no other replica on the same store.</p>'
+    others = ", ".join(f"{one['id']} ({one['state']})" for one in found["missing"])
+    return f'<p class="bad">Of the replica {escape(found["replica"])} alone. Not here: the requests of {escape(others)}.</p>'
 
 
 def _integrity(found: Mapping[str, Any] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +13,7 @@ import msgspec
 import typer
 
 from admin.cli import completion
+from admin.cli.audit_fleet import found_by_all
 from admin.cli.audit_html import page
 from admin.cli.client import LONG, Client
 from admin.cli.errors import CommandError
@@ -68,6 +70,9 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         until: Annotated[Text, typer.Option("--until", help="Nothing newer than so long ago, such as 1h.")] = None,
         limit: Annotated[int, typer.Option("--limit", help="How many, the newest first.", min=1, max=MOST)] = 50,
         records: Annotated[bool, typer.Option("--records", help="With the log's own lines (--output json).")] = False,
+        also: Annotated[
+            list[str] | None, typer.Option("--also", metavar="URL", help="The admin listener of another replica, asked with the same key.")
+        ] = None,
         directory: Annotated[Path | None, typer.Option("--dir", help="The log's directory: search it here, without a gateway.")] = None,
     ) -> None:
         """Searches requests and events, the newest first. A text with * at its end matches every text that begins so."""
@@ -79,13 +84,26 @@ def make(search_offline: SearchOffline) -> Callable[..., None]:
         texts = {name: text for name, text in given.items() if text is not None}
         if directory is not None:
             asked = msgspec.convert({**texts, **times, "principal": of_key, "limit": limit}, AuditSearch)
-            found = _offline(search_offline, directory, asked, records)
+            found, whole = _offline(search_offline, directory, asked, records), True
         else:
-            with session.client() as client:
-                found = _online(client, {**texts, **times, **({} if of_key is None else {"key": of_key})}, limit, records)
+            wanted = {**texts, **times, **({} if of_key is None else {"key": of_key}), **({"records": "true"} if records else {})}
+            clients: list[Callable[[], Client]] = [session.client, *(partial(session.client_of, url) for url in also or ())]
+            found, whole = _of_all(session, clients, wanted, limit)
         session.out.rows(found, [name for name in COLUMNS if any(one.get(name) for one in found)] or COLUMNS[:2])
+        if not whole:
+            raise typer.Exit(1)
 
     return search
+
+
+def _of_all(session: Session, clients: list[Callable[[], Client]], wanted: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """What the replicas have found, and whether all that were asked answered; tells whose logs were not searched."""
+    found, missing, failures = found_by_all(clients, wanted, limit)
+    if missing:
+        session.out.remark(f"not searched: the logs of {', '.join(missing)}; name their admin listeners with --also")
+    for failure in failures:
+        session.out.remark(f"the search is incomplete: {failure}")
+    return found, not failures
 
 
 def _offline(search: SearchOffline, directory: Path, asked: AuditSearch, records: bool) -> list[dict[str, Any]]:
@@ -95,27 +113,6 @@ def _offline(search: SearchOffline, directory: Path, asked: AuditSearch, records
         raise CommandError(f"{error.filename or directory}: {error.strerror or error}") from None
     except GatehouseError as error:
         raise CommandError(error.message) from None
-
-
-def _online(client: Client, wanted: dict[str, Any], limit: int, records: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while len(found) < limit:
-        part = client.json(
-            "GET",
-            "/audit/search",
-            timeout=LONG,
-            params={**wanted, "limit": min(1000, limit - len(found)), **({"records": "true"} if records else {}), **_page(cursor)},
-        )
-        found += part["items"]
-        cursor = part["cursor"]
-        if cursor is None:
-            break
-    return found
-
-
-def _page(cursor: str | None) -> dict[str, str]:
-    return {} if cursor is None else {"cursor": cursor}
 
 
 @connected

@@ -39,9 +39,13 @@ class Session:
     out: Output
 
     def client(self) -> Client:
-        if (proxy := proxy_of(self.profile.url)) is not None:
+        return self.client_of(self.profile.url)
+
+    def client_of(self, url: str) -> Client:
+        """Of a listener that the user named, with the same credentials."""
+        if (proxy := proxy_of(url)) is not None:
             self.out.remark(f"through the proxy {proxy} of the environment")
-        return Client(self.profile.url, self.profile.key, tls=self.profile.tls, holder=self.profile.holder)
+        return Client(url, self.profile.key, tls=self.profile.tls, holder=self.profile.holder)
 
 
 def resolve(

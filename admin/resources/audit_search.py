@@ -15,7 +15,7 @@ from admin.moments import Moment, Timestamp, timestamp
 from admin.operation import Answer, Call, Operation
 from admin.resource import Tenant
 from gateway.core.audit_questions import TEXTS, AuditScope, AuditSearch
-from gateway.core.errors import NotFound, RequestError
+from gateway.core.errors import NotFound, RequestError, StoreUnavailable
 
 SEARCH: Final = "records:search"
 REPORT: Final = "records:report"
@@ -93,9 +93,25 @@ class Found(msgspec.Struct, omit_defaults=True):
     records: list[dict[str, Any]] = []
 
 
-class FoundList(msgspec.Struct):
+class Missing(msgspec.Struct):
+    """state: `lost` is one that has not been heard of for a while."""
+
+    id: str
+    state: Literal["serving", "lost"]
+
+
+class Coverage(msgspec.Struct):
+    """Whose logs an answer covers. replica: the one that answered; "" where it has no id yet. missing: the others on the same store, whose
+    logs it does not have; null where they are not known, because the store does not answer."""
+
+    replica: str
+    missing: list[Missing] | None
+
+
+class FoundList(msgspec.Struct, kw_only=True):
     items: list[Found]
     cursor: str | None = None
+    coverage: Coverage
 
 
 class ReportQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -122,6 +138,7 @@ class Report(msgspec.Struct, kw_only=True):
     changes: list[dict[str, Any]]
     log: list[dict[str, Any]]
     integrity: dict[str, Any] | None
+    coverage: Coverage
 
 
 async def search(call: Call) -> Answer:
@@ -141,7 +158,8 @@ async def search(call: Call) -> Answer:
     )
     found = await _index(call).search(asked, records=q.records)
     cursor = _cursor(found[-1]) if len(found) == q.limit else None
-    return Answer({"items": [{**_without_id(one), "time": timestamp(one["time"])} for one in found], "cursor": cursor})
+    items = [{**_without_id(one), "time": timestamp(one["time"])} for one in found]
+    return Answer({"items": items, "cursor": cursor, "coverage": await _coverage(call)})
 
 
 async def report(call: Call) -> Answer:
@@ -159,7 +177,18 @@ async def report(call: Call) -> Answer:
     whole = {name: [_timed(row) for row in rows] for name, rows in {"log": [], **found}.items()}
     integrity = await _verified(call) if q.verify else None
     period = {"since": timestamp(q.since), "until": timestamp(until), "tenants": None if tenants is None else sorted(tenants)}
-    return Answer({**period, **whole, "integrity": integrity})
+    return Answer({**period, **whole, "integrity": integrity, "coverage": await _coverage(call)})
+
+
+async def _coverage(call: Call) -> dict[str, Any]:
+    """Each replica has the log of its own requests: an answer must not be taken for the whole fleet's."""
+    try:
+        roll = (await call.ports.replicas())["replicas"]
+    except StoreUnavailable:
+        return {"replica": "", "missing": None}
+    here = next((one["id"] for one in roll if one["here"]), "")
+    others = {one["id"]: one["state"] for one in roll if one["id"] != here}
+    return {"replica": here, "missing": [{"id": name, "state": state} for name, state in sorted(others.items())]}
 
 
 async def _verified(call: Call) -> dict[str, Any]:

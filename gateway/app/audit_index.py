@@ -24,6 +24,8 @@ COMMAND: Final = (sys.executable, "-m", "gateway.audit.indexer")
 SECONDS: Final = 10.0
 """How long a search waits for the index to be up to date."""
 SPARE_SECONDS: Final = 5.0
+MOST_REQUESTS: Final = 1000
+"""Requests with one id that are looked at: callers choose ids."""
 WAITING: Final = 16
 """Searches that may wait at once."""
 
@@ -56,6 +58,11 @@ class AuditIndex:
             if records:
                 entry["records"] = await asyncio.to_thread(lines_at, self._directory, entry["writer"], places)
         return found
+
+    async def of_request(self, request_id: str) -> list[dict[str, Any]]:
+        """The records of all requests with this id, decoded. Raises AuditIndexing, Overloaded."""
+        found = await self.search(AuditSearch(request_id=request_id, kind="request", limit=MOST_REQUESTS), records=True)
+        return [record for entry in found for record in entry["records"]]
 
     async def report(self, since: float, until: float, tenants: frozenset[str] | None) -> dict[str, Any]:
         """See admin.context.AuditIndexReader."""

@@ -191,6 +191,8 @@ class Gateway:
         self.metrics.gauges += [part.collect for part in ours]
         if self.shared_proofs is not None:
             self.metrics.gauges.append(self.shared_proofs.collect)
+        if self.texts.vault is not None:
+            self.metrics.gauges.append(self.texts.vault.collect)
 
     def login_key(self) -> bytes:
         """What passwords are compared by (gateway.core.logins): the same on all machines that share a store."""

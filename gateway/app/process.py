@@ -112,6 +112,9 @@ def serve(config: Path, *, quickstart: bool = False, workers: int = 0) -> int:
 def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Workers | None, upgrader: Upgrader) -> Ports:
     """What the admin API is given once the gateway has started. gateway_url: where clients find the data listener."""
     log = LocalAuditLog(gateway.spec.audit, gateway.spec.state_dir)
+    logs = local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory
+    index = AuditIndex(logs, Path(gateway.spec.state_dir))
+    gateway.texts.reveals.indexed = index.of_request
     plane, fleet, changes, link = gateway.plane, gateway.fleet, gateway.changes, gateway.store_link
     return Ports(
         authenticator=CurrentAuthenticator(plane),
@@ -125,9 +128,7 @@ def admin_ports(gateway: Gateway, health: Health, gateway_url: str, workers: Wor
         guardrails=GuardrailTrial(plane),
         audit=gateway.audit,
         audit_reader=log,
-        audit_index=AuditIndex(
-            local_sink(gateway.spec.audit, gateway.spec.state_dir, gateway.replica).directory, Path(gateway.spec.state_dir)
-        ),
+        audit_index=index,
         feed=gateway.feed,
         files=fleet.files,
         matches=within,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.audit.keyring import DataKey, KeyRing
 from gateway.audit.masters import KEY_BYTES, bound_to, master_of, unwrap_key, wrap_key
@@ -70,6 +71,7 @@ class Vault:
         self.ring = KeyRing(self._fetch, owner, self._clock)
         self.dropped: list[Callable[[str | None], None]] = []
         self.held: Callable[[str], str] = lambda tenant: ""
+        self._up, self._failures = True, 0
 
     # --- life
 
@@ -203,14 +205,25 @@ class Vault:
         """Asks the master in a thread. Raises MasterUnavailable when it takes too long."""
         try:
             async with asyncio.timeout(self._patience * (1 + len(self._former))):
-                return await asyncio.to_thread(work, *arguments)
+                answer = await asyncio.to_thread(work, *arguments)
+        except MasterUnavailable:
+            self._up, self._failures = False, self._failures + 1
+            raise
         except TimeoutError:
+            self._up, self._failures = False, self._failures + 1
             raise MasterUnavailable(f"the master key did not answer within {self._patience:g} s") from None
+        self._up = True
+        return answer
 
     async def key(self, id: str) -> tuple[DataKeyRow, DataKey]:
         """A key by its id, for what it has encrypted; its user drops it. Raises NotFound, Shredded, MasterUnavailable, ConfigError."""
         row = await self._kept.get(id)
         return row, DataKey(row.id, row.tenant, row.version, await self._opened(row))
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily("gatehouse_audit_master_up", "Whether the master key answers", value=float(self._up))
+        yield CounterMetricFamily("gatehouse_audit_master_failures", "Questions that the master key did not answer", value=self._failures)
+        yield GaugeMetricFamily("gatehouse_audit_data_keys", "Opened data keys that this process keeps for a while", value=self.ring.size)
 
     # --- for operators
 

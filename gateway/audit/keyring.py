@@ -159,6 +159,11 @@ class KeyRing:
         self._failed: OrderedDict[str, tuple[float, GatehouseError]] = OrderedDict()
         self._drops = 0
 
+    @property
+    def size(self) -> int:
+        """How many keys are kept."""
+        return len(self._kept)
+
     def current(self, tenant: str) -> DataKey | Signal[DataKey]:
         """The key that encrypts for a tenant now. Raises, or the awaitable fails with, GatehouseError."""
         now, kept = self._clock.monotonic(), self._kept.get(tenant)

@@ -111,6 +111,8 @@ def test_texts_are_kept_by_rule_encrypted_and_revealed_by_two(running: Gatehouse
     first, second = records(running, "whole-1")
     assert set(first["text"]) == set(second["text"]) == {"v", "key", "salt", "n", "data"}
     prompt, whole = revealed(running, "whole-1")
+    assert running.metric("gatehouse_audit_master_up") == 1 and running.metric("gatehouse_audit_data_keys") >= 1
+    assert problem(post(running, "/audit/reveals", OPS, request_id="whole-*", reason="all of them")) == (400, "invalid_value")
     assert PROMPT in prompt["text"]["body"] and prompt["kind"] == "intent"
     assert json.loads(whole["text"]["body"])["choices"][0]["message"]["content"]
     _, streamed = revealed(running, "stream-1")
