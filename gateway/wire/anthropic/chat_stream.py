@@ -45,6 +45,7 @@ class ChatReader(MessagesReader):
         "_kind",
         "_last_usage",
         "_learned",
+        "_made",
         "_only_text",
         "_open_text",
         "_reason",
@@ -64,12 +65,17 @@ class ChatReader(MessagesReader):
         self._learned = 0
         self._only_text = False
         self._open_text = b""
+        self._made = b""
+        """The last event that was made of a chunk without parsing it."""
 
     def plain(self, data: bytes) -> int:
         return 0
 
     def is_end(self, rest: bytes) -> bool:
         return rest.rstrip() in (b"data: [DONE]", b"data:[DONE]")
+
+    def forwarded(self, data: bytes) -> int:
+        return 1 if data is self._made else MessagesReader.forwarded(self, data)
 
     def read(self, data: bytes) -> bytes:
         front, back = self._front, self._back
@@ -78,7 +84,8 @@ class ChatReader(MessagesReader):
             if start < end:
                 text = data[start:end]
                 if not (34 in text or 10 in text or 13 in text) and text[-1] != 92:
-                    return self._open_text + text + _TEXT_ENDS
+                    made = self._made = self._open_text + text + _TEXT_ENDS
+                    return made
         found: list[bytes] = []
         events = data.split(b"\n\n")[:-1]
         for one in events:

@@ -4,7 +4,7 @@ Message"). Everything else passes through untouched.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
 
@@ -13,7 +13,7 @@ from gateway.wire.openai.views import ModelName, Tokens, UsageView
 # --- requests
 
 BlockType = Annotated[str, Meta(max_length=64)]
-Role = Annotated[str, Meta(pattern=r"^(user|assistant|system)$")]
+Role = Literal["user", "assistant", "system"]
 Stops = Annotated[list[Annotated[str, Meta(max_length=1024)]], Meta(max_length=64)]
 
 

@@ -274,3 +274,17 @@ def test_a_kept_answer_has_both_forms() -> None:
     (use,) = reader.uses()
     assert (use.name, json.loads(use.arguments)) == ("f", {"a": [1, "x"]}) and passed.count(b"event: ") == stream.count(b"event: ")
     assert [one.name for one in api.tool_calls(body)[1]] == ["f"]
+
+
+@pytest.mark.parametrize("text", ["plain", 'é\\n"x"', "\\", "a\\\\", "", "\u2028 and 😀"])
+def test_chunks_that_are_not_parsed_say_the_same(text: str) -> None:
+    made = world(False)
+    client = ask(made, {**HI, "stream": True})
+    engine = made.call.head(SSE_HEAD)
+    pieces = ["one", " two", " three", text, " four", text]
+    for piece in pieces:
+        engine.body(chunk(piece))
+    engine.body(chunk(finish="stop") + USAGE + DONE).end()
+    found = events(client)
+    assert "".join(event["delta"]["text"] for event in found if event["type"] == "content_block_delta") == "".join(pieces)
+    assert [event["type"] for event in found[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
