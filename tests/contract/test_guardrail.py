@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Generator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -62,6 +63,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.fixture
 async def subject(case: Case) -> AsyncIterator[Guardrail]:
+    if case.type == "language" and find_spec("fasttext") is None:
+        pytest.skip("fastText has no build for this Python")
     settings = case.settings
     async with moderation(FORBIDDEN) as server:
         if "url" in settings:
