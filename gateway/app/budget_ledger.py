@@ -52,6 +52,8 @@ class BudgetLedger:
         self._store, self._replica, self._live, self._directory = store, replica, live, directory
         self._spec, self._registry = spec, registry
         self._ticker = Ticker()
+        self._others = False
+        """Whether other replicas count in the same Redis, whatever store they have."""
 
     async def compare(self) -> dict[str, Any]:
         """`budgets`: a line for each bucket; `not_compared`: limits with the reason. Raises StoreUnavailable, OSError."""
@@ -74,6 +76,7 @@ class BudgetLedger:
                     states = {row.name[2]: json.loads(row.body) for row in rows if row.name[1] == meter.name}
                     since = {key: float(state[MADE_FULL]) for key, state in states.items() if MADE_FULL in state}
                     counted.append((Tally(limit, meter, now, since), states))
+        self._others = self._redis is not None and bool(shared) and bool(await self._redis.replicas() - {self._replica})
         if counted:
             await asyncio.to_thread(read, self._directory, [tally for tally, _ in counted])
         lines: list[dict[str, Any]] = []
@@ -84,7 +87,7 @@ class BudgetLedger:
                 at = shared.get((tally.limit.name, tally.meter.name))
                 charged = self._charged(tally, states) if at is None else await at.charged(_keys_of(tally))
                 found = self._lines(tally, charged, *self._in_hand(tally.limit, tally.meter.name))
-                if at is not None and self._live() <= 1:
+                if at is not None and not self._others and self._live() <= 1:
                     await at.forgive(found)
                 lines += [line for _, line in found]
         return {"budgets": lines, "not_compared": left}
@@ -103,7 +106,7 @@ class BudgetLedger:
         """Whether this replica's log has only a part of what is charged: then less than the log says is a difference, and more is not."""
         if meter.budget is None:
             return True  # what is in hand keeps a rate from refilling, and others use it too
-        return self._live() > 1 and (self._redis is not None or not isinstance(meter.budget.window, str))
+        return (self._live() > 1 or self._others) and (self._redis is not None or not isinstance(meter.budget.window, str))
 
     def _charged(self, tally: Tally, states: Mapping[Key, dict[str, Any]]) -> Amounts:
         """What this replica's processes took, of a window of the calendar; what is used in all, of anything else."""

@@ -206,7 +206,9 @@ class Gateway:
         """Limits of this process in Redis, if there is one."""
         if spec.redis is None:
             return None
-        made = SharedLimitsPart(spec.redis, self.events.record, lambda: self.replicas.members.processes, self.metrics.not_enforced)
+        made = SharedLimitsPart(
+            spec.redis, self.events.record, lambda: self.replicas.members.processes, self.metrics.not_enforced, self.replica
+        )
         self.metrics.gauges.append(made.collect)
         return made
 

@@ -28,13 +28,19 @@ SETTLED: Final = 1.0
 """Seconds for which Redis must answer before that is said: one that stumbles is not announced again and again."""
 FIRST: Final = 1.0
 """Seconds that a start waits for Redis at most."""
+REMIND: Final = 4.0
+"""Seconds between two times that a replica shows that it counts: less than half of what a bucket must be unchanged for before anything
+of it comes back."""
+KNOWN_MS: Final = str(100 * 86_400_000)
+"""For so long a replica is known to have counted."""
 LAST: Final = 0.5
 """Seconds that the end of a process waits until Redis has heard of its last settlements."""
 
 
 class SharedLimitsPart:
     """record: (event, target, detail) for the audit log. parts: how many processes share the limits. noted: hears of each limit that would
-    have refused a request if it were enforced. Life: `start`, `aclose`. Raises ConfigError for settings that name no Redis."""
+    have refused a request if it were enforced. replica: whose process this is. Life: `start`,
+    `aclose`. Raises ConfigError for settings that name no Redis."""
 
     def __init__(
         self,
@@ -42,7 +48,10 @@ class SharedLimitsPart:
         record: Callable[[str, str, dict[str, Any]], None],
         parts: Callable[[], int],
         noted: Callable[[str], None],
+        replica: str = "",
     ) -> None:
+        self._replica = replica
+        self._reminding: asyncio.TimerHandle | None = None
         self._record, self._target = record, target(spec)
         loop = asyncio.get_running_loop()
         self.pots = Pots(spec.prefix)
@@ -71,6 +80,7 @@ class SharedLimitsPart:
 
     async def start(self) -> None:
         """Returns as soon as Redis answers, or a little later without: then the limits' `on_failure` applies."""
+        self._remind()
         self.keeper.start()
         try:
             async with asyncio.timeout(FIRST):
@@ -80,6 +90,8 @@ class SharedLimitsPart:
 
     async def aclose(self) -> None:
         self._closing = True
+        if self._reminding is not None:
+            self._reminding.cancel()
         if self._settling is not None:
             self._settling.cancel()
         self.shared.finish()
@@ -94,7 +106,18 @@ class SharedLimitsPart:
         estimate = nothing if places else self._estimates.estimate
         return RedisLimiter(LimitRules(spec.limits, places), self.shared, self.pots, estimate=estimate)
 
+    def _remind(self) -> None:
+        """Shows that this replica counts here: nothing that it has used may pass for nobody's (gateway.app.redis_ledger)."""
+        if (line := self.shared.line) is not None:
+            self._show(line)
+        self._reminding = self._loop.call_later(REMIND, self._remind)
+
+    def _show(self, line: Connection) -> None:
+        if self._replica:
+            line.send(command("SET", self.pots.names.replica(self._replica), "1", "PX", KNOWN_MS), lambda reply: None)
+
     def _connected(self, line: Connection) -> None:
+        self._show(line)
         self.shared.connected(line)
         line.send(command("INFO", "memory"), self._memory)
 

@@ -42,11 +42,11 @@ LIMITS = [
 class Gateway:
     """What a gateway has of Redis: its limits, and what it records."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, replica: str = "", **settings: Any) -> None:
         self.spec = RedisSpec(**{"timeout": 5.0, **settings})
         self.recorded: list[tuple[str, dict[str, Any]]] = []
         self.part = SharedLimitsPart(
-            self.spec, lambda event, target, detail: self.recorded.append((event, detail)), lambda: 1, lambda name: None
+            self.spec, lambda event, target, detail: self.recorded.append((event, detail)), lambda: 1, lambda name: None, replica
         )
         self.limiter = RedisLimiter(LimitRules(LIMITS), self.part.shared, self.part.pots, estimate=estimate)
 
@@ -265,3 +265,14 @@ async def test_a_redis_that_evicts_keys_is_warned_of(
     assert (policy in caplog.text) == warned
     shown = {family.name: family.samples[0].value for family in gateways[0].part.collect() if family.samples}
     assert shown["gatehouse_limits_redis_evicts"] == float(warned)
+
+
+async def test_replicas_show_that_they_count_whatever_their_store(
+    server: RedisServer, gateways: list[Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.app.shared_limits.REMIND", 0.02)
+    gateways += [await Gateway(name, url=Secret(f"unix://{server.socket}")).start() for name in ("a", "b")]
+    book = BucketBook(gateways[0].spec)
+    assert await book.replicas() == {"a", "b"}, "before anything of them counts"
+    assert server.command("FLUSHALL") == b"+OK"
+    await reached(lambda: server.command("EXISTS", "gatehouse:{limits}:replica:a", "gatehouse:{limits}:replica:b") == b":2")

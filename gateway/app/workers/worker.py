@@ -148,7 +148,7 @@ class Worker:
         self.shared_limits: SharedLimitsPart | None = None
         if spec.redis is not None:
             self.shared_limits = SharedLimitsPart(
-                spec.redis, self.events.record, lambda: max(state.count, self._facts.processes), self.metrics.not_enforced
+                spec.redis, self.events.record, lambda: max(state.count, self._facts.processes), self.metrics.not_enforced, state.replica
             )
             self.metrics.gauges.append(self.shared_limits.collect)
         traffic = TrafficGauges(self.plane, self.registry, self.audit, (), self.keys, parts)

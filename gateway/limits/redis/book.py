@@ -125,6 +125,12 @@ class BucketBook:
 
         return await self._asked(ask)
 
+    async def replicas(self) -> set[str]:
+        """Those that have counted here lately."""
+        before = self._names.replica("")
+        found = await self._asked(lambda line: _listed(line, before, 1 << 62))
+        return {name[len(before) :].decode(errors="replace") for name in found}
+
     async def now(self) -> int:
         """Microseconds since the epoch, by the clock of Redis."""
         return await self._asked(_time)

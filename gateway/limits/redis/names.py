@@ -39,6 +39,10 @@ class Names:
         """Where it is kept which share of a budget was told of."""
         return bucket.replace(b"{limits}:bucket:", b"{limits}:told:", 1)
 
+    def replica(self, name: str) -> bytes:
+        """Shows that a replica counts here."""
+        return b"%breplica:%b" % (self._prefix, name.encode())
+
     def claim(self, id: str) -> bytes:
         """Where it is kept which replica tells of something."""
         return b"%balert:%b" % (self._prefix, id.encode())
