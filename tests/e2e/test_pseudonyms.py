@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 
@@ -23,8 +25,41 @@ def engine() -> Iterator[EchoEngine]:
         yield running
 
 
+class Broken(BaseHTTPRequestHandler):
+    """An engine that hangs up on every request, and keeps what it got."""
+
+    received: ClassVar[list[Any]] = []
+
+    def do_POST(self) -> None:
+        self.received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        """It is there."""
+        body = b'{"object": "list", "data": []}'
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, engine: EchoEngine) -> Iterator[Gatehouse]:
+def broken() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Broken)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, engine: EchoEngine, broken: ThreadingHTTPServer) -> Iterator[Gatehouse]:
     directory = tmp_path_factory.mktemp("pseudonyms")
     entities = {"email": "pseudonym", "card": "pseudonym", "odd": "pseudonym"}
     custom = {"odd": {"pattern": r'ODD["\\]{1,20}\d{3}'}}
@@ -37,12 +72,16 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, engine: EchoEngine) -> Ite
     names = ["m1", "plain", "session", "one-way", "both", "before"]
     config = configuration(
         directory / "state",
-        engines=[external("echo", engine.port)],
-        models=[{"name": name, "pool": ["echo"]} for name in names],
+        engines=[external("echo", engine.port), external("broken", broken.server_address[1])],
+        models=[
+            *({"name": name, "pool": ["echo"]} for name in names),
+            {"name": "retried", "pool": ["broken", "echo"], "routing": {"policy": "round_robin"}},
+        ],
         listen={"trusted_peers": ["127.0.0.1"]},
         guardrails=[
             guard("p1", "m1", ["request"]),
             guard("p2", "plain", ["request"]),
+            guard("p7", "retried", ["request"]),
             guard("p3", "session", ["request"], scope="session"),
             guard("p4", "one-way", ["request"], restore="never"),
             guard("p5", "both", ["request", "response"]),
@@ -90,6 +129,19 @@ def test_the_engine_gets_pseudonyms_and_the_caller_the_values(guarded: Gatehouse
     outcome = guarded.outcome(response.headers["x-request-id"])
     assert outcome["detail"]["pseudonyms"] == {"replaced": 3, "restored": 4}
     assert WHO not in json.dumps(outcome) and "4111" not in json.dumps(outcome)
+
+
+def test_the_engine_of_a_second_try_gets_the_same_pseudonyms(guarded: Gatehouse, engine: EchoEngine) -> None:
+    text = f"card 4111 1111 1111 1111, {WHO} and eve@example.com"
+    for _ in range(20):
+        response = guarded.chat(text, model="retried")
+        assert text_of(response) == text
+        assert sent(engine) == "card <CARD_1>, <EMAIL_1> and <EMAIL_2>"
+        if Broken.received:
+            break
+    assert [one["messages"][-1]["content"] for one in Broken.received] == [sent(engine)]
+    outcome = guarded.outcome(response.headers["x-request-id"])
+    assert outcome["detail"]["pseudonyms"] == {"replaced": 3, "restored": 3}
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 9, 50])
