@@ -11,11 +11,10 @@ from policies.guardrails.recognition.recogniser import Recogniser
 WORDS: Final = (
     *("phone", "phones", "phone number", "telephone", "tel", "call", "mobile", "cell", "fax", "sms", "text", "whatsapp", "ring", "dial"),
     *("telefon", "telefonnummer", "handy", "mobil", "rufnummer", "téléphone", "portable", "appelez", "teléfono", "móvil", "llame"),
-    *("handynummer", "mobilnummer", "festnetz", "faxnummer", "gsm", "telefone", "telemóvel", "tlf", "telefonní", "puhelin", "τηλέφωνο"),
-    *("телефон", "тел", "טלפון", "फोन", "전화", "휴대폰"),
+    *("handynummer", "mobilnummer", "festnetz", "faxnummer", "gsm", "telefone", "telemóvel", "tlf", "telefonní", "puhelin"),
     *("telefono", "cellulare", "telefoon", "mobiel", "komórka", "celular", "电话", "手机", "電話", "携帯"),
 )
-_UNSURE: Final = ("call", "cell", "text", "ring", "mobil", "portable", "sms", "dial", "тел")
+_UNSURE: Final = ("call", "cell", "text", "ring", "mobil", "portable", "sms", "dial")
 SAID: Final = ("call me", "text me", "ring me", "reach me", "call us", *(word for word in WORDS if word not in _UNSURE))
 """Words that mean a telephone and nothing else."""
 # Country codes of E.164: all of one digit, and those of two; every other begins a code of three.

@@ -13,22 +13,18 @@ WORDS: Final = (
 
 
 def _valid(text: str) -> int:
-    """The longest leading part that is one and ends where a group of signs ends."""
+    """The longest leading part that is one and ends where a group of signs ends. Capitals, as people write plates; small letters where no
+    space makes words of them (`ab12cde`, but not `in 2024`)."""
     end = len(text)
-    while end > 0:
-        if _is_plate(text[:end]):
-            return end
+    while end > 3:
+        part = text[:end]
+        spaces = part.count(" ")
+        if not spaces or part == part.upper():
+            digits, signs = sum(map(str.isdigit, part)), end - spaces - part.count("-")
+            if 4 <= signs <= 9 and 0 < digits < signs:
+                return end
         end = max(text.rfind(" ", 0, end), text.rfind("-", 0, end))
     return 0
-
-
-def _is_plate(text: str) -> bool:
-    """Capitals, as people write plates; small letters where no space makes words of them (`ab12cde`, but not `in 2024`)."""
-    if " " in text and text != text.upper():
-        return False
-    signs = [one for one in text if one.isalnum()]
-    digits = len([one for one in signs if one.isdigit()])
-    return 4 <= len(signs) <= 9 and 0 < digits < len(signs)
 
 
 RECOGNISERS: Final = (

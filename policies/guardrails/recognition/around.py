@@ -43,9 +43,9 @@ class Around:
     """What stands in a text that recognisers depend on, and what is known of it. leads: the places, in order, right behind something that
     one must be behind, each with the number of that one. worded: whether there is any context word; None: nobody asked yet. free: of the
     matches that need nothing right before them. signed: of those with a sign, by recogniser. said: by set of context words; heard: up to
-    where they were looked for."""
+    where they were looked for; resume: where no word begins before that is not noted."""
 
-    __slots__ = ("free", "heard", "leads", "said", "signed", "worded")
+    __slots__ = ("free", "heard", "leads", "resume", "said", "signed", "worded")
 
     def __init__(self, leads: Sequence[tuple[int, int]]) -> None:
         self.leads = leads
@@ -53,4 +53,4 @@ class Around:
         self.free = Known()
         self.signed: dict[int, Known] = {}
         self.said: list[Said] = []
-        self.heard = 0
+        self.heard = self.resume = 0

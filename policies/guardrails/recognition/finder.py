@@ -20,6 +20,7 @@ from policies.guardrails.recognition.tail import Tail, compiled
 
 _MOST_HEADS: Final = 64
 _MOST_WORDS: Final = 10_000
+_LETTER: Final = 0x80
 _UNANCHORED: Final = re2._re2.RE2.Anchor.UNANCHORED
 _WORD: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\x80"
 _IN_WORD: Final = [code in _WORD for code in range(256)]
@@ -244,9 +245,9 @@ class Finder:
         if words is None or around.heard == place:
             return
         if place < around.heard:
-            around.said = [Said() for _ in self._sets]
-        elif around.heard - self._longest_word > low:
-            low = around.heard - self._longest_word
+            around.said, around.resume = [Said() for _ in self._sets], 0
+        else:
+            low = max(low, around.heard - self._longest_word, around.resume)
         around.heard = place
         said = around.said
         while low < place:
@@ -255,7 +256,7 @@ class Finder:
                 return
             for number in self._sets_with(data[begin:end]):
                 said[number].hit = begin
-            low = begin + 1
+            low = around.resume = end if data[begin] == _LETTER else begin + 1
 
     def _sets_with(self, heard: bytes) -> list[int]:
         """The sets of words with one that stands in a piece of text."""
