@@ -135,7 +135,8 @@ class Api:
         body: Any = raw
         if operation.body is not None and operation.body is not bytes:
             body = values.decode(raw or b"null", operation.body)
-            values.refuse_masks(msgspec.to_builtins(body))
+            if not operation.masks:
+                values.refuse_masks(msgspec.to_builtins(body))
         elif operation.body is None and not operation.streams and request.method == "POST" and (ignored := await _body(request, operation)):
             values.decode(ignored, NoBody)  # nothing sent is silently ignored: `force` belongs in the query
         call = Call(self._ports, access, operation, path, query, body, raw, request, request_id, _if_match(request), wait=wait)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,8 +36,11 @@ class EventLog(Protocol):
 class ResourceCheck(Protocol):
     """Checks what only a resource's user knows (such as a guardrail's own settings): whether it could be put into force."""
 
-    async def __call__(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
-        """Raises ConfigError, without changing anything. beside: other resources (kind, body) that are stored in the same write."""
+    async def __call__(
+        self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = (), without: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Raises ConfigError, without changing anything. beside: other resources (kind, body) that are stored in the same write. without:
+        those (kind, name) that it deletes."""
         ...
 
 
@@ -233,8 +236,9 @@ class RoleBook(Protocol):
         condition reads what differs between them."""
         ...
 
-    async def naming(self, kind: str, name: str, tenant: str) -> str | None:
-        """The name of a binding that names this subject, such as a group, for callers of this tenant; None without one."""
+    async def naming(self, kind: str, name: str, tenant: str, without: Collection[str] = ()) -> str | None:
+        """The name of a binding that names this subject, such as a group, for callers of this tenant; None without one. without: names
+        of bindings to overlook."""
         ...
 
     async def denied_by(self, principal: Principal) -> frozenset[str]:
@@ -318,7 +322,9 @@ class AuditIndexReader(Protocol):
         ...
 
 
-async def nothing_to_check(kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
+async def nothing_to_check(
+    kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = (), without: Sequence[tuple[str, str]] = ()
+) -> None:
     """For a composition without plug-ins."""
 
 

@@ -24,6 +24,8 @@ from gateway.core.waiting import as_future
 log = logging.getLogger("gatehouse.admin")
 MAX_DIFF = 64 * 1024
 """Largest difference in a record, in bytes; a larger one is reduced to its paths."""
+MAX_SHOWN = 1024 * 1024
+"""Largest body in a record, in bytes."""
 
 
 class Journal:
@@ -73,9 +75,11 @@ def _where(call: Call) -> dict[str, Any]:
 
 
 def _shown(call: Call) -> Any:
-    """The body with its secrets masked; for a text only its hash and size, as it may hold secrets anywhere."""
+    """The body with its secrets masked; for a text only its hash and size, as it may hold secrets anywhere, and for a very long body."""
     if isinstance(call.body, bytes):
         return {"sha256": hashlib.sha256(call.body).hexdigest(), "bytes": len(call.body)} if call.body else None
+    if len(call.raw) > MAX_SHOWN:
+        return {"sha256": hashlib.sha256(call.raw).hexdigest(), "bytes": len(call.raw)}
     return values.mask(msgspec.to_builtins(call.body))
 
 

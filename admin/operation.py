@@ -81,7 +81,7 @@ class Operation:
     those that it may have besides. conditional: If-Match is looked at, and 412 possible.
     creates: takes an Idempotency-Key. engine: may fail because of an engine (502). finds: looks for what a parameter names (404).
     streams: the handler reads the body itself as it arrives (`Call.parts`). takes: headers that it reads. disk: may be refused for
-    lack of disk space (507). refuses: further statuses of its errors.
+    lack of disk space (507). refuses: further statuses of its errors. masks: the mask of a secret in the body stands for the stored one.
     """
 
     method: Method
@@ -106,6 +106,7 @@ class Operation:
     takes: tuple[Header, ...] = ()
     disk: bool = False
     refuses: tuple[int, ...] = ()
+    masks: bool = False
 
     @property
     def writes(self) -> bool:

@@ -42,7 +42,7 @@ VERBS: Final = MappingProxyType(
         "policies": ("test", "replay"),
         "token-keys": ("read", "rotate", "withdraw"),
         "revocations": ("read", "create", "delete"),
-        "resources": ("apply",),
+        "resources": ("apply", "dump", "sync"),
         "config": ("read", "apply", "reload"),
         "upgrade": ("read", "begin"),
         "usage": ("read",),
@@ -133,8 +133,17 @@ ROLES: Final = MappingProxyType(
             Role(
                 "tenant-admin",
                 "Manages the users, groups, keys and bindings of one tenant and reads its usage.",
-                (_every("users", "groups", "keys", "bindings", "resources") - {"keys:priority"})
-                | {"tenants:read", "limits:read", "usage:read", "models:read", "roles:read", "policies:test", "policies:replay"},
+                (_every("users", "groups", "keys", "bindings") - {"keys:priority"})
+                | {
+                    "resources:apply",
+                    "tenants:read",
+                    "limits:read",
+                    "usage:read",
+                    "models:read",
+                    "roles:read",
+                    "policies:test",
+                    "policies:replay",
+                },
                 confined=True,
             ),
             Role(

@@ -122,9 +122,9 @@ class Grants:
                     found[number] = grant
         return [found[number] for number in sorted(found) if matches(found[number].tenant, principal.tenant)]
 
-    def naming(self, kind: str, name: str, tenant: str) -> Grant | None:
-        """The first one that names this subject, not by a pattern, for callers of this tenant."""
-        return next((grant for _, grant in self._exact.get((kind, name), ()) if matches(grant.tenant, tenant)), None)
+    def naming(self, kind: str, name: str, tenant: str) -> list[Grant]:
+        """Those that name this subject, not by a pattern, for callers of this tenant."""
+        return [grant for _, grant in self._exact.get((kind, name), ()) if matches(grant.tenant, tenant)]
 
 
 def _subjects(principal: Principal) -> list[tuple[str, str]]:

@@ -31,6 +31,7 @@ from admin.cli.chat import chat
 from admin.cli.halts import halt, halts, unhalt
 from admin.cli.login import login, logout
 from admin.cli.status import status
+from admin.cli.sync import diff, dump, sync
 from admin.cli.upgrade import upgrade
 
 
@@ -44,6 +45,9 @@ def register(app: typer.Typer, *, verify: audit.Verify, search: SearchOffline) -
     app.command("unhalt")(unhalt)
     app.command("halts")(halts)
     app.command("chat")(chat)
+    app.command("dump")(dump)
+    app.command("diff")(diff)
+    app.command("sync")(sync)
     app.add_typer(usage.group, name="usage")
     app.add_typer(limits.group, name="limits")
     people.extend(tenants.tenants, keys.group)

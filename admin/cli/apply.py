@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,18 @@ Wanted = dict[str, list[dict[str, Any]]]
 _PLACE: Final = re.compile(r"^(\w+)\[(\d+)\](?:\.|: |$)")
 
 
-def text_of(file: Path) -> tuple[str, str]:
+def text_of(file: Path, most: int = yamltree.MAX_BYTES) -> tuple[str, str]:
     """The content of a file (or standard input for `-`) and its name in errors. Raises CommandError."""
     if str(file) == "-":
-        data, where = sys.stdin.buffer.read(yamltree.MAX_BYTES + 1), "standard input"
+        data, where = sys.stdin.buffer.read(most + 1), "standard input"
     else:
         where = str(file)
         try:
             data = file.read_bytes()
         except OSError as error:
             raise CommandError(f"{file}: {error.strerror}") from None
+    if len(data) > most:
+        raise CommandError(f"{where} is larger than {most} bytes")
     try:
         return data.decode("utf-8"), where
     except UnicodeDecodeError as error:
@@ -54,11 +56,17 @@ def read(file: Path, kinds: Sequence[str], by_name: Sequence[str] = ()) -> Wante
     return {kind: found[kind] for kind in kinds if kind in found}
 
 
-def _named(wanted: Wanted, place: re.Match[str]) -> str:
-    """`limits/NAME: ` for `limits[3].`, and for `limits[3]`."""
+def named(wanted: Mapping[str, Any], message: str) -> str:
+    """An error with `limits/NAME: ` for `limits[3].`, and for `limits[3]`."""
+    return _PLACE.sub(lambda place: _named(wanted, place), message, count=1)
+
+
+def _named(wanted: Mapping[str, Any], place: re.Match[str]) -> str:
     kind, index = place[1], int(place[2])
     known = wanted.get(kind, [])
-    return f"{kind}/{known[index]['name']}: " if index < len(known) else place[0]
+    one = known[index] if isinstance(known, list) and index < len(known) else None
+    name = one.get("name", one.get("id")) if isinstance(one, dict) else None
+    return place[0] if name is None else f"{kind}/{name}: "
 
 
 def apply_all(client: Client, wanted: Wanted, dry_run: bool) -> list[dict[str, Any]]:
@@ -66,6 +74,6 @@ def apply_all(client: Client, wanted: Wanted, dry_run: bool) -> list[dict[str, A
     try:
         answer = client.post("/apply", wanted, timeout=LONG, dry_run=dry_run)
     except ApiError as error:
-        raise ApiError(error.status, _PLACE.sub(lambda place: _named(wanted, place), str(error), count=1)) from None
+        raise ApiError(error.status, named(wanted, str(error))) from None
     done: list[dict[str, Any]] = answer["items"]
     return done

@@ -75,7 +75,7 @@ class _Item:
 
 
 @contextmanager
-def _of(kind: str, name: str) -> Iterator[None]:
+def about(kind: str, name: str) -> Iterator[None]:
     """Errors say which resource of the request they are about."""
     try:
         yield
@@ -97,7 +97,7 @@ async def apply(call: Call) -> Answer:
     changed = [item for item in items if item.action != "unchanged"]
     everything = [(item.collection.kind, {"name": item.name, **item.kept}) for item in changed]
     for index, item in enumerate(changed):
-        with _of(item.collection.kind, item.name):
+        with about(item.collection.kind, item.name):
             beside = everything[:index] + everything[index + 1 :]
             await item.collection.examine(call, item.settings, item.former, item.kept, beside)
     await call.store.write_all([_write(item) for item in changed], actor=call.actor, dry_run=call.dry_run)
@@ -116,7 +116,7 @@ async def _read(call: Call, collection: Collection[Any], sent: dict[str, Any]) -
     """sent: as it was written, which tells an absent setting from a default. Raises PermissionDenied, and 409 for one of the configuration
     file."""
     name = str(sent["name"])
-    with _of(collection.kind, name):
+    with about(collection.kind, name):
         if collection.in_force_from_file(call, name):
             raise read_only(collection.singular, name)
         try:

@@ -182,9 +182,14 @@ async def _stored(call: Call, verb: str) -> KeyRecord:
     call.seen("keys:read", record.tenant, "key", id)
     call.require(f"keys:{verb}", record.tenant)
     if verb != "read":
-        await check_roles(call, record.roles, record.tenant)
-        await check_bindings(call, id, record.tenant)
+        await check_standing(call, record)
     return record
+
+
+async def check_standing(call: Call, record: KeyRecord) -> None:
+    """Nobody changes, suspends or ends a key with more rights than their own."""
+    await check_roles(call, record.roles, record.tenant)
+    await check_bindings(call, record.id, record.tenant)
 
 
 # --- writing

@@ -29,22 +29,24 @@ class ResourceCheck:
     def __init__(self, changes: Changes, link: StoreLink, fleet: Fleet, plugins: Plugins) -> None:
         self._changes, self._additions, self._fleet, self._plugins = changes, link.additions, fleet, plugins
 
-    async def __call__(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = ()) -> None:
+    async def __call__(
+        self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]] = (), without: Sequence[tuple[str, str]] = ()
+    ) -> None:
         if kind == "guardrails":
             await asyncio.to_thread(self._guardrail, body)
         elif kind == "limits":
             check_limit(msgspec.convert(body, LimitSpec), "", lambda path, message: ConfigError(message, path=path))
         elif kind in ("roles", "bindings"):
-            await self._rule(kind, body, beside)
+            await self._rule(kind, body, beside, without)
         elif kind == "prices":
-            await self._additions.candidate(self._changes.in_force.file, ((kind, body), *beside))
+            await self._additions.candidate(self._changes.in_force.file, ((kind, body), *beside), without)
         elif kind in ("engines", "models"):
-            await self._member(kind, str(body["name"]), ((kind, body), *beside))
+            await self._member(kind, str(body["name"]), ((kind, body), *beside), without)
 
-    async def _member(self, kind: str, name: str, wanted: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    async def _member(self, kind: str, name: str, wanted: Sequence[tuple[str, dict[str, Any]]], without: Sequence[tuple[str, str]]) -> None:
         """wanted: the resource itself, first, and what is stored with it."""
         file = self._changes.in_force.file
-        before, after = await self._additions.merged(file), await self._additions.candidate(file, wanted)
+        before, after = await self._additions.merged(file), await self._additions.candidate(file, wanted, without)
         if (error := after.left_out.get((kind, name))) is not None:
             raise error
         examined = {(other, str(body["name"])) for other, body in wanted}
@@ -59,7 +61,9 @@ class ResourceCheck:
                 await asyncio.to_thread(self._fleet.find_model, engine.model or "")
         await in_slices(router_steps(after.spec.models, after.spec.engines, self._fleet.registry, self._plugins.selectors))
 
-    async def _rule(self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    async def _rule(
+        self, kind: str, body: dict[str, Any], beside: Sequence[tuple[str, dict[str, Any]]], without: Sequence[tuple[str, str]]
+    ) -> None:
         """A role or a binding: whether it can be read, and what it names is there."""
         spec = self._additions.spec_of(kind, str(body["name"]), body)
         await self._additions.read()
@@ -71,7 +75,9 @@ class ResourceCheck:
                 if message := unknown_model(text, known):
                     raise ConfigError(message, path=f"permissions[{place}]")
         elif isinstance(spec, BindingSpec):
-            stored = (name for name, one in self._additions.by_kind["roles"].items() if one.error is None)
+            stored = (
+                name for name, one in self._additions.by_kind["roles"].items() if one.error is None and ("roles", name) not in without
+            )
             roles = {
                 *ROLES,
                 *self._changes.in_force.file.roles,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from admin.permissions import ALL, ROLES, Grant, Permitted
@@ -92,9 +92,10 @@ class RoleBook:
         own = [_grant(role, book.roles[role], one.tenant) for role in roles if role in book.roles]
         return (*own, *(_grant(bound.role, book.rights(bound), one.tenant) for bound in found.values()))
 
-    async def naming(self, kind: str, name: str, tenant: str) -> str | None:
+    async def naming(self, kind: str, name: str, tenant: str, without: Collection[str] = ()) -> str | None:
         found = (await self._current()).grants.naming(kind, name, tenant)
-        return None if found is None else found.rule.removeprefix("binding:")
+        names = (one.rule.removeprefix("binding:") for one in found)
+        return next((one for one in names if one not in without), None)
 
     async def denied_by(self, principal: Principal) -> frozenset[str]:
         book = await self._current()

@@ -67,10 +67,15 @@ class StoreAdditions:
             self._last = (file, generation, await in_slices(merge(file, self.by_kind, self._built_in)))
         return self._last[2]
 
-    async def candidate(self, file: ConfigSpec, wanted: Iterable[tuple[str, dict[str, Any]]]) -> Merged:
-        """What `merged` would return if the store had these resources (kind, body). Raises ConfigError for settings that cannot be read."""
+    async def candidate(
+        self, file: ConfigSpec, wanted: Iterable[tuple[str, dict[str, Any]]], without: Iterable[tuple[str, str]] = ()
+    ) -> Merged:
+        """What `merged` would return if the store had these resources (kind, body), and not those `without` (kind, name). Raises
+        ConfigError for settings that cannot be read."""
         await self.read()
         supposed = {kind: dict(known) for kind, known in self.by_kind.items()}
+        for kind, name in without:
+            supposed.get(kind, {}).pop(name, None)
         for kind, body in wanted:
             if kind in supposed:
                 name = str(body["name"])

@@ -150,6 +150,22 @@ class Write(Struct, frozen=True):
     needs: tuple[tuple[str, str], ...] = ()
 
 
+class Removal(Struct, frozen=True):
+    """One resource, or key (kind `keys`, by its id), to be deleted with other writes. version: that it must have."""
+
+    kind: str
+    name: str
+    version: int
+
+
+class KeyWrite(Struct, frozen=True):
+    """The settings of one key, to be written with others. version: that it must have."""
+
+    id: str
+    settings: KeySettings
+    version: int
+
+
 class ReplicaRecord(Struct, frozen=True, kw_only=True):
     """One process that serves, as it told the store last. Moments are the database's.
 
@@ -259,8 +275,17 @@ class ControlStore(UsageStorage, DeliveryStorage, Protocol):
         """Replaces the whole body. tenant: None leaves it unchanged. needs: as for `create`."""
         ...
 
-    async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
-        """Makes all of these creations and replacements, or none, in one transaction."""
+    async def write_all(
+        self,
+        writes: Sequence[Write],
+        *,
+        actor: str,
+        removals: Sequence[Removal] = (),
+        keys: Sequence[KeyWrite] = (),
+        dry_run: bool = False,
+    ) -> Sequence[Resource]:
+        """Makes all of these creations, replacements and deletions, or none, in one transaction; returns what was written. What each needs,
+        and what is still in use, is looked at once all of it is written."""
         ...
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:

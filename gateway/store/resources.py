@@ -70,9 +70,8 @@ def need(connection: sa.Connection, wanted: Sequence[tuple[str, str]]) -> None:
 
 
 def unbound(connection: sa.Connection, role: str) -> None:
-    """Raises VersionMismatch (409 `in_use`) for a role that a binding or a user names. The role is held first, as it is by who binds it,
-    so neither can miss the other."""
-    get(connection, "roles", role, lock=True)
+    """Raises VersionMismatch (409 `in_use`) for a role that a binding or a user names. The role has been deleted in this transaction, and
+    so is held, as it is by who binds it: neither can miss the other."""
     found = connection.execute(_BOUND, {"the_role": role}).first()
     if found is not None:
         raise role_in_use(f"The role {role!r} is still bound, by {found.name!r} for one: delete its bindings first.")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from gateway.core.clock import Clock, Entropy, SystemClock, SystemEntropy
-from gateway.core.errors import StoreUnavailable, VersionMismatch
+from gateway.core.errors import StoreUnavailable
 from gateway.core.people import LoginRecord, PersonRecord, Seen, parts
 from gateway.core.plugins import StoreRow, Table
 from gateway.core.secret import Secret
@@ -27,16 +27,18 @@ from gateway.core.storage import (
     Idempotent,
     KeyRecord,
     KeySettings,
+    KeyWrite,
     Lease,
     LeaseRoll,
     Page,
+    Removal,
     ReplicaRecord,
     Resource,
     Roll,
     StoreChange,
     Write,
 )
-from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows
+from gateway.store import change_rows, key_rows, leases, limit_rows, people_rows, replica_rows, resources, rows, together
 from gateway.store.accounts import DeliveryTables, UsageTables
 from gateway.store.approvals import StoredApprovals
 from gateway.store.data_keys import StoredDataKeys
@@ -54,8 +56,6 @@ T = TypeVar("T")
 DEADLINE = 5.0
 """Seconds after which a call fails."""
 MIGRATION_DEADLINE = 60.0
-SHOWN_KEYS = 5
-"""Keys that an error names."""
 
 
 class _TakenBack(Exception):
@@ -63,12 +63,6 @@ class _TakenBack(Exception):
 
     def __init__(self, result: Any) -> None:
         self.result = result
-
-
-def limit_in_use(limit: str, keys: Sequence[str]) -> VersionMismatch:
-    """Deleting the limit would make the data plane refuse these keys (policies.limits)."""
-    named = ", ".join(keys[:SHOWN_KEYS]) + (f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else "")
-    return VersionMismatch(f"Keys still name the limit {limit!r}: {named}. Change them first.", code="in_use", status=409, param="name")
 
 
 class Store(UsageTables, DeliveryTables):
@@ -224,31 +218,25 @@ class Store(UsageTables, DeliveryTables):
 
         return await self._write(change, dry_run=dry_run)
 
-    async def write_all(self, writes: Sequence[Write], *, actor: str, dry_run: bool = False) -> Sequence[Resource]:
+    async def write_all(
+        self,
+        writes: Sequence[Write],
+        *,
+        actor: str,
+        removals: Sequence[Removal] = (),
+        keys: Sequence[KeyWrite] = (),
+        dry_run: bool = False,
+    ) -> Sequence[Resource]:
         kept = [(write, resources.body_of(write.body)) for write in writes]
         by = rows.text(actor, "actor")
-
-        def all_of_them(tx: Transaction) -> Sequence[Resource]:
-            done = []
-            for write, body in kept:
-                resources.need(tx.connection, write.needs)
-                if write.version is None:
-                    done.append(resources.create(tx, write.kind, write.name, body, write.tenant, by))
-                else:
-                    done.append(resources.update(tx, write.kind, write.name, body, write.version, write.tenant, by))
-            return done
-
-        return await self._write(all_of_them, dry_run=dry_run)
+        return await self._write(lambda tx: together.write(tx, kept, removals, keys, by), dry_run=dry_run)
 
     async def delete(self, kind: str, name: str, *, actor: str, version: int | None = None, dry_run: bool = False) -> Resource:
+        by = rows.text(actor, "actor")
+
         def remove(tx: Transaction) -> Resource:
-            if kind == "limits" and (naming := key_rows.naming(tx.connection, name)):
-                raise limit_in_use(name, naming)
-            if kind == "roles":
-                resources.unbound(tx.connection, name)
-            gone = resources.delete(tx, kind, name, version)
-            if kind == "users":
-                people_rows.forget(tx, name, gone.tenant, parts(name)[0], rows.text(actor, "actor"))
+            gone = together.remove(tx, kind, name, version, by)
+            together.unused(tx, kind, name)
             return gone
 
         return await self._write(remove, dry_run=dry_run)

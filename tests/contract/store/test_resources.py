@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gateway.core.errors import AlreadyExists, ConfigError, NotFound, RequestError, VersionMismatch
 from gateway.core.secret import Secret
-from gateway.core.storage import ControlStore, KeyRecord, KeySettings, StoreChange
+from gateway.core.storage import ControlStore, KeyRecord, KeySettings, KeyWrite, Removal, StoreChange, Write
 from gateway.identity import keys
 from gateway.store.store import Store
 from gateway.store.tables import metadata
@@ -366,3 +366,69 @@ async def test_a_deleted_key_is_gone(store: ControlStore) -> None:
         await store.delete_key("k", actor="x", version=9)
     assert isinstance(await store.delete_key("k", actor="x"), KeyRecord)
     assert await store.find_key(b"", secret.reveal()) is None
+
+
+# --- several writes together
+
+
+async def test_a_role_goes_with_its_binding_and_comes_with_one(store: ControlStore) -> None:
+    await store.create("roles", "old", {"permissions": []}, actor="x")
+    await store.create("bindings", "b", {"role": "old"}, actor="x")
+    head = (await store.changes_since(0)).head
+    with pytest.raises(VersionMismatch) as caught:
+        await store.write_all([], removals=[Removal("roles", "old", 1)], actor="x")
+    assert (caught.value.status, caught.value.code) == (409, "in_use")
+    new = [Write("bindings", "b", {"role": "new"}, version=1, needs=(("roles", "new"),)), Write("roles", "new", {"permissions": []})]
+    done = await store.write_all(new, removals=[Removal("roles", "old", 1)], actor="y")
+    assert [(one.name, one.version, one.actor) for one in done] == [("b", 2, "y"), ("new", 1, "y")]
+    with pytest.raises(NotFound):
+        await store.get("roles", "old")
+    changes = (await store.changes_since(head)).changes
+    assert [(one.name, one.action) for one in changes] == [("b", "updated"), ("new", "created"), ("old", "deleted")]
+
+
+async def test_what_a_write_needs_may_not_go_with_it(store: ControlStore) -> None:
+    await store.create("roles", "r", {"permissions": []}, actor="x")
+    with pytest.raises(NotFound):
+        wanted = [Write("bindings", "b", {"role": "r"}, needs=(("roles", "r"),))]
+        await store.write_all(wanted, removals=[Removal("roles", "r", 1)], actor="x")
+    assert (await store.get("roles", "r")).version == 1
+    with pytest.raises(NotFound):
+        await store.get("bindings", "b")
+
+
+async def test_a_limit_goes_when_its_keys_let_go_of_it_in_the_same_write(store: ControlStore) -> None:
+    await store.create("limits", "l", {}, actor="x")
+    await store.create_key("t", KeySettings(limits=("l",)), actor="x", id="k")
+    await store.create_key("t", KeySettings(limits=("l",)), actor="x", id="gone")
+    away = [Removal("limits", "l", 1)]
+    with pytest.raises(VersionMismatch) as caught:
+        await store.write_all([], keys=[KeyWrite("k", ANY, 1)], removals=away, actor="x")
+    assert (caught.value.code, caught.value.message.count("gone")) == ("in_use", 1)
+    for dry_run in (True, False):
+        await store.write_all([], keys=[KeyWrite("k", ANY, 1)], removals=[*away, Removal("keys", "gone", 1)], actor="x", dry_run=dry_run)
+        assert [key.id for key in (await store.list_keys()).items] == (["gone", "k"] if dry_run else ["k"])
+    assert (await store.get_key("k")).settings() == ANY
+
+
+async def test_one_that_somebody_else_has_written_undoes_all(store: ControlStore) -> None:
+    await store.create("limits", "a", {}, actor="x")
+    await store.create_key("t", ANY, actor="x", id="k")
+    head = (await store.changes_since(0)).head
+    lost: list[dict[str, Any]] = [
+        {"removals": [Removal("limits", "a", 2)]},
+        {"removals": [Removal("keys", "k", 2)]},
+        {"keys": [KeyWrite("k", KeySettings(), 2)]},
+        {"removals": [Removal("limits", "gone", 1)]},
+    ]
+    for rest in lost:
+        with pytest.raises((VersionMismatch, NotFound)):
+            await store.write_all([Write("limits", "b", {})], actor="x", **rest)
+    assert [one.name for one in (await store.list("limits")).items] == ["a"] and (await store.changes_since(0)).head == head
+
+
+async def test_a_users_own_keys_end_with_the_user_in_a_write_of_several(store: ControlStore) -> None:
+    await store.create("users", "u@t", {}, actor="x", tenant="t")
+    await store.create_own_key("t", "u", ANY, actor="x", count=1, id="own")
+    await store.write_all([], removals=[Removal("users", "u@t", 1)], actor="x")
+    assert (await store.get_key("own")).revoked is not None

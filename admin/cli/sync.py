@@ -1,0 +1,176 @@
+"""`gatehouse dump`, `gatehouse diff`, `gatehouse sync`: what is decided in the store, as a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+
+from admin.cli.apply import named, text_of
+from admin.cli.client import LONG, ApiError, Client
+from admin.cli.errors import CommandError
+from admin.cli.output import Format, clean
+from admin.cli.session import DryRun, Session, connected
+from gateway.core.errors import ConfigError
+from gateway.wire import yamltree
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+_BY_NAME: Final = ("roles",)
+"""Kinds that may be written as in the configuration, as a mapping of names."""
+SHOWN: Final = 200
+"""Characters of a value."""
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="YAML or JSON as `dump` writes it; `-` is standard input.")]
+
+
+@connected
+def dump(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to; `-` is standard output.")],
+    kinds: Annotated[list[str] | None, typer.Option("--kind", help="Only this kind, such as limits; repeat it.")] = None,
+) -> None:
+    """Writes everything that is decided in the store: YAML, or JSON with -o json or to a FILE.json. Secrets are masked."""
+    with session.client() as client:
+        found = client.json("GET", "/dump", timeout=LONG, params={"kinds": ",".join(kinds)} if kinds else {})
+    found = {kind: items for kind, items in found.items() if items is not None}
+    as_json = session.out.format is Format.json or file.suffix == ".json"
+    text = json.dumps(found, indent=2, ensure_ascii=False) + "\n" if as_json else written(found)
+    if str(file) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        replace(file, text)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
+    session.out.remark(f"{file}: {', '.join(f'{len(items)} {kind}' for kind, items in found.items())}")
+
+
+@connected
+def diff(session: Session, file: FileArgument) -> None:
+    """Prints how the store differs from a file: what `sync` would create, replace and delete. Exit code 1 when it differs."""
+    wanted = read(file)
+    with session.client() as client:
+        found = _asked(client, "/sync:diff", wanted)
+    show(session, found)
+    if found["items"]:
+        raise typer.Exit(1)
+
+
+@connected
+def sync(
+    session: Session,
+    file: FileArgument,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete what the file lacks, without asking.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Makes the store equal to a file, all or nothing. A kind that the file does not name is left alone.
+
+    What would be deleted is named first, and confirmed at the terminal or by --delete. Exit code 1 when a key has still to be created.
+    """
+    wanted = read(file)
+    with session.client() as client:
+        found = _asked(client, "/sync", wanted, dry_run="true")
+        show(session, found)
+        gone = [f"{item['kind']}/{item['name']}" for item in found["items"] if item["action"] == "deleted"]
+        if not dry_run and any(item["action"] != "missing" for item in found["items"]):
+            _confirm(gone, delete, file)
+            _asked(client, "/sync", wanted, plan=found["plan"], **({"delete": "true"} if gone else {}))
+            session.out.remark(f"done: {len(found['items'])} differences")
+    missing = [item["name"] for item in found["items"] if item["action"] == "missing"]
+    if missing:
+        raise CommandError(f"to be created with `gatehouse keys create --id ID`, as a file has no secrets: keys {', '.join(missing)}")
+
+
+def _confirm(gone: list[str], delete: bool, file: Path) -> None:
+    """Raises CommandError unless the deletions are wanted."""
+    if not gone or delete:
+        return
+    named = ", ".join(gone)
+    if str(file) == "-" or not sys.stdin.isatty():
+        raise CommandError(f"this would delete {named}; nothing has changed: say --delete")
+    if not typer.confirm(clean(f"Delete {named}?"), err=True):
+        raise CommandError("nothing has changed")
+
+
+def _asked(client: Client, path: str, wanted: dict[str, Any], **params: str) -> Any:
+    try:
+        return client.json("POST", path, timeout=LONG, params=params, json=wanted)
+    except ApiError as error:
+        raise ApiError(error.status, named(wanted, str(error))) from None
+
+
+def show(session: Session, found: dict[str, Any]) -> None:
+    """The differences, one line for each setting."""
+    if not session.out.for_people:
+        session.out.one(found)
+        return
+    for item in found["items"]:
+        typer.echo(clean(f"{item['action']} {item['kind']}/{item['name']}"))
+        if item["action"] == "replaced":
+            for entry in item["diff"]:
+                typer.echo(clean(f"  {entry['path']}: {_value(entry['from'])} -> {_value(entry['to'])}"))
+    session.out.remark(f"{len(found['items'])} differences, {found['unchanged']} equal")
+
+
+def _value(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+# --- files
+
+
+def replace(file: Path, text: str) -> None:
+    """Writes a file whole or not at all, for its owner only: who has which rights is nobody else's business. Raises OSError."""
+    if file.exists() and not file.is_file():
+        file.write_text(text, "utf-8")  # a pipe or a terminal
+        return
+    beside = file.with_name(f".{file.name}-{os.getpid()}")
+    try:
+        with open(beside, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as made:
+            made.write(text)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes each text that the reader would take for something else, as YAML 1.2 does: `1e5` and `0o17`, which YAML 1.1 does not."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    plain = yamltree.untyped(value, True) == value
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _text)
+
+
+def written(found: dict[str, Any]) -> str:
+    """As YAML that `read` gives back as it was."""
+    return str(yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120))
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Resources by kind. Raises CommandError."""
+    text, where = text_of(file, MAX_BYTES)
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise CommandError(f"{where}: {error}") from None
+    else:
+        try:
+            found = yamltree.plain(yamltree.read(text, file=where)) if text.strip() else None
+        except ConfigError as error:
+            raise CommandError(f"{error} (JSON may be longer)" if len(text) > yamltree.MAX_BYTES else str(error)) from None
+    if not isinstance(found, dict) or not found:
+        raise CommandError(f"{where} must hold a mapping with limits, roles, bindings or other kinds, as `gatehouse dump` writes them")
+    for kind in _BY_NAME:
+        if isinstance(found.get(kind), dict):
+            found[kind] = [{"name": name, **body} for name, body in found[kind].items() if isinstance(body, dict)]
+    return found

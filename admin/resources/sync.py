@@ -1,0 +1,444 @@
+"""The store as a file: all of it (`dump`), how it differs from a file (`sync:diff`), and making it equal to one (`sync`), all or nothing.
+
+A kind that a file does not name is left alone. What the configuration file defines is never touched, and neither is what nobody has
+decided: keys that have ended, users' own keys, and users whom only a login has made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from admin import problems, values
+from admin.operation import Answer, Call, Operation, Written
+from admin.permissions import FIELDS
+from admin.resource import Change, Collection, Tenant, read_only
+from admin.resources import bindings, keys, references
+from admin.resources.after import Afterwards
+from admin.resources.apply import COLLECTIONS as POLICIES
+from admin.resources.apply import about
+from admin.resources.groups import GROUPS
+from admin.resources.prices import PRICES
+from admin.resources.tenants import TENANTS
+from admin.resources.users import USERS
+from gateway.core.durations import shown
+from gateway.core.errors import RequestError, StoreUnavailable
+from gateway.core.slices import Steps, in_slices
+from gateway.core.storage import KeyRecord, KeyWrite, Removal, Resource, Write
+
+MAX_BODY: Final = 8 * 1024 * 1024
+MOST: Final = 10_000
+"""Resources of one kind."""
+READINGS: Final = 3
+"""How often a store that keeps changing is read again."""
+NEVER: Final = 2**62
+"""A change that was not yet."""
+SHOWN: Final = 10
+"""Names in an error."""
+COLLECTIONS: Final[tuple[Collection[Any], ...]] = (TENANTS, GROUPS, USERS, *POLICIES, PRICES)
+KINDS: Final = (*(known.kind for known in COLLECTIONS), "keys")
+
+
+class KeyDecided(keys.KeyChange, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key without its secret."""
+
+    id: Tenant
+    tenant: Tenant
+
+
+_Listed: Final = {**{known.kind: known.settings for known in COLLECTIONS}, "keys": KeyDecided}
+Wanted = msgspec.defstruct(
+    "SyncWanted",
+    [(kind, Annotated[tuple[settings, ...], Meta(max_length=MOST)] | None, None) for kind, settings in _Listed.items()],  # type: ignore[valid-type]
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    module=__name__,
+)
+"""What the store is to have, by kind; a kind that is absent or null is left alone. Every setting that is left out has its default. The mask
+of a secret (********) stands for the one that is stored."""
+Dump = msgspec.defstruct("Dump", [(kind, list[dict[str, Any]] | None, None) for kind in KINDS], kw_only=True, module=__name__)
+"""Everything of these kinds, as `sync` takes it. Secrets are masked."""
+
+
+class DumpQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """kinds: only these, with commas between them."""
+
+    kinds: Annotated[str, Meta(max_length=256)] | None = None
+
+
+class SyncQuery(Written, forbid_unknown_fields=True):
+    """delete: what the file lacks may be deleted. plan: what a dry run answered; nothing is done if it would be something else by now."""
+
+    delete: bool = False
+    plan: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+
+
+class SyncedView(msgspec.Struct, kw_only=True):
+    """One difference. missing: a key that has to be created, as only that makes a secret."""
+
+    kind: str
+    name: str
+    action: Literal["created", "replaced", "deleted", "missing"]
+    diff: list[Change]
+
+
+class Synced(msgspec.Struct, kw_only=True):
+    """unchanged: how many are equal already. plan: a digest of the differences."""
+
+    items: list[SyncedView]
+    unchanged: int
+    plan: str
+    dry_run: bool = False
+
+
+@dataclass
+class Held:
+    """What the store has of some kinds, read at one moment."""
+
+    resources: dict[str, dict[str, Resource]]
+    keys: dict[str, KeyRecord]
+
+
+@dataclass
+class Item:
+    """One difference. settings, kept: of a resource that is written. key: the settings of a key that is changed."""
+
+    kind: str
+    name: str
+    action: str
+    diff: list[dict[str, Any]]
+    before: Resource | KeyRecord | None = None
+    collection: Collection[Any] | None = None
+    settings: Any = None
+    kept: dict[str, Any] | None = None
+    key: KeyDecided | None = None
+    needs: Sequence[tuple[str, str]] = ()
+
+    @property
+    def path(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+# --- reading
+
+
+async def held(call: Call, kinds: Sequence[str]) -> Held:
+    """All of these kinds at one moment. Raises PermissionDenied, StoreUnavailable, and RequestError for too many."""
+    for kind in kinds:
+        call.require(f"{kind}:read")
+    if "engines" in kinds:
+        call.require(FIELDS["endpoints", "address"])
+    for _ in range(READINGS):
+        head = (await call.store.changes_since(NEVER, 1)).head
+        found = Held({kind: await _all(call, kind) for kind in kinds if kind != "keys"}, await _keys(call) if "keys" in kinds else {})
+        since = await call.store.changes_since(head, 1000)
+        if not since.gap and not any(change.kind in kinds for change in since.changes):
+            return found
+    raise StoreUnavailable("The store is being changed all the time; try again.", retry_after=1.0)
+
+
+async def _all(call: Call, kind: str) -> dict[str, Resource]:
+    found: dict[str, Resource] = {}
+    cursor: str | None = None
+    while True:
+        page = await call.store.list(kind, limit=1000, cursor=cursor)
+        found.update((one.name, one) for one in page.items)
+        cursor = page.cursor
+        if cursor is None:
+            return found
+        _bounded(kind, len(found))
+
+
+async def _keys(call: Call) -> dict[str, KeyRecord]:
+    found: dict[str, KeyRecord] = {}
+    cursor: str | None = None
+    while True:
+        page = await call.store.list_keys(limit=1000, cursor=cursor)
+        found.update((one.id, one) for one in page.items)
+        cursor = page.cursor
+        if cursor is None:
+            return found
+        _bounded("keys", len(found))
+
+
+def _bounded(kind: str, count: int) -> None:
+    if count >= MOST:
+        raise RequestError(f"The store has more than {MOST} {kind}: leave that kind out.", param=kind)
+
+
+def filed(call: Call, kind: str) -> frozenset[str]:
+    """The names that the configuration file, or Gatehouse itself, defines."""
+    config = call.ports.config.current()
+    if kind == "keys":
+        return frozenset(str(key["id"]) for key in config["identity"]["api_keys"]["static"])
+    known = next(one for one in COLLECTIONS if one.kind == kind)
+    return frozenset(str(body["name"]) for body in known.in_file(config))
+
+
+def decided(collection: Collection[Any], name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a stored body, each of them, in the form of today. One that this version cannot read is shown as it is."""
+    if collection.kind == "bindings":
+        body = bindings.plain(body)
+    known = {field: body[field] for field in collection.settings.__struct_encode_fields__ if field in body}
+    try:
+        found: dict[str, Any] = msgspec.to_builtins(msgspec.convert({**known, "name": name}, collection.settings))
+    except msgspec.ValidationError:
+        return {**known, "name": name}
+    return found
+
+
+def _counts(call: Call, collection: Collection[Any], one: Resource) -> bool:
+    """Whether somebody has decided it: not a user whom only a login has made."""
+    if collection.kind != "users" or one.body.get("source", "local") == "local":
+        return True
+    return bool(values.diff(decided(collection, one.name, {}), decided(collection, one.name, one.body)))
+
+
+def _counting_keys(call: Call, found: Held) -> list[KeyRecord]:
+    now, ours = call.ports.clock.wall(), filed(call, "keys")
+    return [key for key in found.keys.values() if not key.user and key.state(now) == "active" and key.id not in ours]
+
+
+async def dump(call: Call) -> Answer:
+    kinds = KINDS if call.query.kinds is None else tuple(call.query.kinds.split(","))
+    for kind in kinds:
+        if kind not in KINDS:
+            raise RequestError(f"There is no kind {kind[:64]!r}; there are {', '.join(KINDS)}.", param="kinds")
+    found = await held(call, kinds)
+
+    def listed() -> Steps[dict[str, Any]]:
+        answer: dict[str, Any] = {}
+        for collection in COLLECTIONS:
+            if collection.kind not in kinds:
+                continue
+            ours, answer[collection.kind] = filed(call, collection.kind), []
+            for name, one in sorted(found.resources[collection.kind].items()):
+                if name not in ours and _counts(call, collection, one):
+                    body = references.masked(decided(collection, name, one.body))
+                    answer[collection.kind].append(shown(body, collection.settings))
+                yield
+        if "keys" in kinds:
+            mine = sorted(_counting_keys(call, found), key=lambda key: key.id)
+            answer["keys"] = [{"id": key.id, "tenant": key.tenant, **keys.plain(key.settings())} for key in mine]
+        return answer
+
+    return Answer(await in_slices(listed()))
+
+
+# --- the differences
+
+
+async def plan(call: Call) -> tuple[Held, list[Item], int]:
+    """What is to be done so that the store is equal to the request, and how much is equal already. Nothing of it is examined."""
+    kinds = [kind for kind in KINDS if getattr(call.body, kind) is not None]
+    found = await held(call, kinds)
+
+    def differences() -> Steps[tuple[list[Item], int]]:
+        items: list[Item] = []
+        unchanged = 0
+        for collection in COLLECTIONS:
+            if collection.kind not in kinds:
+                continue
+            ours, known = filed(call, collection.kind), found.resources[collection.kind]
+            wanted = _by_name(collection.kind, getattr(call.body, collection.kind), "name")
+            for name, settings in wanted.items():
+                with about(collection.kind, name):
+                    item = _wanted(call, collection, name, settings, known.get(name), ours)
+                if item is None:
+                    unchanged += 1
+                else:
+                    items.append(item)
+                yield
+            for name, one in sorted(known.items()):
+                if name not in wanted and name not in ours and _counts(call, collection, one):
+                    gone = decided(collection, name, one.body)
+                    items.append(Item(collection.kind, name, "deleted", collection.diff(gone, None), one, collection))
+                yield
+        if "keys" in kinds:
+            of_keys = _wanted_keys(call, found)
+            unchanged += len(call.body.keys) - sum(item.action != "deleted" for item in of_keys)
+            items += of_keys
+        return items, unchanged
+
+    return found, *await in_slices(differences())
+
+
+def _by_name(kind: str, listed: Sequence[Any], field: str) -> dict[str, Any]:
+    """Raises RequestError for one that appears twice."""
+    found: dict[str, Any] = {}
+    for one in listed:
+        name = str(getattr(one, field))
+        if name in found:
+            raise RequestError(f"{kind}/{name} appears twice.", param=f"{kind}/{name}")
+        found[name] = one
+    return found
+
+
+def _wanted(
+    call: Call, collection: Collection[Any], name: str, settings: Any, before: Resource | None, ours: frozenset[str]
+) -> Item | None:
+    """None: it is equal already."""
+    former = None if before is None else before.body
+    sent = msgspec.to_builtins(settings)
+    if references.holds_mask(sent):
+        body = references.restored(msgspec.json.decode(msgspec.json.encode(sent)), former or {})
+        settings = values.decode(msgspec.json.encode(body), collection.settings)
+        sent = msgspec.to_builtins(settings)
+    kept = collection.kept(call, sent, former)
+    was = None if former is None else decided(collection, name, former)
+    diff = collection.diff(was, decided(collection, name, kept))
+    if before is not None and not diff:
+        return None
+    if name in ours:
+        raise read_only(collection.singular, name)
+    return Item(collection.kind, name, "created" if before is None else "replaced", diff, before, collection, settings, kept)
+
+
+def _wanted_keys(call: Call, found: Held) -> list[Item]:
+    ours, items = filed(call, "keys"), []
+    wanted: dict[str, KeyDecided] = _by_name("keys", call.body.keys, "id")
+    for id, settings in wanted.items():
+        record = found.keys.get(id)
+        with about("keys", id):
+            if id in ours:
+                raise read_only("key", id)
+            after = keys.plain(settings.settings())
+            if record is None:
+                items.append(Item("keys", id, "missing", values.diff(None, {"tenant": settings.tenant, **after})))
+                continue
+            if record.user:
+                raise RequestError("This is a user's own key, which is theirs to change.", param="id")
+            if record.tenant != settings.tenant:
+                raise RequestError(f"The key belongs to the tenant {record.tenant!r}; that does not change.", param="tenant")
+        if diff := values.diff(keys.plain(record.settings()), after):
+            items.append(Item("keys", id, "replaced", diff, record, key=settings))
+    for record in sorted(_counting_keys(call, found), key=lambda key: key.id):
+        if record.id not in wanted:
+            before = {"tenant": record.tenant, **keys.plain(record.settings())}
+            items.append(Item("keys", record.id, "deleted", values.diff(before, None), record))
+    return items
+
+
+def _shown(items: Sequence[Item], unchanged: int, dry_run: bool) -> dict[str, Any]:
+    listed = [{"kind": item.kind, "name": item.name, "action": item.action, "diff": item.diff} for item in items]
+    versions = [None if item.before is None else item.before.version for item in items]
+    digest = hashlib.sha256(msgspec.json.encode([listed, versions], order="sorted")).hexdigest()
+    return {"items": listed, "unchanged": unchanged, "plan": digest, "dry_run": dry_run}
+
+
+async def diff(call: Call) -> Answer:
+    _, items, unchanged = await plan(call)
+    return Answer(_shown(items, unchanged, True))
+
+
+# --- making it so
+
+
+async def sync(call: Call) -> Answer:
+    """Everything is examined as it will be before anything is written; the writes and deletions are one transaction."""
+    found, items, unchanged = await plan(call)
+    answer = _shown(items, unchanged, call.dry_run)
+    doing = [item for item in items if item.action != "missing"]
+    call.target = ", ".join(item.path for item in doing[:SHOWN]) or "nothing"
+    if call.query.plan is not None and call.query.plan != answer["plan"]:
+        raise problems.simple(409, "plan_changed", "The store or the file has changed since the dry run: look at the differences again.")
+    if not call.dry_run and not call.query.delete:
+        _refuse_deletions([item.path for item in doing if item.action == "deleted"])
+    then = _afterwards(found, doing)
+    for item in doing:
+        with about(item.kind, item.name):
+            await _examine(call, then, item)
+    await _write(call, doing)
+    call.diff = [{**entry, "path": f"{item.path}.{entry['path']}"} for item in doing for entry in item.diff]
+    return Answer(answer)
+
+
+def _refuse_deletions(gone: Sequence[str]) -> None:
+    if gone:
+        named = ", ".join(gone[:SHOWN]) + (f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else "")
+        raise problems.simple(409, "would_delete", f"This would delete {named}: allow it with delete=true.", param="delete")
+
+
+def _afterwards(found: Held, doing: Sequence[Item]) -> Afterwards:
+    then = {kind: dict(known) for kind, known in found.resources.items()}
+    gone = [(item.kind, item.name) for item in doing if item.action == "deleted"]
+    for kind, name in gone:
+        then.get(kind, {}).pop(name, None)
+    written = []
+    for item in doing:
+        if item.kept is not None and item.collection is not None:
+            body = {**item.kept, "name": item.name}
+            written.append((item.kind, body))
+            then[item.kind][item.name] = Resource(item.kind, item.name, item.collection.tenant_of(body), 0, body, 0.0, 0.0, "")
+    left = {id: key for id, key in found.keys.items() if ("keys", id) not in gone}
+    return Afterwards(then, left if found.keys else None, written, gone)
+
+
+async def _examine(call: Call, then: Afterwards, item: Item) -> None:
+    """Raises as the single operation would. Permissions are the same."""
+    verb = {"created": "create", "replaced": "update", "deleted": "delete"}[item.action]
+    if isinstance(item.before, KeyRecord):
+        call.require(f"keys:{verb}", item.before.tenant)
+        await _examine_key(call, then.call(call), item, item.before)
+        return
+    assert item.collection is not None
+    if item.before is not None:
+        call.require(f"{item.kind}:{verb}", item.before.tenant)
+    if item.kept is None:
+        if item.collection.on_delete is not None:
+            await item.collection.on_delete(then.call(call, item.before), item.name)
+        return
+    call.require(f"{item.kind}:{verb}", item.collection.tenant_of(item.kept))
+    there, former = then.call(call), None if item.before is None else item.before.body
+    await item.collection.examine(there, item.settings, former, item.kept, then.beside(item.kind))
+    item.needs = item.collection.needs(there, item.kept)
+
+
+async def _examine_key(call: Call, there: Call, item: Item, record: KeyRecord) -> None:
+    await keys.check_standing(call, record)
+    if item.key is not None:
+        await keys.check(there, item.key, record.tenant, record)
+    elif call.access.principal.kind == "api_key" and call.access.principal.id == record.id:
+        raise problems.simple(409, "own_rights", "This is the key of this very request: use another one to delete it.", param="id")
+
+
+async def _write(call: Call, doing: Sequence[Item]) -> None:
+    writes, changed, removals = [], [], []
+    for item in doing:
+        version = None if item.before is None else item.before.version
+        if item.key is not None:
+            assert version is not None
+            changed.append(KeyWrite(item.name, item.key.settings(), version))
+        elif item.kept is not None and item.collection is not None:
+            tenant = item.collection.tenant_of(item.kept)
+            writes.append(Write(item.kind, item.name, item.kept, tenant, version, tuple(item.needs)))
+        else:
+            assert version is not None
+            removals.append(Removal(item.kind, item.name, version))
+    if doing:
+        await call.store.write_all(writes, removals=removals, keys=changed, actor=call.actor, dry_run=call.dry_run)
+
+
+def operations() -> list[Operation]:
+    body: dict[str, Any] = {"body": Wanted, "max_body": MAX_BODY, "masks": True}
+    return [
+        Operation("GET", "dump", "resources:dump", "Show everything that is decided in the store", dump, Dump, query=DumpQuery),
+        Operation("POST", "sync:diff", "resources:dump", "Compare the store with a file", diff, Synced, quiet=True, refuses=(409,), **body),
+        Operation(
+            "POST",
+            "sync",
+            "resources:sync",
+            "Make the store equal to a file, all or nothing",
+            sync,
+            Synced,
+            SyncQuery,
+            refuses=(412,),
+            **body,
+        ),
+    ]

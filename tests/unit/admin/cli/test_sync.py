@@ -1,0 +1,65 @@
+"""Dumps as files: what is written is what is read, however it looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admin.cli.errors import CommandError
+from admin.cli.sync import read, replace, written
+
+ODD = (
+    "1e5",
+    "0o17",
+    "0x1F",
+    "no",
+    "~",
+    "null",
+    "12:30",
+    "1_000",
+    "012",
+    "",
+    " ",
+    "a: b",
+    "#",
+    "line\nbreak",
+    "\u2028",
+    "ünï",
+    "!tag",
+    "*a",
+    ".inf",
+)
+TEXTS = st.one_of(st.sampled_from(ODD), st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20))
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(1e-90, 1e90), TEXTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.fixed_dictionaries({"name": TEXTS, "value": VALUES}), max_size=3))
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, items: list[dict[str, Any]]) -> None:
+    file = tmp_path_factory.getbasetemp() / "dump.yaml"
+    replace(file, written({"limits": items, "keys": []}))
+    assert read(file) == {"limits": items, "keys": []}
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("- a", "must hold a mapping"), ("", "must hold a mapping"), ("{", "Expecting"), ("a: [", "line")]
+)
+def test_what_is_no_dump(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "f"
+    file.write_text(text)
+    with pytest.raises(CommandError, match=words):
+        read(file)
+
+
+def test_roles_may_be_written_as_in_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("roles: {chatter: {permissions: ['infer:chat']}}\n")
+    assert read(file) == {"roles": [{"name": "chatter", "permissions": ["infer:chat"]}]}
